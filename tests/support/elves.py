@@ -4,7 +4,6 @@ import struct
 from collections.abc import Mapping, Sequence
 
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 10, 14, 15, 29
-_VERSYM = 0x6FFFFFF0
 _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _BASE = 0x1000
 
@@ -32,7 +31,6 @@ def make(
     weak: Sequence[str] = (),
     needs_versions: Mapping[str, Sequence[str]] | None = None,
     defines_versions: Sequence[str] = (),
-    export_versions: Sequence[int] = (),
 ) -> bytes:
     """A 64-bit little-endian shared object that names these libraries, search paths and symbols."""
     strings = _Strings()
@@ -48,7 +46,6 @@ def make(
         (_SYMTAB, symbols),
         (_VERNEED, _needs(needs_versions or {}, strings)),
         (_VERDEF, _defines(defines_versions, strings)),
-        (_VERSYM, struct.pack(f"<{len(export_versions) + 1}H", 0, *export_versions) if export_versions else b""),
     ]
     entries += [(_VERNEEDNUM, len(needs_versions))] if needs_versions else []
     entries += [(_VERDEFNUM, len(defines_versions))] if defines_versions else []

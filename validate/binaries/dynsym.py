@@ -5,16 +5,14 @@ symbol versions: Linux Standard Base, "Symbol Versioning".
 """
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from validate.binaries.elf import DT_STRTAB, SYMBOL, DynamicTable, ElfError, text_at
+from validate.binaries.elf import SYMBOL, DynamicTable, ElfError, text_at
 
 _HASH, _SYMTAB = 4, 6
-_VERSYM = 0x6FFFFFF0
-_HIDDEN_VERSION = 0x8000
 _GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _LOCAL, _WEAK = 0, 2
 _HIDDEN_VISIBILITIES = (1, 2)  # internal, hidden
@@ -64,26 +62,6 @@ def parse(stream: BinaryIO) -> Symbols:
         defined_versions=frozenset(name for _, name in _versions_by_index(table, strings)),
         needed_versions=dict(_needed_versions(table, strings)),
     )
-
-
-def versions_of(path: str | Path, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """Exported name -> the versions under which dlvsym finds it, of those of `names` that a file exports.
-
-    Raises ElfError, and OSError if it can't be opened.
-    """
-    with Path(path).open("rb") as stream:
-        table = DynamicTable(stream)
-        if not {_SYMTAB, DT_STRTAB, _VERSYM} <= table.tags.keys():
-            return {}
-        strings = table.strings()
-        by_index = dict(_versions_by_index(table, strings))
-        indexes = struct.iter_unpack("<H", table.bytes_at(_VERSYM, _count(table) * 2))
-        found: dict[str, set[str]] = {}
-        for (name, info, _, section, _, _), (index,) in zip(_symbols(table), indexes, strict=True):
-            text = text_at(strings, name).decode("utf-8", "replace") if name else ""
-            if section and info >> 4 != _LOCAL and text in names:
-                found.setdefault(text, set()).add(by_index.get(index & ~_HIDDEN_VERSION, ""))
-    return {name: frozenset(versions) for name, versions in found.items()}
 
 
 def _symbols(table: DynamicTable) -> Iterator[tuple[int, ...]]:

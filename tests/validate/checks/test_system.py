@@ -1,24 +1,27 @@
-"""system: NCCL's way to rdma-core, replayed over small libraries made for the purpose, and judged."""
+"""system: NCCL's way to rdma-core, through small libraries compiled for the purpose, and judged."""
 
-from collections.abc import Mapping
+import multiprocessing
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import elves
 from tests.support.claims import bare_claims
 from tests.support.judging import fails, judge_claim, says
-from validate.binaries.loader import Files, Process, SearchPath
 from validate.checks.static import system
+from validate.environment.user_environment import UserEnvironment
 from validate.judging import Status
 
 TOOLS, VERBS = bare_claims("cu126-torch27").only(["static.system"]).claims
 
-PROVIDER = {"path": "/p.so", "missing": [], "versions": []}
-LIBRARY = {"path": "/usr/lib/libibverbs.so.1", "missing": [], "lacking": []}
+PROVIDER = {"path": "/p.so"}
+LIBRARY: Mapping[str, Any] = {"lacking": []}
 GOOD: Mapping[str, Any] = {
-    "nccl": {"path": "/v/libnccl.so.2", "opens": ["libibverbs.so", "libibverbs.so.1"], "asks": ["ibv_open_device"]},
+    "nccl": {"path": "/v/libnccl.so.2", "opens": ["libibverbs.so", "libibverbs.so.1"]},
     "libraries": dict.fromkeys(VERBS.expect["libraries"], LIBRARY),
     "providers": dict.fromkeys(VERBS.expect["providers"], PROVIDER),
 }
@@ -28,12 +31,14 @@ GOOD: Mapping[str, Any] = {
     ("part", "name", "found", "words"),
     [
         ("libraries", "libibverbs.so.1", LIBRARY, ""),
-        ("libraries", "libibverbs.so.1", {**LIBRARY, "path": None}, "the loader finds no libibverbs.so.1"),
-        ("libraries", "libibverbs.so.1", {**LIBRARY, "missing": ["libnl-3.so.200"]}, "libnl-3.so.200"),
+        (
+            "libraries",
+            "libibverbs.so.1",
+            {**LIBRARY, "error": "libnl-3.so.200: none"},
+            "libibverbs.so.1 (libnl-3.so.200",
+        ),
         ("libraries", "libibverbs.so.1", {**LIBRARY, "lacking": ["ibv_open_device@IBVERBS_1.1"]}, "lacks ibv_open_de"),
-        ("providers", "mlx5", {**PROVIDER, "missing": ["libefa.so.1"]}, "needs libefa.so.1"),
-        ("providers", "mlx5", {**PROVIDER, "versions": ["IBVERBS_PRIVATE_99 of libibverbs.so.1"]}, "PRIVATE_99"),
-        ("providers", "mlx5", {**PROVIDER, "error": "No such file"}, "can't be read: No such file"),
+        ("providers", "mlx5", {**PROVIDER, "error": "No such file"}, "/p.so can't be opened: No such file"),
     ],
 )
 def test_what_nccl_would_not_get_is_named(part: str, name: str, found: object, words: str) -> None:
@@ -47,7 +52,7 @@ def test_a_missing_provider_is_named() -> None:
 
 @pytest.mark.parametrize("path", ["/v/libnccl.so.2", None])
 def test_another_nccl_than_the_one_that_was_read_is_not_green(path: str | None) -> None:
-    other = {"path": path, "opens": ["libverbs2.so"], "asks": []}
+    other = {"path": path, "opens": ["libverbs2.so"]}
     assert judge_claim(VERBS, {**GOOD, "nccl": other}).status is Status.UNPROVEN
 
 
@@ -66,43 +71,80 @@ def test_a_program_that_is_missing_or_does_not_start_is_named(program: str, foun
     says(judge_claim(TOOLS, {"programs": {**well, program: {"path": f"/usr/bin/{program}", **found}}}), words)
 
 
-def verbs_folder(folder: Path, *, provider_needs: str = "IBVERBS_PRIVATE_34") -> Process:
-    """A folder with libibverbs, one provider beside it, and a process that looks there."""
-    (folder / "libibverbs").mkdir(parents=True)
-    verbs = elves.make(
-        soname="libibverbs.so.1",
-        exports=["ibv_open_device", "ibv_reg_mr_iova2"],
-        defines_versions=["IBVERBS_1.1", "IBVERBS_1.8", "IBVERBS_PRIVATE_34"],
-        export_versions=[1, 2],
+@pytest.fixture
+def rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a libibverbs that has two functions, a provider beside it, and drivers that are named."""
+    (tmp_path / "libibverbs").mkdir()
+    (tmp_path / "mlx5.driver").write_text("driver mlx5\n")
+    (tmp_path / "hns.driver").write_text("# none\ndriver hns\n")
+    monkeypatch.setattr(system, "_DRIVERS", str(tmp_path))
+    monkeypatch.setattr(system, "_VERBS", f"^{tmp_path}/libibverbs.so.1$")
+    make_verbs(tmp_path, "IBVERBS_PRIVATE_34")
+    provider = ["-L", str(tmp_path), "-l:libibverbs.so.1", f"-Wl,-rpath,{tmp_path}"]
+    make(tmp_path / "libibverbs/libmlx5-rdmav34.so", "void of_34(void); void use(void) { of_34(); }", *provider)
+    return tmp_path
+
+
+def make_verbs(folder: Path, private: str) -> None:
+    """Compile libibverbs with a private function of a version."""
+    script = folder / "versions"
+    script.write_text(
+        "IBVERBS_1.1 { global: ibv_open_device; }; IBVERBS_1.8 { global: ibv_reg_mr_iova2; };"
+        f" {private} {{ global: of_34; local: *; }};"
     )
-    (folder / "libibverbs.so.1").write_bytes(verbs)
-    provider = elves.make(needed=["libibverbs.so.1"], needs_versions={"libibverbs.so.1": [provider_needs]})
-    (folder / "libibverbs" / "libmlx5-rdmav34.so").write_bytes(provider)
-    return Process(SearchPath(library_path=(str(folder),), defaults=()), Files())
+    source = "void ibv_open_device(void) {} void ibv_reg_mr_iova2(void) {} void of_34(void) {}"
+    soname = ["-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={script}"]
+    make(folder / "libibverbs.so.1", source, *soname)
 
 
-def test_functions_are_looked_up_by_version_as_dlvsym_does(tmp_path: Path) -> None:
-    process = verbs_folder(tmp_path)
+def make(library: Path, source: str, *options: str) -> None:
+    file = library.with_suffix(".c")
+    file.write_text(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, file, *options], check=True)
+
+
+def measured_in_a_fork(work: Callable[[], Any]) -> Any:
+    """What a process opens stays in it, so each case gets one of its own."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(work)
+
+
+def opened(name: str) -> Any:
     asked = {"ibv_open_device": "IBVERBS_1.1", "ibv_reg_mr_iova2": "IBVERBS_1.1", "ibv_fork_init": "IBVERBS_1.1"}
-    names = ["libibverbs.so", "libibverbs.so.1"]
-    found = system._library({"names": names, "symbols": asked, "by_nccl": True}, "", process)
-    assert found["path"] == str(tmp_path / "libibverbs.so.1")
-    assert found["lacking"] == ["ibv_reg_mr_iova2@IBVERBS_1.1", "ibv_fork_init@IBVERBS_1.1"]
-    (tmp_path / "libibverbs.so.1").unlink()
-    gone = Process(SearchPath(library_path=(str(tmp_path),), defaults=()), Files())
-    assert system._library({"names": names, "symbols": asked, "by_nccl": True}, "", gone)["path"] is None
+    return system.open_library({"names": ["libibverbs-none.so", name], "symbols": asked, "by_nccl": True})
 
 
-def test_providers_are_those_of_the_librarys_private_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drivers = tmp_path / "etc"
-    drivers.mkdir()
-    (drivers / "mlx5.driver").write_text("driver mlx5\n")
-    (drivers / "hns.driver").write_text("# none\ndriver hns\n")
-    monkeypatch.setattr(system, "_DRIVERS", str(drivers))
-    process = verbs_folder(tmp_path / "good")
-    found = dict(system._providers(str(tmp_path / "good" / "libibverbs.so.1"), process))
-    assert found["mlx5"]["versions"] == [] and "error" not in found["mlx5"]
-    assert "error" in found["hns"]
-    process = verbs_folder(tmp_path / "other", provider_needs="IBVERBS_PRIVATE_99")
-    found = dict(system._providers(str(tmp_path / "other" / "libibverbs.so.1"), process))
-    assert found["mlx5"]["versions"] == ["IBVERBS_PRIVATE_99 of libibverbs.so.1"]
+def providers_of(name: str) -> Any:
+    opened(name)
+    return system.open_providers()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
+def test_functions_are_looked_up_by_their_versions(rdma: Path) -> None:
+    verbs = str(rdma / "libibverbs.so.1")
+    found = measured_in_a_fork(partial(opened, verbs))
+    assert found == {"lacking": ["ibv_reg_mr_iova2@IBVERBS_1.1", "ibv_fork_init@IBVERBS_1.1"]}
+    (rdma / "libibverbs.so.1").unlink()
+    found = measured_in_a_fork(partial(opened, verbs))
+    assert "libibverbs.so.1: cannot open shared object file" in found["error"]
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
+def test_providers_are_those_of_the_librarys_private_version(rdma: Path) -> None:
+    verbs = str(rdma / "libibverbs.so.1")
+    found = measured_in_a_fork(partial(providers_of, verbs))
+    assert "error" not in found["mlx5"] and "libhns-rdmav34.so: cannot open" in found["hns"]["error"]
+    # Another release of libibverbs, whose providers have this name, too.
+    make_verbs(rdma, "IBVERBS_PRIVATE_35")
+    (rdma / "libibverbs/libmlx5-rdmav34.so").rename(rdma / "libibverbs/libmlx5-rdmav35.so")
+    found = measured_in_a_fork(partial(providers_of, verbs))
+    assert "version `IBVERBS_PRIVATE_34' not found" in found["mlx5"]["error"]
+
+
+def test_the_names_that_stand_in_nccl_are_read(tmp_path: Path) -> None:
+    nccl = tmp_path / "nvidia/nccl/lib/libnccl.so.2"
+    nccl.parent.mkdir(parents=True)
+    nccl.write_bytes(b"\x7fELF\0libibverbs.so.1\0xlibibverbs.so\0")
+    user = UserEnvironment(environ={}, directory="/", python="")
+    found = system.read_nccl([str(tmp_path)], user, VERBS.expect["libraries"])
+    assert found == {"path": str(nccl), "opens": ["libibverbs.so.1"]}

@@ -1,10 +1,11 @@
-"""system: programs that a training job calls, and rdma-core as NCCL's own loader would find it. Nothing is loaded.
+"""system: programs that a training job calls, and rdma-core as NCCL's own loader would find it.
 
 NCCL opens libibverbs.so or libibverbs.so.1 by name and asks for each function under one version (dlvsym); where one is
 not found it goes over sockets, and says so only with NCCL_DEBUG=INFO. libibverbs opens a provider for each driver that
-/etc/libibverbs.d names, from the folder beside itself, of its own private version alone.
+/etc/libibverbs.d names, from the folder beside itself, of its own private version alone. The same is done here.
 """
 
+import ctypes
 import mmap
 import os
 import re
@@ -12,43 +13,121 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from validate.binaries import dynsym
-from validate.binaries.elf import ElfError
-from validate.binaries.loader import Files, Process, SearchPath, machine_named
+from validate.binaries.loader import SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
+from validate.harness.forked import mapped
 from validate.judging import Finding, conclude, listed, unproven
 
 _SECONDS = 60
 _DRIVERS = "/etc/libibverbs.d"
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_(\d+)")
-_VERBS = "libibverbs.so.1"
-_LIBRARY_NAMES, _FUNCTION_NAMES = (b"libibverbs.so", b"libmlx5.so"), (b"ibv_", b"mlx5dv_")
-_LONGEST_NAME = 64
+_VERBS = r"/libibverbs\.so\.1[^/]*$"
+_NCCL = "libnccl.so.2"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, start, _ = installed.of_user()
+class ToolsExpect(TypedDict):
+    """Program -> arguments with which it tells its version."""
+
+    programs: Mapping[str, Sequence[str]]
+
+
+class _Program(TypedDict):
+    path: str | None
+
+
+class Program(_Program, total=False):
+    """A program on the PATH, and what it said."""
+
+    version: str
+    error: str
+
+
+class ToolsEvidence(TypedDict):
+    """Each program that was asked for."""
+
+    programs: dict[str, Program]
+
+
+class OpenedLibrary(TypedDict):
+    """A library of rdma-core. `by_nccl`: else another program of the network's user space opens it."""
+
+    names: Sequence[str]
+    """As they are tried."""
+    symbols: Mapping[str, str]
+    """Function -> its version."""
+    by_nccl: bool
+
+
+class VerbsExpect(TypedDict):
+    """What must be there, by SONAME, and the drivers of network cards as rdma-core names them."""
+
+    libraries: Mapping[str, OpenedLibrary]
+    providers: Sequence[str]
+
+
+class Nccl(TypedDict):
+    """The NCCL that torch loads, and which names of libraries stand in it."""
+
+    path: str | None
+    opens: list[str]
+
+
+class _Library(TypedDict):
+    lacking: list[str]
+    """FUNCTION@VERSION."""
+
+
+class Library(_Library, total=False):
+    """A library as the loader opened it, or the loader's error."""
+
+    error: str
+
+
+class _Provider(TypedDict):
+    path: str
+
+
+class Provider(_Provider, total=False):
+    """A provider, and the loader's error where it can't be opened."""
+
+    error: str
+
+
+class VerbsEvidence(TypedDict):
+    """What NCCL gets of rdma-core."""
+
+    nccl: Nccl
+    libraries: dict[str, Library]
+    providers: dict[str, Provider]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
+    """Start the programs, and open the libraries."""
+    user, start, _ = installed.of_user()
     for claim in claims:
         if claim.subject == "tools":
             programs = claim.expect["programs"]
-            yield claim.subject, {"programs": {name: _program(name, how, given) for name, how in programs.items()}}
+            yield claim.subject, {"programs": {name: start_program(name, how, user) for name, how in programs.items()}}
         else:
-            machine = machine_named(given.machine)
-            process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
-            nccl = _nccl(start.path, process)
-            wanted = claim.expect["libraries"]
-            libraries = {name: _library(one, nccl["path"] or "", process) for name, one in wanted.items()}
-            verbs = libraries[_VERBS]["path"]
-            providers = dict(_providers(verbs, process)) if verbs else {}
-            yield claim.subject, {"nccl": nccl, "libraries": libraries, "providers": providers}
+            expected: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
+            yield (
+                claim.subject,
+                {
+                    "nccl": read_nccl(start.path, user, expected),
+                    "libraries": {name: open_library(library) for name, library in expected.items()},
+                    "providers": open_providers(),
+                },
+            )
 
 
-def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Mapping[str, Any]:
-    path = shutil.which(name, path=given.environ.get("PATH", ""))
+def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) -> Program:
+    """Return what a program on the user's PATH says of its version."""
+    path = shutil.which(name, path=user.environ.get("PATH", ""))
     if path is None:
         return {"path": None}
     try:
@@ -59,61 +138,71 @@ def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Map
     return {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
 
 
-def _nccl(folders: Sequence[str], process: Process) -> Mapping[str, Any]:
-    """The NCCL that torch loads: of its wheels, else the system's."""
-    found = sorted(str(path) for folder in folders for path in Path(folder).glob("nvidia/*/lib/libnccl.so.2"))
-    path = found[0] if found else process.resolve("libnccl.so.2", "")
+def read_nccl(folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]) -> Nccl:
+    """Return which names of libraries stand in torch's NCCL: that of its wheels, else the system's."""
+    candidates = []
+    for folder in folders:
+        candidates += sorted(str(path) for path in Path(folder).glob(f"nvidia/*/lib/{_NCCL}"))
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
+    candidates += search.everywhere(_NCCL)
+    path = next(filter(os.path.isfile, candidates), None)
     if path is None:
-        return {"path": None, "opens": [], "asks": []}
+        return {"path": None, "opens": []}
+
+    names: set[str] = set()
+    for library in libraries.values():
+        names.update(library["names"])
     with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        opens, asks = (sorted(set(_strings(content, begins))) for begins in (_LIBRARY_NAMES, _FUNCTION_NAMES))
-    return {"path": path, "opens": opens, "asks": asks}
+        return {"path": path, "opens": [name for name in sorted(names) if content.find(b"\0%s\0" % name.encode()) >= 0]}
 
 
-def _strings(content: mmap.mmap, beginnings: Sequence[bytes]) -> Iterator[str]:
-    """Short strings of a program that begin so: each ends, as the one before it, with a NUL."""
-    for beginning in beginnings:
-        at = content.find(b"\0" + beginning)
-        while at >= 0:
-            end = content.find(b"\0", at + 1, at + _LONGEST_NAME)
-            if end > 0:
-                yield content[at + 1 : end].decode("ascii", "replace")
-            at = content.find(b"\0" + beginning, at + 1)
+def open_library(library: OpenedLibrary) -> Library:
+    """Open a library by the first of its names that the loader takes, and look its functions up."""
+    find_symbol = ctypes.CDLL(None).dlvsym
+    find_symbol.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+    find_symbol.restype = ctypes.c_void_p
+    reason = ""
+    for name in library["names"]:
+        try:
+            handle = ctypes.CDLL(name)
+        except OSError as error:
+            reason = str(error)
+            continue
+        lacking = []
+        for symbol, version in library["symbols"].items():
+            if not find_symbol(handle._handle, symbol.encode(), version.encode()):
+                lacking.append(f"{symbol}@{version}")
+        return {"lacking": lacking}
+    return {"lacking": [], "error": reason}
 
 
-def _library(wanted: Mapping[str, Any], asking: str, process: Process) -> Mapping[str, Any]:
-    paths = (process.resolve(name, asking) for name in wanted["names"])
-    path = next((found for found in paths if found), None)
-    if path is None:
-        return {"path": None, "missing": [], "lacking": []}
-    found = dynsym.versions_of(path, wanted["symbols"].keys())
-    lacking = [f"{name}@{version}" for name, version in wanted["symbols"].items() if version not in found.get(name, ())]
-    return {"path": path, "missing": sorted({one.name for one in process.copy().load(path)}), "lacking": lacking}
-
-
-def _providers(verbs: str, process: Process) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each driver that the system names, and the provider that libibverbs would open for it."""
+def open_providers() -> dict[str, Provider]:
+    """Open the provider of each driver that the system names, as the libibverbs of this process would."""
+    verbs = next(iter(mapped(_VERBS)), None)
+    if verbs is None:
+        return {}
     private = _PRIVATE.search(" ".join(sorted(dynsym.read(verbs).defined_versions)))
-    folder = f"{Path(verbs).parent}/libibverbs"
-    files = (file.read_text(encoding="utf-8", errors="replace") for file in Path(_DRIVERS).glob("*.driver"))
-    words = (line.strip().partition(" ") for text in files for line in text.splitlines())
-    for driver in sorted(name.strip() for word, _, name in words if word == "driver" and name.strip()):
-        path = f"{folder}/lib{driver}-rdmav{private[1] if private else ''}.so"
-        yield driver, _provider(path, process)
+    version = private[1] if private else ""
+    providers: dict[str, Provider] = {}
+    for driver in named_drivers():
+        path = f"{Path(verbs).parent}/libibverbs/lib{driver}-rdmav{version}.so"
+        providers[driver] = {"path": path}
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            providers[driver]["error"] = str(error)
+    return providers
 
 
-def _provider(path: str, process: Process) -> Mapping[str, Any]:
-    own = process.copy()
-    try:
-        needed = dynsym.read(path).needed_versions
-        missing = sorted({one.name for one in own.load(os.path.realpath(path))})
-        unmet = []
-        for name in needed.keys() & own.held.keys():
-            versions = needed[name] - dynsym.read(own.held[name]).defined_versions
-            unmet += [f"{version} of {name}" for version in versions]
-    except (OSError, ElfError) as error:
-        return {"path": path, "missing": [], "versions": [], "error": getattr(error, "strerror", None) or str(error)}
-    return {"path": path, "missing": missing, "versions": sorted(unmet)}
+def named_drivers() -> list[str]:
+    """Return the drivers that files of /etc/libibverbs.d name."""
+    drivers = []
+    for file in Path(_DRIVERS).glob("*.driver"):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            word, _, name = line.strip().partition(" ")
+            if word == "driver" and name.strip():
+                drivers.append(name.strip())
+    return sorted(drivers)
 
 
 _NAMELESS = "No user exists for uid"
@@ -121,51 +210,46 @@ _NAMELESS = "No user exists for uid"
 the user who runs the suite has no name."""
 
 
-def judge_tools(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {programs: {name: arguments}}. evidence: {programs: {name: {path, version or error}}}."""
+def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> Finding:
+    """Name each program that is missing or does not start."""
     faults = []
     for name in expect["programs"]:
-        found = evidence["programs"][name]
-        if found["path"] is None:
+        program = evidence["programs"][name]
+        if program["path"] is None:
             faults.append(f"there is no {name} on the PATH")
-        elif "error" in found and not found["error"].startswith(_NAMELESS):
-            faults.append(f"{found['path']} does not run: {found['error']}")
-    return conclude(faults, listed([found.get("version", "")[:40] for found in evidence["programs"].values()], limit=9))
+        elif "error" in program and not program["error"].startswith(_NAMELESS):
+            faults.append(f"{program['path']} does not run: {program['error']}")
+    versions = [program.get("version", "")[:40] for program in evidence["programs"].values()]
+    return conclude(faults, listed(versions, limit=9))
 
 
-def judge_verbs(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """expect: {libraries: {SONAME: {names: as they are tried, symbols: {function: its version (dlvsym)}, by_nccl:
-    otherwise another program of the network's user space opens it}}, providers: drivers of network cards that must be
-    there, as rdma-core names them}.
-
-    evidence: {nccl: {path, opens: names in it of libraries, asks: of verbs}, libraries: {SONAME: {path, missing:
-    libraries that it needs, lacking: FUNCTION@VERSION}}, providers: {driver: {path, missing, versions: VERSION of
-    LIBRARY that none defines, error?}}}.
-    """
+def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> Finding:
+    """Name what NCCL does not get of rdma-core."""
     nccl, libraries = evidence["nccl"], expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
-    opened = {name for one in libraries.values() if one["by_nccl"] for name in one["names"]}
+    opened: set[str] = set()
+    for library in libraries.values():
+        if library["by_nccl"]:
+            opened.update(library["names"])
     if not opened & set(nccl["opens"]):
         return unproven(f"{nccl['path']} names none of {listed(sorted(opened))}: this is another loader than ours")
-    symbols = sum(len(one["symbols"]) for one in libraries.values())
-    good = f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {len(evidence['providers'])} providers"
+
     faults = []
-    for name, found in evidence["libraries"].items():
-        if found["path"] is None:
-            faults.append(f"the loader finds no {name}: NCCL goes over sockets")
-        elif found["missing"]:
-            faults.append(f"{found['path']} needs {listed(found['missing'])}, which the loader does not find")
-        elif found["lacking"]:
-            faults.append(f"{found['path']} lacks {listed(found['lacking'])}: NCCL goes over sockets")
+    for name, measured in evidence["libraries"].items():
+        if "error" in measured:
+            faults.append(f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets")
+        elif measured["lacking"]:
+            faults.append(f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets")
     absent = [name for name in expect["providers"] if name not in evidence["providers"]]
     faults += [f"/etc/libibverbs.d names no driver {name}" for name in absent]
-    for found in evidence["providers"].values():
-        if "error" in found:
-            faults.append(f"the provider {found['path']} can't be read: {found['error']}")
-        elif found["missing"] or found["versions"]:
-            faults.append(f"the provider {found['path']} needs {listed([*found['missing'], *found['versions']])}")
-    return conclude(faults, good)
+    for provider in evidence["providers"].values():
+        if "error" in provider:
+            faults.append(f"the provider {provider['path']} can't be opened: {provider['error']}")
+
+    symbols = sum(len(library["symbols"]) for library in libraries.values())
+    providers = len(evidence["providers"])
+    return conclude(faults, f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {providers} providers")
 
 
 CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}
