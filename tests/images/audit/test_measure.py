@@ -21,7 +21,7 @@ from validate.judging import Status
 
 INFO = image_info(env={"LD_PRELOAD": "/x\x1b[0m.so"}, user="")
 FILES: dict[str, Any] = {
-    "environments": [{**environment(distribution("a", "1", "b>=2")), "first": True, "start": {}}],
+    "environments": [{**environment(distribution("a", "1", "b>=2")), "start": {}}],
     "toolkits": [],
     "device_code": [],
     "driver_files": [],
@@ -81,9 +81,3 @@ def test_an_image_without_python_is_refused(asked: list[ClaimSet], monkeypatch: 
     monkeypatch.setattr(measure.own_python, "document", lambda *_, **__: {**FILES, "environments": []})
     with pytest.raises(UserError, match="has no Python with packages"):
         audited()
-
-
-def test_the_environment_is_the_one_that_path_finds_first() -> None:
-    environments = [{"prefix": "/opt/venv"}, {"prefix": "/usr"}]
-    assert measure.first_on_path(environments, "/bin:/usr/bin/:/opt/venv/bin")["prefix"] == "/usr"
-    assert measure.first_on_path(environments, "/nowhere")["prefix"] == "/opt/venv"

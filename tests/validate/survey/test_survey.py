@@ -46,7 +46,10 @@ def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> No
     for name in ("a", "b"):
         (tmp_path / name / "bin/python3").symlink_to("python3.11")
     found = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
-    assert [(one.prefix, one.first) for one in found] == [(f"{tmp_path}/b", True), (f"{tmp_path}/a", False)]
+    assert [one.prefix for one in found] == [f"{tmp_path}/b", f"{tmp_path}/a"]
+    (tmp_path / "link").symlink_to("a")
+    found = environments.find(folders, {"PATH": f"{tmp_path}/link/bin/:{tmp_path}/b/bin"})
+    assert [one.prefix for one in found] == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 
 def test_files_are_read_for_the_first_python_that_has_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
