@@ -113,7 +113,7 @@ class ClaimSet:
         aside = [claim for claim in self.claims if claim.check in ADMISSION and not wanted(claim)]
         return replace(self.where(wanted), admission=(*self.admission, *aside))
 
-    def of(self, tiers: Sequence[Tier]) -> ClaimSet:
+    def in_tiers(self, tiers: Sequence[Tier]) -> ClaimSet:
         """Choose the claims of these tiers."""
         return self.choose(lambda claim: claim.tier in tiers)
 
@@ -129,7 +129,7 @@ class ClaimSet:
         """Those that other probes measure."""
         return self.where(lambda claim: claim.probe not in probes)
 
-    def about(self, texts: Collection[str]) -> ClaimSet:
+    def named_by(self, texts: Collection[str]) -> ClaimSet:
         """Return the claims that one of these texts names: see Claim.is_named."""
         return self.choose(lambda claim: any(claim.is_named(text) for text in texts))
 

@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     without = _without_driver(tiers)
     if without:
         return _complain(without)
-    count = len({claim.probe for claim in claims.of(tiers).claims if not claim.unproven})
+    count = len({claim.probe for claim in claims.in_tiers(tiers).claims if not claim.unproven})
     sys.stderr.write(
         f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, the slowest take a minute or two\n"
     )
     try:
         # A container can't know its image's digest, so there is none.
         records = []
-        for record in suite.run(claims.of(tiers), CLAIMS, jobs=len(os.sched_getaffinity(0))):
+        for record in suite.run(claims.in_tiers(tiers), CLAIMS, jobs=len(os.sched_getaffinity(0))):
             records.append(record)
             told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
             sys.stderr.write(f"{len(records)}/{count}  {told}\n")

@@ -65,7 +65,7 @@ def judge(
     """
     if evidence.image != claims.image:
         raise ValueError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
-    verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.of(tiers).claims)
+    verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.in_tiers(tiers).claims)
     return Verdict(
         image=claims.image,
         digest=evidence.digest,

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
     key = channel.receive_key()
     records = run(
-        claims.of(tiers),
+        claims.in_tiers(tiers),
         Path(options.claims),
         jobs=options.jobs,
         timeout=options.timeout,

@@ -176,7 +176,7 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
 
 def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
-    record_evidence(folder, evidence)
+    write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
     (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
     (folder / "report.md").write_text(report.markdown(verdict) + told)
@@ -184,11 +184,6 @@ def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, change
         write_json(folder / "changes.json", asdict(changes))
     (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
     write_json(folder / "verdict.json", report.json_data(verdict))  # last: a fleet takes it for the end of a job
-
-
-def record_evidence(folder: Path, evidence: Evidence) -> None:
-    """Write evidence.json: whoever is killed while writing leaves the one before."""
-    write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
 
 
 def write_json(file: Path, content: object) -> None:

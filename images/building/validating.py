@@ -137,16 +137,16 @@ def _to_replace(image: Image, sources: Sources) -> dict[str, str]:
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
     """Return the claims of these tiers that the texts name. Raises UserError for a text that names none."""
-    in_tiers = claims.of(tiers)
+    in_tiers = claims.in_tiers(tiers)
     problems = []
     for text in texts:
-        if not in_tiers.about([text]).claims:
+        if not in_tiers.named_by([text]).claims:
             cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
             then = f"name a claim, or all of a check: {', '.join(_near(text, in_tiers))}"
             problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)
-    return in_tiers.about(texts)
+    return in_tiers.named_by(texts)
 
 
 def _near(text: str, claims: ClaimSet) -> list[str]:

@@ -134,7 +134,6 @@ class EngineFacts:
 
     url: str
     version: str
-    api: str
     data_root: str
     local: bool
     """It runs on this machine, on this file system."""
@@ -157,7 +156,6 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
     facts = EngineFacts(
         url=url,
         version=version.get("Version", "?"),
-        api=version["ApiVersion"],
         data_root=data_root,
         # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
         local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),

@@ -94,7 +94,7 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
     not_here = {one.subject for one in claims.claims if one.probe == _RECORDS and one.unproven}
     asked = [
         replace(one, unproven=one.unproven or _not_measured(one, own.get((one.check, one.subject)), not_here))
-        for one in claims.of(tiers or [one.tier for one in run.claims]).claims
+        for one in claims.in_tiers(tiers or [one.tier for one in run.claims]).claims
     ]
     return judge(limited(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
 

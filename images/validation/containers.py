@@ -80,14 +80,14 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
     claims = claims.inside().where(lambda claim: not claim.unproven)
     run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
     of_user = {INSIDE: {"user.json": start}}
-    cpu = claims.of([Tier.CPU])
+    cpu = claims.in_tiers([Tier.CPU])
     any_user = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.ARBITRARY_UID)
     each_claim = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.EACH_CLAIM)
     elsewhere = {claim.probe for part in (any_user, each_claim) for claim in part.claims}
 
     plans = [
         ContainerPlan(name="cpu", claims=cpu.less(elsewhere), writable=run_in),
-        ContainerPlan(name="static", claims=claims.of([Tier.STATIC]), arguments=OF_USER, files=of_user),
+        ContainerPlan(name="static", claims=claims.in_tiers([Tier.STATIC]), arguments=OF_USER, files=of_user),
         ContainerPlan(name="any-user", claims=any_user, writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}"),
     ]
     for number, claim in enumerate(each_claim.claims):
@@ -100,8 +100,8 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
             )
         )
     if gpus.attached:
-        several = claims.of([Tier.MULTIGPU])
-        plans.append(ContainerPlan(name="gpu", claims=claims.of([Tier.GPU]), writable=run_in, gpus=gpus))
+        several = claims.in_tiers([Tier.MULTIGPU])
+        plans.append(ContainerPlan(name="gpu", claims=claims.in_tiers([Tier.GPU]), writable=run_in, gpus=gpus))
         plans.append(ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True))
     return [plan for plan in plans if plan.claims.claims]
 

@@ -48,7 +48,7 @@ def validate(
     """
     image = engine.inspect(reference)
     steps_above = configuration.steps_above(engine.steps(image.id))
-    chosen = claims.of(tiers)
+    chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
     host = describe_host(engine, image, to_measure, gpus, steps_above)
     evidence = GrowingEvidence(image, limited(to_measure, host), host, on_record)

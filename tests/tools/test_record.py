@@ -59,7 +59,7 @@ def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
 
 def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) -> Path:
     """A folder as `validate --tier` leaves it; `changed`: fields of its evidence, and of its host."""
-    claims = WHOLE.claim_set.of(tiers).claims
+    claims = WHOLE.claim_set.in_tiers(tiers).claims
     probes = {claim.probe for claim in claims}
     host = {**WHOLE.host, **{key: value for key, value in changed.items() if key != "digest"}}
     fields = {"digest": changed["digest"]} if "digest" in changed else {}

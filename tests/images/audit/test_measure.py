@@ -35,7 +35,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ClaimSet]:
 
     def validate(_engine: object, digest: str, claims: ClaimSet, tiers: Sequence[Tier], **_: object) -> Evidence:
         sets.append(claims)
-        return Evidence(image=claims.image, digest=digest, records=(), host={"seed": 7}, claims=claims.of(tiers).claims)
+        asked = claims.in_tiers(tiers).claims
+        return Evidence(image=claims.image, digest=digest, records=(), host={"seed": 7}, claims=asked)
 
     monkeypatch.setattr(measure.validation_run, "validate", validate)
     monkeypatch.setattr(measure.own_python, "read_file", lambda *_, **__: "/evil.so\n")

@@ -24,7 +24,7 @@ def _key(claim: Claim) -> str:
 
 @pytest.fixture(scope="module")
 def claims() -> ClaimSet:
-    return bare_claims("cu126-torch27").of([Tier.STATIC, Tier.CPU])
+    return bare_claims("cu126-torch27").in_tiers([Tier.STATIC, Tier.CPU])
 
 
 def test_an_engine_of_the_images_processor_can_measure_everything(claims: ClaimSet) -> None:

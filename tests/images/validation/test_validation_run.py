@@ -271,7 +271,7 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
 
 
 def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> None:
-    asked = CLAIMS.of([Tier.CPU]).about(["compiler/triton-launcher"])
+    asked = CLAIMS.in_tiers([Tier.CPU]).named_by(["compiler/triton-launcher"])
     engine = Engine()
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
     assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
@@ -292,7 +292,7 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
 def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, kept = Engine.lines, "static.symbols"
     monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
-    asked = CLAIMS.about(["symbols/resolved", "compiler/triton-launcher", "records/locked"])
+    asked = CLAIMS.named_by(["symbols/resolved", "compiler/triton-launcher", "records/locked"])
     evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
     assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
     why = "nothing of the image was run: records/locked failed"
@@ -302,12 +302,12 @@ def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: 
 def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "has", lambda _self, path: path == "/etc/group")
     with pytest.raises(UserError, match="its /etc/group is no file"):
-        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.about(["files/recorded"]))
+        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.named_by(["files/recorded"]))
     assert len(engine.specs) == 1
 
 
 def test_what_reads_files_alone_is_read_alone() -> None:
-    evidence = measure(engine := Engine(), CLAIMS.about(["files/recorded"]))
+    evidence = measure(engine := Engine(), CLAIMS.named_by(["files/recorded"]))
     assert [one.probe for one in evidence.records] == ["static.files"] and len(engine.specs) == 2
 
 

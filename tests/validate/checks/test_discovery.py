@@ -23,7 +23,7 @@ def imported(program: str) -> set[str]:
 def test_judging_a_static_run_imports_no_check_of_another_tier() -> None:
     found = imported(
         "from tests.support.claims import bare_claims; from validate import checks; from validate.claims import Tier;"
-        "judges = [checks.judge_of(one) for one in bare_claims('cu126-torch27').of([Tier.STATIC]).claims]"
+        "judges = [checks.judge_of(one) for one in bare_claims('cu126-torch27').in_tiers([Tier.STATIC]).claims]"
     )
     assert {"static.files", "static.host_image"} < found
     assert {name.partition(".")[0] for name in found} == {"static"}
