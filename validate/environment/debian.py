@@ -5,7 +5,7 @@ https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; conf
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -51,7 +51,7 @@ def owned(database: str = DATABASE) -> Owned:
             if path in md5:
                 md5[moved_to] = md5.pop(path)
 
-    for stanza in stanzas(database):
+    for stanza in stanzas(read_status(database)):
         for line in stanza:
             if row := _CONFIGURATION_FILE.fullmatch(line):
                 path = real(row["path"])
@@ -83,20 +83,36 @@ def diversions(database: str = DATABASE) -> list[tuple[str, str, str]]:
     return [(real(path), real(to), whom) for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)]
 
 
-def stanzas(database: str = DATABASE) -> list[list[str]]:
-    """Return the lines of each package's stanza in dpkg's `status`."""
-    text = "\n".join(lines(Path(database, "status")))
-    return [stanza.splitlines() for stanza in text.split("\n\n") if stanza.strip()]
+def stanzas(status: str) -> list[list[str]]:
+    """Return the lines of each package's stanza in the text of dpkg's `status`."""
+    return [stanza.splitlines() for stanza in status.split("\n\n") if stanza.strip()]
+
+
+def read_fields(stanza: Sequence[str]) -> dict[str, str]:
+    """Return the fields of a stanza that have one line: `Package`, `Status`, `Version` and others."""
+    fields = {}
+    for line in stanza:
+        name, colon, value = line.partition(":")
+        if colon and not line.startswith((" ", "\t")):
+            fields[name] = value.strip()
+    return fields
+
+
+def installed_packages(status: str) -> list[dict[str, str]]:
+    """Return the fields of each installed package. One that left its configuration only is none (dpkg-query(1))."""
+    packages = [read_fields(stanza) for stanza in stanzas(status)]
+    return [fields for fields in packages if "Package" in fields and fields.get("Status", "").endswith(" installed")]
+
+
+def read_status(database: str = DATABASE) -> str:
+    """Return the text of dpkg's `status`; empty where there is none."""
+    return "\n".join(lines(Path(database, "status")))
 
 
 def states(database: str = DATABASE) -> dict[str, str]:
     """Return package -> its state as dpkg writes it: `install ok installed`, or `install ok half-configured`."""
-    found = {}
-    for stanza in stanzas(database):
-        fields = dict(line.partition(": ")[::2] for line in stanza if not line.startswith(" "))
-        if name := fields.get("Package"):
-            found[name] = fields.get("Status", "")
-    return found
+    packages = [read_fields(stanza) for stanza in stanzas(read_status(database))]
+    return {fields["Package"]: fields.get("Status", "") for fields in packages if "Package" in fields}
 
 
 def real(path: str) -> str:

@@ -125,17 +125,15 @@ def _entries(record: Path) -> tuple[Entry, ...] | None:
     try:
         with record.open(encoding="utf-8", newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
-        if all(re.fullmatch("[0-9]{0,15}", ",".join(row[2:])) for row in rows):  # a size, or none
-            return tuple(
-                Entry(
-                    path=os.path.normpath(os.path.join(location, row[0])),  # noqa: PTH118  40,000 times
-                    sha256=row[1].removeprefix("sha256=") if len(row) > 1 and "sha256=" in row[1] else "",
-                )
-                for row in rows
-            )
     except (csv.Error, UnicodeDecodeError):
-        pass
-    return None
+        return None
+    return tuple(
+        Entry(
+            path=os.path.normpath(os.path.join(location, row[0])),  # noqa: PTH118  40,000 times
+            sha256=row[1].removeprefix("sha256=") if len(row) > 1 and "sha256=" in row[1] else "",
+        )
+        for row in rows
+    )
 
 
 def _module(path: str, location: str) -> str | None:

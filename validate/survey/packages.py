@@ -90,12 +90,15 @@ def linked(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def debian_packages() -> list[dict[str, str]]:
-    """deb822 stanzas; a package that was removed but left its configuration is not installed (dpkg-query(1))."""
+    """Return the installed packages of Debian; `source`: empty where it has the package's name."""
     rows = []
-    for stanza in "\n".join(debian.lines(Path(debian.DATABASE, "status"))).split("\n\n"):
-        pairs = [line.partition(":") for line in stanza.splitlines() if not line.startswith((" ", "\t"))]
-        fields = {key: value.strip() for key, _, value in pairs}
-        if fields.get("Status", "").endswith(" installed"):
-            row = {"name": fields["Package"], "version": fields["Version"], "architecture": fields["Architecture"]}
-            rows.append({**row, "source": fields.get("Source", "").partition(" ")[0]})
+    for fields in debian.installed_packages(debian.read_status()):
+        rows.append(
+            {
+                "name": fields["Package"],
+                "version": fields["Version"],
+                "architecture": fields["Architecture"],
+                "source": fields.get("Source", "").partition(" ")[0],
+            }
+        )
     return rows

@@ -99,7 +99,7 @@ def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
     ("more", "told"),
     [
         ({"user": "", "entrypoint": ["python"], "further": {"Healthcheck": {}, "Volumes": {"/data": {}}}}, ""),
-        *(({"user": user}, "") for user in ("1002:1002", "1002:42")),
+        ({"user": "1002:1002"}, ""),
         ({"further": {"Volumes": {"/opt": {}}}}, "/opt is a volume: a container keeps its own copy"),
         ({"further": {"Volumes": {"/opt/venv/lib": {}}}}, "/opt/venv/lib is a volume"),
         ({"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}}, "NVIDIA_VISIBLE_DEVICES=none hides every GPU"),
@@ -109,7 +109,6 @@ def test_a_child_has_its_own_user_and_start_and_the_parents_driver(more: dict[st
     driver = {"NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_VISIBLE_DEVICES": "all", **more.get("driver", {})}
     measured: Any = {"user": "1001", "entrypoint": [], **more, "driver": driver}
     found = host_image.judge_settings("settings", of_child("image", "settings").expect, measured)
-    assert ("a group of the system's" in found.reason) is (measured["user"] == "1002:42")
     assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
 
 

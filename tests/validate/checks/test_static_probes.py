@@ -197,12 +197,11 @@ def test_a_missing_file_an_altered_one_and_one_of_two_owners_are_named(site: Sit
     )
 
 
-def test_a_row_of_a_record_says_no_more_than_a_size(site: Site) -> None:
-    for name, more in (("one", ""), ("two", "two/a.py,,ghp_16C7e\n"), ("three", "three/a.py,,1,ghp_16C7e\n")):
-        site.install(name, "1.0", {f"{name}/a.py": b""})
-        with (site.root / f"{name}-1.0.dist-info/RECORD").open("a") as record:
-            record.write(more)
-    fails(judged(files, FILES), "two in", "three in", "has no readable RECORD")
+def test_a_record_that_can_not_be_read_is_told(site: Site) -> None:
+    site.install("two", "1.0", {"two/a.py": b""})
+    site.install("one", "1.0", {"one/a.py": b""})
+    (site.root / "two-1.0.dist-info/RECORD").write_bytes(b"two/a.py,\xff\n")
+    fails(judged(files, FILES), "two in", "has no readable RECORD")
 
 
 @pytest.mark.parametrize("planted", ["flash_attn/__init__.py", "zz.pth", "pkg/extra.so.1", "stale.pyc"])

@@ -4,7 +4,6 @@ The host measures it (images/validation/host_look.py): a container can't see its
 of an image of ours sets, and which steps made its layers, is `origin`'s to compare with the record.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
@@ -15,7 +14,6 @@ _USER = "1001"
 """Whom our Dockerfiles end with (templates/stages/image.j2)."""
 _LABELS = "dev.truetag."
 _PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
-_GROUP_OF_SYSTEM = re.compile(r".*:0*[1-9]\d?\d?")  # Debian policy, 9.2.2
 
 
 class _LabelsExpect(TypedDict):
@@ -159,8 +157,6 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     start = f"entrypoint {' '.join(entrypoint)}" if entrypoint else "no entrypoint"
     good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
     of_its_own = sorted(evidence.get("further", {}))
-    if _GROUP_OF_SYSTEM.fullmatch(evidence["user"]):
-        of_its_own.append("a group of the system's, whose files it reads")
     if of_its_own:
         good += f"; of its own: {', '.join(of_its_own)}"
     return conclude(faults, good)
