@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import get_type_hints, is_typeddict
 
 import jsonschema_rs
 import pytest
@@ -14,6 +15,7 @@ from images.locking import lock_file
 from images.locking.wheel_records import WheelRecord
 from images.planning import expectations, plan
 from images.planning.image import Image
+from images.validation import child
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.files import file_claims
@@ -67,6 +69,20 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     assert all(checks.judge_of(claim) for claim in found.claims)
     for claim in json.loads(found.dumps())["claims"]:
         CLAIM_SCHEMA.validate(claim)
+
+
+@pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
+@pytest.mark.parametrize("custom_base", [False, True])
+def test_what_is_expected_has_the_type_that_its_judge_names(accepted: Image, *, custom_base: bool) -> None:
+    found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts, custom_base=custom_base))
+    derived = child.claims(found, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
+    for claim in (*found.claims, *derived.claims):
+        expected = get_type_hints(checks.judge_of(claim)).get("expect")
+        if not is_typeddict(expected):
+            continue
+        # How an example is run is for its probe, and why a claim does not apply for the judge of all claims.
+        keys = claim.expect.keys() - {"example", "not_applicable"}
+        assert expected.__required_keys__ - {"example"} <= keys <= get_type_hints(expected).keys(), claim.key
 
 
 def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
