@@ -24,7 +24,17 @@ nox.options.sessions = ["plan"]
 
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
-PURE = ("config", "context", "fleet", "locking", "nightly", "planning", "publish", "site", "validation")
+PURE = (
+    "config",
+    "context",
+    "fleet",
+    "locking",
+    "nightly",
+    "planning",
+    "publish",
+    "site",
+    "validation",
+)
 COVERING = (*(f"tests/images/{name}" for name in PURE), "tests/validate")
 """Folders whose tests cover the pure packages (pyproject.toml). A tracer takes these twice the time."""
 TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
@@ -54,9 +64,14 @@ def _call(command: list[str]) -> int:
 
     It has a session of its own, not just a process group: in the background of a terminal, apt-get would be stopped.
     """
-    child = subprocess.Popen(command, env={**os.environ, "PIP_FIND_LINKS": ""}, start_new_session=True)
+    child = subprocess.Popen(
+        command, env={**os.environ, "PIP_FIND_LINKS": ""}, start_new_session=True
+    )
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda got, _frame: child.send_signal(got)) for number in signals}
+    before = {
+        number: signal.signal(number, lambda got, _frame: child.send_signal(got))
+        for number in signals
+    }
     try:
         return child.wait()
     finally:
@@ -118,4 +133,12 @@ def generate(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documentation as pages; a broken link is an error. [MKDOCS ARGUMENT...]"""
     _install(session, "docs")
-    session.run("mkdocs", "build", "--strict", "--site-dir", "out/docs", *session.posargs, env={"PYTHONPATH": "."})
+    session.run(
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        "out/docs",
+        *session.posargs,
+        env={"PYTHONPATH": "."},
+    )

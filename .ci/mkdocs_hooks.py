@@ -33,7 +33,14 @@ FOLDERS = {"docs": "README.md", "docs/schema": "docs/reference/json.md"}
 SOURCES = "source/"
 """Where pages lie that show a file."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>#[^)\s]*)?(?P<after>\))")
-_LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".j2": "jinja"}
+_LANGUAGES = {
+    ".py": "python",
+    ".sh": "sh",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".j2": "jinja",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -44,11 +51,16 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=texts[document]))
     group: Any = typer.main.get_command(cli.app)
     commands = [group.get_command(None, verb) for verb in cli.VERBS]
-    schemas = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "schema").glob("*.json"))}
+    schemas = {
+        path.name: json.loads(path.read_text())
+        for path in sorted((ROOT / "docs" / "schema").glob("*.json"))
+    }
     files.append(File.generated(config, "reference/cli.md", content=reference.cli_page(commands)))
     files.append(File.generated(config, "reference/json.md", content=reference.json_page(schemas)))
     for path in sorted(_linked_files(texts)):
-        page = File.generated(config, _page_of(path), content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV)
+        page = File.generated(
+            config, _page_of(path), content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV
+        )
         files.append(page)
     return files
 
@@ -75,7 +87,9 @@ def _linked_files(texts: Mapping[str, str]) -> set[str]:
         linked = {_in_repository(own, link["target"]) for link in _LINK.finditer(text)}
         new = {path for path in linked if _page_of(path).startswith(SOURCES)} - found
         found |= new
-        waiting |= {path: (ROOT / path).read_text(encoding="utf-8") for path in new if path.endswith(".md")}
+        waiting |= {
+            path: (ROOT / path).read_text(encoding="utf-8") for path in new if path.endswith(".md")
+        }
     return found
 
 
@@ -85,7 +99,9 @@ def _in_repository(own: str, target: str) -> str:
         return ""
     path = os.path.normpath(posixpath.join(posixpath.dirname(own), target))
     if (ROOT / path).is_dir():
-        path = FOLDERS.get(path, f"{path}/README.md" if (ROOT / path / "README.md").is_file() else path)
+        path = FOLDERS.get(
+            path, f"{path}/README.md" if (ROOT / path / "README.md").is_file() else path
+        )
     return path if path.startswith("docs/reference/") or (ROOT / path).exists() else ""
 
 
@@ -93,7 +109,9 @@ def _page_of(path: str) -> str:
     """The page that shows a file of the repository."""
     if path in DOCUMENTS:
         return DOCUMENTS[path]
-    return path.removeprefix("docs/") if path.startswith("docs/") else path and f"{SOURCES}{path}.md"
+    return (
+        path.removeprefix("docs/") if path.startswith("docs/") else path and f"{SOURCES}{path}.md"
+    )
 
 
 def _document(page: str) -> str:

@@ -60,15 +60,21 @@ app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_
 @app.callback()
 def _verbs(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version, and the commit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and the commit.")
+    ] = False,
 ) -> None:
     """Build and validate CUDA images for training, from matrix.yaml."""
     if version and errors.IS_CHECKOUT:
         from images.host import checkout  # no verb needs it
 
-        project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))[
+            "project"
+        ]
         commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
-        typer.echo(f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else ""))
+        typer.echo(
+            f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else "")
+        )
     elif version:
         typer.echo(f"truetag {metadata.version('truetag')}")
     elif context.invoked_subcommand is None:
@@ -96,7 +102,9 @@ def main() -> NoReturn:
     except _ClickException as error:
         help_of_all = "python -m images --help" if errors.IS_CHECKOUT else "truetag --help"
         then = command(sys.argv[1], "--help") if sys.argv[1] in VERBS else help_of_all
-        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=f"`{then}`"))
+        _print_problem(
+            Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=f"`{then}`")
+        )
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()
@@ -138,5 +146,10 @@ def _print_problem(problem: Problem) -> None:
     if re.search("`docker (?!login|context)", problem.then) and not os.environ.get("DOCKER_HOST"):
         from images.engine.client import private_home  # not before: it imports Docker's client
 
-        if (socket := private_home() / "docker.sock").exists() and not os.access("/var/run/docker.sock", os.R_OK):
-            _talk.print(f"      for the private engine: `export DOCKER_HOST=unix://{socket}`", soft_wrap=True)
+        if (socket := private_home() / "docker.sock").exists() and not os.access(
+            "/var/run/docker.sock", os.R_OK
+        ):
+            _talk.print(
+                f"      for the private engine: `export DOCKER_HOST=unix://{socket}`",
+                soft_wrap=True,
+            )

@@ -36,11 +36,24 @@ def problem_of(error: OSError, where: str = "") -> Problem:
     """What the system refused, as a problem: a folder that can't be written, a full disk, a connection that broke."""
     place = str(error.filename or where)
     cause = error.strerror or str(error) or type(error).__name__
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:  # a write does not say where it was
-        folders = (Path.cwd(), Path(tempfile.gettempdir()), Path.home(), *filter(Path.is_dir, map(Path, sys.argv[1:])))
+    if (
+        error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
+    ):  # a write does not say where it was
+        folders = (
+            Path.cwd(),
+            Path(tempfile.gettempdir()),
+            Path.home(),
+            *filter(Path.is_dir, map(Path, sys.argv[1:])),
+        )
         free = {folder: shutil.disk_usage(folder).free / 1e9 for folder in folders}
-        cause += f" (free: {', '.join(f'{room:.1f} GB in {folder}' for folder, room in free.items())})"
-    return Problem(where=place, cause=cause, then="check permissions, free space and file type, or name another place")
+        cause += (
+            f" (free: {', '.join(f'{room:.1f} GB in {folder}' for folder, room in free.items())})"
+        )
+    return Problem(
+        where=place,
+        cause=cause,
+        then="check permissions, free space and file type, or name another place",
+    )
 
 
 def root_of(error: BaseException) -> BaseException:

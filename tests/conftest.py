@@ -18,7 +18,9 @@ from xdist.scheduler import LoadScopeScheduling
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is for the machine to say, and for what else runs on it.
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("busy machine")
 
 
@@ -101,7 +103,9 @@ def _place(nodeid: str) -> int:
     """Of a test, or a group, among LONGEST_FIRST; short ones come after them."""
     name = _integration(nodeid)
     kinds = (group(nodeid), nodeid, name, "integration" if name else "")
-    return next((place for place, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
+    return next(
+        (place for place, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST)
+    )
 
 
 def _is_long(nodeid: str) -> bool:
@@ -129,8 +133,13 @@ class Groups(LoadScopeScheduling):
 
     def _parent_is_there(self) -> bool:
         """Whoever comes first builds it, where the big images are not among the tests of this run."""
-        units = [given["big images"] for given in self.assigned_work.values() if "big images" in given]
-        return any(any(unit.values()) for unit in units) or group((self.collection or [""])[0]) != "big images"
+        units = [
+            given["big images"] for given in self.assigned_work.values() if "big images" in given
+        ]
+        return (
+            any(any(unit.values()) for unit in units)
+            or group((self.collection or [""])[0]) != "big images"
+        )
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -141,7 +150,9 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, and of the big images the parent."""
     files = [f"tests/integration/test_{name}.py" for name in BIG_IMAGES]
-    items.sort(key=lambda item: (_place(item.nodeid), [not item.nodeid.startswith(file) for file in files]))
+    items.sort(
+        key=lambda item: (_place(item.nodeid), [not item.nodeid.startswith(file) for file in files])
+    )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

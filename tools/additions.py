@@ -47,20 +47,32 @@ def measure(engine: Engine, image: str, name: str, host: HostSettings) -> dict[s
     )
     with engine.container(spec) as container:
         container.put({"try_package.py": _SCRIPT.read_bytes()}, _INSIDE)
-        container.put({name.removeprefix("host/"): content for name, content in host.files().items()}, _HOST)
+        container.put(
+            {name.removeprefix("host/"): content for name, content in host.files().items()}, _HOST
+        )
         done = container.run(timeout=_SECONDS + 1500)
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         cause = f"ended with status {done.code}: {(done.stderr or done.stdout).strip()[-300:]}"
-        raise UserError(Problem(where=spec.name, cause=cause, then="run it again; is there space left?")) from None
-    return row(name, package.requirement, found, bin_folder=engine.inspect(image).env["PATH"].split(":")[1])
+        raise UserError(
+            Problem(where=spec.name, cause=cause, then="run it again; is there space left?")
+        ) from None
+    return row(
+        name, package.requirement, found, bin_folder=engine.inspect(image).env["PATH"].split(":")[1]
+    )
 
 
-def row(name: str, requirement: str, found: Mapping[str, Any], *, bin_folder: str) -> dict[str, Any]:
+def row(
+    name: str, requirement: str, found: Mapping[str, Any], *, bin_folder: str
+) -> dict[str, Any]:
     """What is kept of one measurement. Pure."""
     before, after = found["before"] or {}, found["after"] or {}
-    moved = {one: [before[one], after[one]] for one in before if one in after and after[one] != before[one]}
+    moved = {
+        one: [before[one], after[one]]
+        for one in before
+        if one in after and after[one] != before[one]
+    }
     return {
         "package": name,
         "requirement": requirement,
@@ -81,7 +93,9 @@ def verdict(found: Mapping[str, Any], moved: Mapping[str, Sequence[str]], prefix
     if not torch.startswith(f"{prefix}/") or "torch" in moved:
         return MOVED
     if found["installed"]["code"] != 0:
-        return "refused" if any(word in found["installed"]["said"] for word in _REFUSED) else "failed"
+        return (
+            "refused" if any(word in found["installed"]["said"] for word in _REFUSED) else "failed"
+        )
     return "added" if found["at_work"]["code"] == 0 else "added, not importable"
 
 
@@ -90,7 +104,11 @@ def _reason(found: Mapping[str, Any]) -> str:
     for step in ("installed", "at_work"):
         if found[step]["code"] != 0:
             lines = [line.strip() for line in str(found[step]["said"]).splitlines() if line.strip()]
-            telling = [line for line in lines if "requires" in line or "depends on" in line or "Error" in line]
+            telling = [
+                line
+                for line in lines
+                if "requires" in line or "depends on" in line or "Error" in line
+            ]
             return str((telling or lines or ["no word"])[-1])[:300]
     return ""
 
@@ -106,7 +124,9 @@ def written(image: str, date: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
     known = {one["package"]: one for one in read().get("rows", ())}
     known.update({one["package"]: one for one in rows})
     kept = [known[name] for name in packages() if name in known]
-    return (json.dumps({"image": image, "date": date, "rows": kept}, indent=1, sort_keys=True) + "\n").encode()
+    return (
+        json.dumps({"image": image, "date": date, "rows": kept}, indent=1, sort_keys=True) + "\n"
+    ).encode()
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -144,21 +164,27 @@ def _notes(measured: Mapping[str, Any], advice: str) -> Iterator[str]:
     name = f"`{measured['requirement']}`"
     if measured["verdict"] != "added":
         yield f"- {name} ({measured['verdict']}): {advice or measured['reason']}."
-    moved = [f"{package} {before} to {after}" for package, (before, after) in measured["moved"].items()]
+    moved = [
+        f"{package} {before} to {after}" for package, (before, after) in measured["moved"].items()
+    ]
     if moved:
         yield f"- {name} moved {', '.join(moved)}."
 
 
 def main(
     name: str,
-    only: Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help="Of additions.yaml (repeat it).")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PACKAGE", help="Of additions.yaml (repeat it).")
+    ] = None,
     engine: Annotated[str | None, typer.Option(metavar="URL", help="The Docker Engine.")] = None,
 ) -> None:
     """Install what people add in containers of a built image, one each, and see that torch stays as it was."""
     chosen = [package for package in packages() if not only or package in only]
     if not chosen:
         then = "images/data/additions.yaml lists them"
-        raise UserError(Problem(where=" ".join(only or ()), cause="is no package that is measured", then=then))
+        raise UserError(
+            Problem(where=" ".join(only or ()), cause="is no package that is measured", then=then)
+        )
     date, moved = datetime.now(UTC).date().isoformat(), []
     with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine:
         for package in chosen:

@@ -36,7 +36,11 @@ def build_cache(engine: Engine) -> list[CacheRecord]:
         parents = data.get("Parents") or []
         if not parents and data.get("Parent"):
             parents = [data["Parent"]]
-        records.append(CacheRecord(id=data["ID"], parents=tuple(parents), made_by=data.get("Description") or ""))
+        records.append(
+            CacheRecord(
+                id=data["ID"], parents=tuple(parents), made_by=data.get("Description") or ""
+            )
+        )
     return records
 
 

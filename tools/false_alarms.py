@@ -42,7 +42,8 @@ CHILDREN = {
     "apt": _APT.format("git-lfs htop tmux vim-tiny"),
     "apt and a server": _APT.format("openssh-server rsync sudo")
     + " && rm /etc/ssh/ssh_host_*_key*",  # hygiene/secrets tells keys
-    "apt, pip and code": _APT.format("ffmpeg libgl1") + f"\n{_PIP} imageio\nCOPY train.py /workspace/",
+    "apt, pip and code": _APT.format("ffmpeg libgl1")
+    + f"\n{_PIP} imageio\nCOPY train.py /workspace/",
 }
 """What people do -> its lines, as root."""
 
@@ -61,19 +62,40 @@ def main(
             (image,) = common.accepted([name], sources, exactly_one=True)
             user = engine.inspect(image.local_name).user
             for number, (kind, lines) in enumerate(CHILDREN.items()):
-                tag, last = f"truetag-false-alarms:{os.getpid()}-{number}", "" if "USER" in lines else f"USER {user}\n"
+                tag, last = (
+                    f"truetag-false-alarms:{os.getpid()}-{number}",
+                    "" if "USER" in lines else f"USER {user}\n",
+                )
                 dockerfile = f"FROM {image.local_name}\nUSER root\n{lines}\n{last}"
                 engine.build({**files, "Dockerfile": dockerfile.encode()}, tag, network=network)
                 try:
                     measured = validating.validate_image(
-                        engine, image, tag, sources, tiers=tier, gpus=GpuMode.NONE, only=claim, say=lambda _text: None
+                        engine,
+                        image,
+                        tag,
+                        sources,
+                        tiers=tier,
+                        gpus=GpuMode.NONE,
+                        only=claim,
+                        say=lambda _text: None,
                     )
                 finally:
                     engine.remove(tag, force=True)
-                asked = [one for one in measured.verdict.claims if one.claim.required and not one.claim.unproven]
+                asked = [
+                    one
+                    for one in measured.verdict.claims
+                    if one.claim.required and not one.claim.unproven
+                ]
                 alarms = [one for one in asked if one.status in (Status.FAIL, Status.UNPROVEN)]
                 rows = [f"  {one.status} {one.claim.key}: {one.reason}" for one in alarms]
-                typer.echo("\n".join([f"{name}, {kind}: {len(asked) - len(rows)} of {len(asked)} claims hold", *rows]))
+                typer.echo(
+                    "\n".join(
+                        [
+                            f"{name}, {kind}: {len(asked) - len(rows)} of {len(asked)} claims hold",
+                            *rows,
+                        ]
+                    )
+                )
                 found += len(rows)
     raise typer.Exit(1 if found else 0)
 

@@ -36,16 +36,22 @@ def files(sources: Sources) -> dict[str, bytes]:
     documents = {
         "docs/images.md": _with_table("docs/images.md", "images", _table(sources)),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
-        "docs/extending.md": _with_table("docs/extending.md", "additions", additions.table(additions.read())),
+        "docs/extending.md": _with_table(
+            "docs/extending.md", "additions", additions.table(additions.read())
+        ),
     }
     return {
         "docs/schema/matrix.schema.json": rows.schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": rows.schema(Facts, "facts.yaml: what the world ships"),
         "docs/schema/fleet.schema.json": rows.schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
-        "docs/schema/nightly.schema.json": rows.schema(results.Line, "a line of results/nightly/*.jsonl"),
+        "docs/schema/nightly.schema.json": rows.schema(
+            results.Line, "a line of results/nightly/*.jsonl"
+        ),
         "docs/schema/index.schema.json": index.schema(),
-        "docs/schema/runs.schema.json": rows.schema(records.RunLine, "a line of results/runs.jsonl"),
+        "docs/schema/runs.schema.json": rows.schema(
+            records.RunLine, "a line of results/runs.jsonl"
+        ),
         "images/data/baselines.json": baselines.generated(records.read()),
         **documents,
         "results/gpu.md": gpu_runs.page(records.read()),
@@ -57,7 +63,11 @@ def files(sources: Sources) -> dict[str, bytes]:
 def _golden(name: str, sources: Sources) -> bytes:
     (planned,) = plan.select([name], sources)
     if planned.image is None:
-        raise UserError(Problem(where=name, cause="is refused", then="choose another image in tools/generate.py"))
+        raise UserError(
+            Problem(
+                where=name, cause="is refused", then="choose another image in tools/generate.py"
+            )
+        )
     base_context = BaseContext(reference=planned.image.base.reference, origin="tag")
     dockerfile = render.render(
         planned.image,
@@ -82,7 +92,9 @@ def _table(sources: Sources) -> str:
     planned = plan.plan(sources)
     accepted = [image.image for image in planned if image.image]
     states = lock_file.states(accepted, paths.RESOURCES / "locks")
-    blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
+    blocked = {
+        str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted
+    }
     unlocked = sum(map(bool, blocked.values()))
     lines = [
         f"There are {len(planned)} images. {len(accepted) - unlocked} can be built. {unlocked} have no lock yet: "
@@ -106,7 +118,11 @@ def _table(sources: Sources) -> str:
 def _row(image: Planned) -> str:
     """A line of the table; what is to be minded of a profile's packages stands in docs/profiles.md."""
     archs = " ".join(arch.capability for arch in image.archs) or "-"
-    own = [re.split(" whatever is| until `", one)[0] for one in image.warnings if not one.startswith("silently")]
+    own = [
+        re.split(" whatever is| until `", one)[0]
+        for one in image.warnings
+        if not one.startswith("silently")
+    ]
     warnings = ["see [profiles](profiles.md)"] if image.profile and own else own
     notes = [f"**refused**: {text}" for text in image.reasons] or warnings
     cells = [
@@ -122,15 +138,23 @@ def _row(image: Planned) -> str:
 
 
 def main(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if one is not current.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if one is not current.")
+    ] = False,
 ) -> None:
     """Renew the files that are made from others."""
     made = files(matrix.load())
-    old = {path: (paths.RESOURCES / path).read_bytes() for path in made if (paths.RESOURCES / path).is_file()}
+    old = {
+        path: (paths.RESOURCES / path).read_bytes()
+        for path in made
+        if (paths.RESOURCES / path).is_file()
+    }
     stale = [path for path, content in made.items() if old.get(path) != content]
     if check and stale:
         then = "`nox -s generate`"
-        raise UserError([Problem(where=path, cause="is not current", then=then) for path in stale], code=1)
+        raise UserError(
+            [Problem(where=path, cause="is not current", then=then) for path in stale], code=1
+        )
     for path in stale:
         (paths.RESOURCES / path).write_bytes(made[path])
         typer.echo(f"wrote {path}")

@@ -73,7 +73,16 @@ def _rows(line: RunLine) -> Iterator[str]:
         if count is None:
             continue
         numbers = [
-            str(count.counts.get(status, 0)) for status in (Status.PASS, Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+            str(count.counts.get(status, 0))
+            for status in (Status.PASS, Status.FAIL, Status.KNOWN, Status.UNPROVEN)
         ]
-        cells = [line.image, f"`{line.digest[7:19]}`", str(tier), gpus, day, str(count.verdict), *numbers]
+        cells = [
+            line.image,
+            f"`{line.digest[7:19]}`",
+            str(tier),
+            gpus,
+            day,
+            str(count.verdict),
+            *numbers,
+        ]
         yield f"| {' | '.join(cells)} | {line.id.partition('/')[2]} |"

@@ -34,7 +34,10 @@ def lost(before: Files, after: Files) -> dict[str, list[str]]:
     A newer release may need fewer packages: a lock is lost where it named some and names none.
     """
     old, new = rows(before), rows(after)
-    found = {table: [row for row in wanted if row not in new.get(table, {})] for table, wanted in old.items()}
+    found = {
+        table: [row for row in wanted if row not in new.get(table, {})]
+        for table, wanted in old.items()
+    }
     found |= {
         path: ["all of it"]
         for path, content in before.items()
@@ -52,7 +55,9 @@ def rows(files: Files) -> dict[str, dict[str, None]]:
                 found[f"{path} {section}"] = dict.fromkeys(["all of it", *_paths(value)])
         elif fnmatch(path, _LINES):
             lines = content.decode(errors="replace").splitlines()
-            found[path] = dict.fromkeys(f"line {number}: {line}" for number, line in enumerate(lines, 1))
+            found[path] = dict.fromkeys(
+                f"line {number}: {line}" for number, line in enumerate(lines, 1)
+            )
     return found
 
 
@@ -60,7 +65,9 @@ def _parsed(path: str, content: bytes) -> dict[str, Any]:
     try:
         data = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise UserError(Problem(where=path, cause=f"is no YAML: {error}", then="do not merge it"), code=1) from None
+        raise UserError(
+            Problem(where=path, cause=f"is no YAML: {error}", then="do not merge it"), code=1
+        ) from None
     return data if isinstance(data, dict) else {}
 
 
@@ -86,7 +93,9 @@ def at_revision(root: Path, revision: str) -> dict[str, bytes]:
 
     def git(*arguments: str) -> bytes:
         try:
-            return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True).stdout
+            return subprocess.run(
+                ["git", *arguments], cwd=root, capture_output=True, check=True
+            ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", b"").decode(errors="replace").strip() or str(error)
             then = "name a commit that this clone has (a shallow clone lacks older ones)"
@@ -96,7 +105,9 @@ def at_revision(root: Path, revision: str) -> dict[str, bytes]:
     guarded = [
         path
         for path in listed
-        if any(fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in GUARDED)
+        if any(
+            fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in GUARDED
+        )
     ]
     return {path: git("show", f"{revision}:{path}") for path in guarded}
 
@@ -108,8 +119,12 @@ def in_checkout(root: Path) -> dict[str, bytes]:
 
 
 def main(
-    before: Annotated[str, typer.Option(metavar="REVISION", help="The commit to compare with.")] = "HEAD",
-    allow: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="What may lose rows (repeat it).")] = None,
+    before: Annotated[
+        str, typer.Option(metavar="REVISION", help="The commit to compare with.")
+    ] = "HEAD",
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="What may lose rows (repeat it).")
+    ] = None,
     root: Annotated[Path, typer.Option(metavar="FOLDER", help="The checkout.")] = RESOURCES,
 ) -> None:
     """Refuse a refresh that loses rows: facts, GPU models, locks, bases, nightly results."""
@@ -119,7 +134,11 @@ def main(
         if not any(fnmatch(table, pattern) for pattern in allow or ()):
             more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
             cause = f"has lost {', '.join(gone[:_SHOWN])}{more}"
-            problems.append(Problem(where=table, cause=cause, then="look at why; if it is meant, --allow 'PATTERN'"))
+            problems.append(
+                Problem(
+                    where=table, cause=cause, then="look at why; if it is meant, --allow 'PATTERN'"
+                )
+            )
     if problems:
         raise UserError(problems, code=1)
     counts = [sum(map(len, rows(files).values())) for files in (old, new)]

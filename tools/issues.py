@@ -40,28 +40,47 @@ def read(file: Path) -> tuple[str, str, str]:
 def main(folder: Path) -> None:
     """An issue for each breakage that a nightly run reported in FOLDER."""
     reports = [read(file) for file in sorted(folder.glob("*.md"))]
-    fields = ("--state", "all", "--label", LABEL, "--limit", "1000", "--json", "number,title,body,state")
+    fields = (
+        "--state",
+        "all",
+        "--label",
+        LABEL,
+        "--limit",
+        "1000",
+        "--json",
+        "number,title,body,state",
+    )
     issues: list[dict[str, Any]] = json.loads(_gh("issue", "list", *fields)) if reports else []
     for title, body, mark in reports:
         found = next((one for one in issues if mark in str(one["body"])), None)
         if found is None:
-            _gh("issue", "create", "--title", title, "--label", LABEL, "--body-file", "-", text=body)
+            _gh(
+                "issue", "create", "--title", title, "--label", LABEL, "--body-file", "-", text=body
+            )
             typer.echo(f"opened: {title}")
             continue
         number = str(found["number"])
         if found["state"] != "OPEN":
             _gh("issue", "reopen", number)
         # GitHub keeps texts with other line ends.
-        if (found["title"], str(found["body"]).replace("\r\n", "\n").strip()) != (title, body.strip()):
+        if (found["title"], str(found["body"]).replace("\r\n", "\n").strip()) != (
+            title,
+            body.strip(),
+        ):
             _gh("issue", "edit", number, "--title", title, "--body-file", "-", text=body)
         typer.echo(f"#{number}: {title}")
 
 
 def _gh(*arguments: str, text: str = "") -> str:
-    done = subprocess.run(["gh", *arguments], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["gh", *arguments], input=text, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         then = "the job needs `permissions: issues: write` and GH_TOKEN"
-        raise UserError(Problem(where=f"gh {' '.join(arguments[:2])}", cause=done.stderr.strip(), then=then), code=1)
+        raise UserError(
+            Problem(where=f"gh {' '.join(arguments[:2])}", cause=done.stderr.strip(), then=then),
+            code=1,
+        )
     return done.stdout
 
 

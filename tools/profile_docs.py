@@ -79,13 +79,16 @@ def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
     for name, profile in sources.matrix.profiles.items():
         images = [image for image in accepted if image.name.profile == name]
         claims = {
-            str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims for image in images
+            str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims
+            for image in images
         }
         rows = asked.get(profile.page, [])
         problems += _problems(profile.page, rows, claims)
         parts.append(_section(name, profile.page, images, rows, claims, verdicts))
         checked += sum(bool(row.by or row.open) for row in rows)
-        unheld += [_line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))]
+        unheld += [
+            _line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))
+        ]
     if problems:
         raise UserError(problems)
     head = ["## What is open", "", "| profile | requirement | why |", "|---|---|---|"]
@@ -105,22 +108,39 @@ def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Pr
         yield Problem(where=where, cause="has no rows", then="write what the page asks")
     for row in rows:
         if not (row.by or row.note or row.open):
-            yield Problem(where=where, cause=f"{row.asks!r} names no claim, note or open reason", then=then)
+            yield Problem(
+                where=where, cause=f"{row.asks!r} names no claim, note or open reason", then=then
+            )
         for variable in row.refuses:
             if not any(fnmatch.fnmatchcase(variable, denied) for denied in DENIED_VARIABLES):
                 cause = f"says that {variable} is refused, and no image is refused for it"
-                yield Problem(where=where, cause=cause, then="add it to images/data/expectations.yaml, or leave it out")
+                yield Problem(
+                    where=where,
+                    cause=cause,
+                    then="add it to images/data/expectations.yaml, or leave it out",
+                )
         for pattern in row.by:
             if not any(_matching([pattern], own) for own in claims.values()):
-                yield Problem(where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then)
+                yield Problem(
+                    where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then
+                )
 
 
 def _matching(patterns: Sequence[str], claims: Sequence[Claim]) -> list[Claim]:
-    return [claim for claim in claims if any(fnmatch.fnmatchcase(claim.key, pattern) for pattern in patterns)]
+    return [
+        claim
+        for claim in claims
+        if any(fnmatch.fnmatchcase(claim.key, pattern) for pattern in patterns)
+    ]
 
 
 def _section(
-    name: str, page: str, images: Sequence[Image], rows: Sequence[PageRow], claims: Claims, verdicts: Verdicts
+    name: str,
+    page: str,
+    images: Sequence[Image],
+    rows: Sequence[PageRow],
+    claims: Claims,
+    verdicts: Verdicts,
 ) -> str:
     lines = [f"## {name}", "", f"After the page `{page}`.", ""]
     for image in images:
@@ -160,11 +180,17 @@ def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in images.items() if why)
 
 
-def _why_open(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
+def _why_open(
+    row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]
+) -> str:
     """What one image's runs leave open, claim by claim; empty if nothing."""
     if not verdicts:
         return _NO_RUN if _matching(row.by, claims) else ""
-    unheld = [one for one in _matching(row.by, claims) if verdicts.get((one.check, one.subject)) not in _HELD]
+    unheld = [
+        one
+        for one in _matching(row.by, claims)
+        if verdicts.get((one.check, one.subject)) not in _HELD
+    ]
     if not unheld:
         return ""
     by_verdict: dict[str, list[str]] = {}
@@ -181,7 +207,9 @@ def _some(keys: Sequence[str]) -> str:
     return ", ".join(keys[:_NAMED]) + more
 
 
-def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
+def _verdict(
+    row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]
+) -> str:
     """PASS where every claim was measured and holds. One that was never run leaves the row open, as UNPROVEN does."""
     own = _matching(row.by, claims)
     if not own:

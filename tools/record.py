@@ -33,20 +33,32 @@ def main(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...", help="out/NAME, as `build` or `validate` wrote it; parts of one run, each."
+            metavar="FOLDER...",
+            help="out/NAME, as `build` or `validate` wrote it; parts of one run, each.",
         ),
     ],
-    where: Annotated[str, typer.Option("--as", metavar="WHERE", help="The machine, or the fault: `h100`, say.")],
-    keep: Annotated[bool, typer.Option("--keep-evidence", help="Keep its evidence, for tests that replay it.")] = False,
+    where: Annotated[
+        str, typer.Option("--as", metavar="WHERE", help="The machine, or the fault: `h100`, say.")
+    ],
+    keep: Annotated[
+        bool, typer.Option("--keep-evidence", help="Keep its evidence, for tests that replay it.")
+    ] = False,
     experiment: Annotated[
-        bool, typer.Option("--experiment", help="Broken on purpose, or not of this matrix: not for the site.")
+        bool,
+        typer.Option(
+            "--experiment", help="Broken on purpose, or not of this matrix: not for the site."
+        ),
     ] = False,
     unchecked: Annotated[
         bool,
-        typer.Option("--unchecked", help="Of an older matrix, whose claims alone judge it: today's has none for it."),
+        typer.Option(
+            "--unchecked",
+            help="Of an older matrix, whose claims alone judge it: today's has none for it.",
+        ),
     ] = False,
     results: Annotated[
-        Path | None, typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl; default: results.")
+        Path | None,
+        typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl; default: results."),
     ] = None,
 ) -> None:
     """Append a validation run to results/runs.jsonl. Several folders: parts of one run on one machine."""
@@ -56,23 +68,38 @@ def main(
     evidence = joined(parts)
     verdict = judge(evidence.claim_set, evidence)
     line = records.line_of(
-        evidence, verdict, where, size=_size(folders, evidence.digest), kept=keep, experiment=experiment
+        evidence,
+        verdict,
+        where,
+        size=_size(folders, evidence.digest),
+        kept=keep,
+        experiment=experiment,
     )
     target = results or paths.CHECKOUT.results
     # A part that was read keeps its bytes, of whatever version; what was joined is written anew.
-    content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
+    content = (
+        (folders[0] / "evidence.json").read_bytes()
+        if len(folders) == 1
+        else evidence.dumps().encode() + b"\n"
+    )
     append(target, line, content)
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
 
 
-def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unchecked: bool = False) -> None:
+def require_own(
+    parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unchecked: bool = False
+) -> None:
     """Raises UserError for evidence of another image than the matrix's, or that says more than today's claims do.
 
     An image that stands on one of ours is held to less, and what is wrong in it is not wrong in ours. `unchecked`: one
     that today's matrix has no claims for is taken.
     """
     causes: list[tuple[str, str]] = []
-    read = {part.digest: record for _, part in parts if (record := part.of(HOST_PROBE)) and record.measurements}
+    read = {
+        part.digest: record
+        for _, part in parts
+        if (record := part.of(HOST_PROBE)) and record.measurements
+    }
     for place, part in parts:
         record = read.get(part.digest)
         labels = dict(record.measurements[0].evidence["labels"]) if record else {}
@@ -80,11 +107,18 @@ def require_own(parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unch
         if steps := part.host.get("steps_above"):
             causes.append((place, f"is of an image with {steps} steps above {part.image}"))
         elif name != part.image:
-            causes.append((place, f"is of an image that is called {name or 'nothing'}, not {part.image}"))
+            causes.append(
+                (place, f"is of an image that is called {name or 'nothing'}, not {part.image}")
+            )
         elif claims := releases.claims_of_published(labels, part, sources):
             own, today = judge(part.claim_set, part), gate.judged(part, claims)
             if len(own.of(Status.PASS)) > len(today.of(Status.PASS)):
-                causes.append((place, "passed by other claims than matrix.yaml writes today: validate it again"))
+                causes.append(
+                    (
+                        place,
+                        "passed by other claims than matrix.yaml writes today: validate it again",
+                    )
+                )
         elif not unchecked:
             unread = "does not say how its image was made: no part measured its static tier"
             another = "matrix.yaml makes another image of this name today, or has no lock of it"
@@ -115,7 +149,11 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
             cause = f"is of {part.image} {part.digest[:19]}, the first part of {first.image} {first.digest[:19]}"
             problems.append(Problem(where=place, cause=cause, then=then))
         elif differing:
-            problems.append(Problem(where=place, cause=f"is of another machine: {', '.join(differing)}", then=then))
+            problems.append(
+                Problem(
+                    where=place, cause=f"is of another machine: {', '.join(differing)}", then=then
+                )
+            )
         measures = [one for one in part.records if one.outcome is Outcome.COMPLETED]
         strange = [one.probe for one in measures if one.seed != part.host.get("seed", one.seed)]
         if strange:
@@ -123,7 +161,9 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
             problems.append(Problem(where=place, cause=cause, then="validate it again"))
         for claim in (one.key for one in part.claims):
             if before := measured.get(claim):
-                cause = f"{claim} was measured in {before} already: one of both would hide the other"
+                cause = (
+                    f"{claim} was measured in {before} already: one of both would hide the other"
+                )
                 then = "record one of them, and the other with another word"
                 problems.append(Problem(where=place, cause=cause, then=then))
             measured[claim] = place
@@ -148,7 +188,11 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
 def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
     """Add a line to FOLDER/runs.jsonl, and its evidence if it is kept. Raises UserError where the id is taken."""
     if line.id in {known.id for known in records.read(folder)}:
-        problem = Problem(where=f"--as {line.id}", cause="this run is recorded already", then="choose another word")
+        problem = Problem(
+            where=f"--as {line.id}",
+            cause="this run is recorded already",
+            then="choose another word",
+        )
         raise UserError(problem)
     if line.kept:
         write_evidence(folder, line.id, evidence)

@@ -31,7 +31,9 @@ def json_page(schemas: Mapping[str, Schema]) -> str:
         "What the verbs read and write as data. Each file has a JSON Schema (2020-12); `nox -s generate` writes them.",
         "",
     ]
-    return "\n".join([*head, *(line for name, schema in sorted(schemas.items()) for line in _file(name, schema))])
+    return "\n".join(
+        [*head, *(line for name, schema in sorted(schemas.items()) for line in _file(name, schema))]
+    )
 
 
 def _verb(command: Any) -> Iterator[str]:
@@ -42,13 +44,19 @@ def _verb(command: Any) -> Iterator[str]:
     yield from ("| argument or option | meaning | default |", "|---|---|---|")
     for parameter in command.params:
         default = getattr(parameter, "default", None)
-        shown = f"`{default}`" if default not in (None, "", (), [], False) and not callable(default) else ""
+        shown = (
+            f"`{default}`"
+            if default not in (None, "", (), [], False) and not callable(default)
+            else ""
+        )
         yield f"| {_spelled(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} | {_cell(shown)} |"
     yield ""
 
 
 def _spelled(parameter: Any) -> str:
-    metavar = parameter.metavar or ("" if getattr(parameter, "is_flag", False) else str(parameter.name).upper())
+    metavar = parameter.metavar or (
+        "" if getattr(parameter, "is_flag", False) else str(parameter.name).upper()
+    )
     if parameter.param_type_name == "argument":
         return f"`{_code(metavar)}`" + (" (required)" if parameter.required else "")
     names = ", ".join(f"`{name}`" for name in parameter.opts)

@@ -40,19 +40,29 @@ _PLATFORM = "x86_64-manylinux_2_36"
 """Debian bookworm's, by uv's name of it."""
 
 
-def newest(facts: Facts, pythons: Sequence[str], compiled: Collection[str], runner: Runner = uv.run) -> dict[str, str]:
+def newest(
+    facts: Facts, pythons: Sequence[str], compiled: Collection[str], runner: Runner = uv.run
+) -> dict[str, str]:
     """Name -> newest release on the index, of each package with rows. Raises UserError as `uv.packages` does.
 
     `pythons`: a release counts if it is for one of them; what none of the first has is asked of the next.
     `compiled` are distributions that the matrix has sources of: an index has no wheel of them.
     """
-    sources = {name for name, rows in facts.packages.items() if any(row.form == "source" for row in rows.values())}
+    sources = {
+        name
+        for name, rows in facts.packages.items()
+        if any(row.form == "source" for row in rows.values())
+    }
     found: dict[str, str] = {}
     for python in pythons:
-        asked = Target(python=python, platform=_PLATFORM, from_source=tuple(sorted(sources.union(compiled))))
+        asked = Target(
+            python=python, platform=_PLATFORM, from_source=tuple(sorted(sources.union(compiled)))
+        )
         for name in sorted(facts.packages.keys() - found):
             with suppress(uv.NoSolution):
-                packages = uv.packages([name], asked, chosen={}, run=runner, where=FACTS, dependencies=False)
+                packages = uv.packages(
+                    [name], asked, chosen={}, run=runner, where=FACTS, dependencies=False
+                )
                 found.update((package.name, package.version) for package in packages)
     return found
 
@@ -73,9 +83,20 @@ def row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> 
     its code on this machine. Raises UserError: not `NAME==VERSION`, not on the index, can't be built.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*==[\w.!]+", requirement):
-        raise UserError(Problem(where=requirement, cause="is not NAME==VERSION", then="name one exact version"))
+        raise UserError(
+            Problem(where=requirement, cause="is not NAME==VERSION", then="name one exact version")
+        )
     with tempfile.TemporaryDirectory() as scratch:
-        install = ["pip", "install", "--quiet", "--no-config", "--no-deps", "--no-progress", "--color", "never"]
+        install = [
+            "pip",
+            "install",
+            "--quiet",
+            "--no-config",
+            "--no-deps",
+            "--no-progress",
+            "--color",
+            "never",
+        ]
         install += ["--python-version", python, "--target", scratch]
         form = "wheel"
         answer = runner([*install, "--only-binary", ":all:", requirement])
@@ -84,7 +105,9 @@ def row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> 
             answer = runner([*install, requirement])
         if answer.returncode:
             cause = " ".join(answer.stderr.split()) or "uv failed"
-            raise UserError(Problem(where=requirement, cause=cause, then="fix the name or the version"), code=1)
+            raise UserError(
+                Problem(where=requirement, cause=cause, then="fix the name or the version"), code=1
+            )
         (file,) = Path(scratch).glob("*.dist-info/METADATA")
         return printed(file.read_text(encoding="utf-8"), form, source)
 
@@ -101,14 +124,22 @@ def printed(metadata: str, form: str, source: str) -> str:
     }
     name, indent, missing = canonicalize_name(str(headers["Name"])), "  ", ""
     if name in COMPANIONS:  # a section of its own, with what only the wheel tells
-        torch = next((str(one.specifier) for one in stated if one.name == "torch" and one.specifier), "")
+        torch = next(
+            (str(one.specifier) for one in stated if one.name == "torch" and one.specifier), ""
+        )
         fields, indent = {"torch": torch, "python": fields["python"], "source": source}, ""
         lacking = [
-            key for key, one in COMPANIONS[name].model_fields.items() if one.is_required() and not fields.get(key)
+            key
+            for key, one in COMPANIONS[name].model_fields.items()
+            if one.is_required() and not fields.get(key)
         ]
         missing = f"    # read in the wheel, and add: {', '.join(lacking)}\n"
-    named = {name: {str(headers["Version"]): {key: value for key, value in fields.items() if value}}}
-    text = yaml.safe_dump(named, sort_keys=False, width=130, allow_unicode=True, default_flow_style=None)
+    named = {
+        name: {str(headers["Version"]): {key: value for key, value in fields.items() if value}}
+    }
+    text = yaml.safe_dump(
+        named, sort_keys=False, width=130, allow_unicode=True, default_flow_style=None
+    )
     return "".join(f"{indent}{line}\n" for line in text.splitlines()) + missing
 
 
@@ -144,14 +175,20 @@ def readable(newer: Sequence[str], python: str, source: str) -> list[str]:
 
 
 def main(
-    requirement: Annotated[str, typer.Argument(metavar="[NAME==VERSION]", help="Print the row of one release.")] = "",
+    requirement: Annotated[
+        str, typer.Argument(metavar="[NAME==VERSION]", help="Print the row of one release.")
+    ] = "",
     write: Annotated[bool, typer.Option("--write", help=f"Add their rows to {FACTS}.")] = False,
-    python: Annotated[str, typer.Option("--python", help="The Python to look for; default: those of all bases.")] = "",
+    python: Annotated[
+        str, typer.Option("--python", help="The Python to look for; default: those of all bases.")
+    ] = "",
 ) -> None:
     """Releases that the index has and facts.yaml has no row of."""
     sources = matrix.load()
     # The newest first, as some releases are for it alone: axolotl 0.21 is not there for Python 3.11.
-    bases = sorted({base.python for base in sources.matrix.bases.values()}, key=Version, reverse=True)
+    bases = sorted(
+        {base.python for base in sources.matrix.bases.values()}, key=Version, reverse=True
+    )
     pythons = [python] if python else bases
     source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m tools.releases`)"
     if requirement:

@@ -26,22 +26,49 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
 """File of requirements/ -> the extras that it has beside what runs."""
 
 
-def main(upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of everything.")] = False) -> None:
+def main(
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Take the newest of everything.")
+    ] = False,
+) -> None:
     """Lock what sessions and workflows install, from uv's default index, whatever this machine is told of others."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))
+    }
     for name, extras in LOCKS.items():
         file = f"requirements/{name}.txt"
-        command = [find_uv_bin(), "pip", "compile", "--no-config", "--quiet", "--universal", "--generate-hashes"]
+        command = [
+            find_uv_bin(),
+            "pip",
+            "compile",
+            "--no-config",
+            "--quiet",
+            "--universal",
+            "--generate-hashes",
+        ]
         command += ["--python-version", "3.11", "--no-emit-index-url", "--no-emit-find-links"]
-        command += ["--no-annotate", "--custom-compile-command", "python -m tools.relock", "--output-file", file]
+        command += [
+            "--no-annotate",
+            "--custom-compile-command",
+            "python -m tools.relock",
+            "--output-file",
+            file,
+        ]
         command += [word for extra in extras for word in ("--extra", extra)]
         command += ["--upgrade"] if upgrade else []
         done = subprocess.run(
-            [*command, "pyproject.toml"], cwd=RESOURCES, env=own, capture_output=True, text=True, check=False
+            [*command, "pyproject.toml"],
+            cwd=RESOURCES,
+            env=own,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             cause = " ".join(done.stderr.split())[-600:]
-            raise UserError(Problem(where=file, cause=cause, then="mend pyproject.toml, or the network"), code=1)
+            raise UserError(
+                Problem(where=file, cause=cause, then="mend pyproject.toml, or the network"), code=1
+            )
         typer.echo(file)
 
 

@@ -100,7 +100,14 @@ class Difference:
 class Reproduction:
     """Builds one image on one engine, each time from nothing."""
 
-    def __init__(self, engine: Engine, image: Image, base: BaseContext, options: BuildOptions, network: str | None):
+    def __init__(
+        self,
+        engine: Engine,
+        image: Image,
+        base: BaseContext,
+        options: BuildOptions,
+        network: str | None,
+    ):
         self.engine, self.base, self.network = engine, base, network
         self.name = str(image.name)
         locked = lock_file.read(image, options.sources.workspace.locks)
@@ -117,7 +124,9 @@ class Reproduction:
         below = len(self.engine.inspect(self.base.reference).layers)
         with nothing_new_kept(self.engine, reference):
             job = progress.job(f"{self.name} (without cache)")
-            built = self.engine.build(context, reference, network=self.network, no_cache=True, on_event=job)
+            built = self.engine.build(
+                context, reference, network=self.network, no_cache=True, on_event=job
+            )
             info = self.engine.inspect(reference)
             made, files = read_image(self.engine, info, marker=below)
         origin = self.claimed.origin
@@ -135,7 +144,9 @@ class Reproduction:
         return result, files
 
 
-def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tuple[list[LayerBuilt], Files]:
+def read_image(
+    engine: Engine, info: ImageInfo, marker: int | None = None
+) -> tuple[list[LayerBuilt], Files]:
     """Read the layers of an image, without the suite's.
 
     `marker`: the place of a layer that only keeps the build apart from others (tools/cold_builds.py), left out.
@@ -143,15 +154,21 @@ def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tu
     ones. Then no files are known.
     """
     stored = layers.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
-    canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(stored, {}, info.id)
+    canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(
+        stored, {}, info.id
+    )
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
     history = [text for text in engine.steps(info.id) if not configuration.empty(text)]
     # Names are given without the marker's step, which is none of ours.
     kept = [index for index in range(len(info.layers)) if index != marker]
     names = configuration.layer_names([history[index] for index in kept])
 
-    as_stored = {name: info.layers[index] for name, index in zip(names, kept, strict=True) if name != SUITE}
-    in_canonical_form = with_one_base({name: canonical[diff_id] for name, diff_id in as_stored.items()})
+    as_stored = {
+        name: info.layers[index] for name, index in zip(names, kept, strict=True) if name != SUITE
+    }
+    in_canonical_form = with_one_base(
+        {name: canonical[diff_id] for name, diff_id in as_stored.items()}
+    )
     one_base = with_one_base(as_stored)
     made = [
         LayerBuilt(layer=name, diff_id=diff_id, written_as=one_base[name])
@@ -160,7 +177,9 @@ def read_image(engine: Engine, info: ImageInfo, marker: int | None = None) -> tu
     steps = engine.steps(info.id)
     settings = configuration.payload(info, steps)[configuration.SETTINGS]
     made.append(LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings))
-    return made, {name: listings[index] for name, index in zip(names, kept, strict=True) if name in as_stored}
+    return made, {
+        name: listings[index] for name, index in zip(names, kept, strict=True) if name in as_stored
+    }
 
 
 def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[Difference]:
@@ -168,7 +187,10 @@ def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[D
     ours = {row.layer: row.diff_id for row in first}
     theirs = {row.layer: row.diff_id for row in second}
     differing = [layer for layer in {**ours, **theirs} if ours.get(layer) != theirs.get(layer)]
-    return [Difference(layer=layer, first=ours.get(layer, ""), second=theirs.get(layer, "")) for layer in differing]
+    return [
+        Difference(layer=layer, first=ours.get(layer, ""), second=theirs.get(layer, ""))
+        for layer in differing
+    ]
 
 
 def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) -> list[str]:
@@ -176,7 +198,11 @@ def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) ->
     ours, theirs = {entry.path: entry for entry in first}, {entry.path: entry for entry in second}
     differing = [path for path in sorted({**ours, **theirs}) if ours.get(path) != theirs.get(path)]
     if not differing:
-        return ["the same files in another order" if list(ours) != list(theirs) else "in how the tar is written"]
+        return [
+            "the same files in another order"
+            if list(ours) != list(theirs)
+            else "in how the tar is written"
+        ]
     rows = []
     for path in islice(differing, _FILES_NAMED):
         one, other = ours.get(path), theirs.get(path)
@@ -198,8 +224,12 @@ def with_files(differences: Sequence[Difference], first: Files, second: Files) -
     explained = []
     for row in differences:
         ours, theirs = first.get(row.layer, ()), second.get(row.layer, ())
-        files = describe_files(ours, theirs) if ours and theirs else ["its files can't be read here"]
-        explained.append(Difference(layer=row.layer, first=row.first, second=row.second, files=tuple(files)))
+        files = (
+            describe_files(ours, theirs) if ours and theirs else ["its files can't be read here"]
+        )
+        explained.append(
+            Difference(layer=row.layer, first=row.first, second=row.second, files=tuple(files))
+        )
     return explained
 
 
@@ -236,7 +266,9 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
     """
     last = builds[-1]
     if len(builds) < layer_record.BUILDS_NEEDED:
-        raise failed("--record", "one build proves nothing", "leave --once out, or add --beside FILE")
+        raise failed(
+            "--record", "one build proves nothing", "leave --once out, or add --beside FILE"
+        )
     if not last.recipe:
         raise failed(last.image, f"has no recipe: {last.unknown}", "only then --record")
     record = layer_record.read(locks)
@@ -244,9 +276,16 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
         # A recorded run names no recipe: that its layers are those of this build, all of them, was compared.
         if not built.counts_as_build or built.recipe not in ({}, last.recipe):
             then = "build both from the same commit, or leave --beside out"
-            raise failed("--record", f"{built.on} is not known to be a build of the same recipe", then)
+            raise failed(
+                "--record", f"{built.on} is not known to be a build of the same recipe", then
+            )
         measured = [
-            Measured(layer=row.layer, recipe=last.recipe[row.layer], diff_id=row.diff_id, written_as=row.written_as)
+            Measured(
+                layer=row.layer,
+                recipe=last.recipe[row.layer],
+                diff_id=row.diff_id,
+                written_as=row.written_as,
+            )
             for row in built.layers
         ]
         build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
@@ -259,16 +298,28 @@ def require_clean(root: Path) -> None:
     """Raise UserError where the checkout is not as it was committed: nobody could build that recipe again."""
     if not checkout.commit(root):
         then = "commit or stash the changes, then record"
-        raise failed("--record", "this checkout has changes that are in no commit, or git does not know it", then)
+        raise failed(
+            "--record",
+            "this checkout has changes that are in no commit, or git does not know it",
+            then,
+        )
 
 
 def main(
     name: str,
-    base: Annotated[str, typer.Option(metavar="REF", help="The base image; default: as a build takes it.")] = "auto",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where NAME/reproduce.json goes.")] = Path("out"),
+    base: Annotated[
+        str, typer.Option(metavar="REF", help="The base image; default: as a build takes it.")
+    ] = "auto",
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where NAME/reproduce.json goes.")
+    ] = Path("out"),
     engine: Annotated[str | None, typer.Option(metavar="URL", help="The Docker Engine.")] = None,
     network: Annotated[
-        str, typer.Option(metavar="NAME", help="The network of build steps: `host`, for an engine without a bridge.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The network of build steps: `host`, for an engine without a bridge.",
+        ),
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Build once.")] = False,
     other: Annotated[
@@ -280,7 +331,8 @@ def main(
         ),
     ] = "",
     record: Annotated[
-        bool, typer.Option("--record", help="Write what two builds agree on into locks/layers.json.")
+        bool,
+        typer.Option("--record", help="Write what two builds agree on into locks/layers.json."),
     ] = False,
 ) -> None:
     """Build an image without any cache, and compare its layers with those of another build."""
@@ -289,16 +341,32 @@ def main(
         require_clean(sources.workspace.root)
     (planned,) = plan.select([name], sources)
     if not (image := planned.image):
-        raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
+        raise UserError(
+            Problem(
+                where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"
+            )
+        )
     options = BuildOptions(
-        sources=sources, host=host, out=out, base=base, compiled=prebuilt.wheel_finder(sources.matrix)
+        sources=sources,
+        host=host,
+        out=out,
+        base=base,
+        compiled=prebuilt.wheel_finder(sources.matrix),
     )
     builds: list[tuple[BuildResult, Files]] = []
-    with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
+    with (
+        private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine,
+        Progress() as progress,
+    ):
         if other:
             builds.append(read_other(docker_engine, other, sources.workspace.results))
         found = base_images.acquire(
-            docker_engine, image.base, base, root=sources.workspace.root, host=host, on_progress=typer.echo
+            docker_engine,
+            image.base,
+            base,
+            root=sources.workspace.root,
+            host=host,
+            on_progress=typer.echo,
         )
         base_images.require_no_contradiction(image, found)
         how = network or host.network(local=docker_engine.facts.local)
@@ -339,12 +407,16 @@ def require_equal(name: str, differences: Sequence[Difference]) -> None:
 
 def result_of_image(image: str, reference: str, made: Sequence[LayerBuilt]) -> BuildResult:
     """Return the layers of an image that lies in the engine, beside which a build is compared."""
-    return BuildResult(id="", image=image, on=reference, date="", recipe={}, unknown="", layers=made, seconds=0)
+    return BuildResult(
+        id="", image=image, on=reference, date="", recipe={}, unknown="", layers=made, seconds=0
+    )
 
 
 def result_of_run(line: records.RunLine) -> BuildResult:
     """Return the layers that a recorded run measured. They were built on another machine; how is not recorded."""
-    payload = {name: diff_id for name, diff_id in with_one_base(line.payload).items() if name != SUITE}
+    payload = {
+        name: diff_id for name, diff_id in with_one_base(line.payload).items() if name != SUITE
+    }
     return BuildResult(
         id=line.id,
         image=line.image,
@@ -352,7 +424,10 @@ def result_of_run(line: records.RunLine) -> BuildResult:
         date=f"{line.date:%Y-%m-%d}" if line.date else "",
         recipe={},
         unknown="",
-        layers=[LayerBuilt(layer=name, diff_id=diff_id, written_as=diff_id) for name, diff_id in payload.items()],
+        layers=[
+            LayerBuilt(layer=name, diff_id=diff_id, written_as=diff_id)
+            for name, diff_id in payload.items()
+        ],
         seconds=0,
     )
 

@@ -18,6 +18,8 @@ def generated() -> dict[str, bytes]:
     }
     dated = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {
-        f"docs/schema/{name}.schema.json": (json.dumps({**dated, **one}, indent=1, sort_keys=True) + "\n").encode()
+        f"docs/schema/{name}.schema.json": (
+            json.dumps({**dated, **one}, indent=1, sort_keys=True) + "\n"
+        ).encode()
         for name, one in published.items()
     }

@@ -71,7 +71,10 @@ def table(planned: Sequence[Planned]) -> bytes:
             images.setdefault(str(row.image_name.torch), row.image)
     runs = measured()
 
-    by_facts = [_line("fault", "issue", "what is wrong", *images, "what to do"), "|---" * (4 + len(images)) + "|"]
+    by_facts = [
+        _line("fault", "issue", "what is wrong", *images, "what to do"),
+        "|---" * (4 + len(images)) + "|",
+    ]
     as_measured = [_line("fault", *runs), "|---" * (1 + len(runs)) + "|"]
     for subject, fault in silent.faults().items():
         states = [_state(fault, image) for image in images.values()]
@@ -95,10 +98,16 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main(where: Annotated[str, typer.Argument()], verdict: Annotated[Path, typer.Argument()]) -> None:
+def main(
+    where: Annotated[str, typer.Argument()], verdict: Annotated[Path, typer.Argument()]
+) -> None:
     """Take in the claims of a verdict.json."""
     found = json.loads(verdict.read_text())
-    claims = [one for one in found["claims"] if one["check"] == _CHECK and one["verdict"] in ("PASS", "KNOWN", "FAIL")]
+    claims = [
+        one
+        for one in found["claims"]
+        if one["check"] == _CHECK and one["verdict"] in ("PASS", "KNOWN", "FAIL")
+    ]
     told = {one["subject"]: _said(one["verdict"], one["reason"]) for one in claims}
     key = f"{found['image']}, {where}"
     kept = measured()

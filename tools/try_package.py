@@ -36,7 +36,9 @@ _TAIL = 30000
 def run(command: List[str], seconds: float) -> Dict[str, Any]:  # noqa: UP006
     """How a command ended, and the tail of what it printed."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
+        )
     except subprocess.TimeoutExpired as error:
         said = error.stdout or b""
         return {"code": 124, "said": said.decode(errors="replace")[-_TAIL:]}
@@ -45,7 +47,9 @@ def run(command: List[str], seconds: float) -> Dict[str, Any]:  # noqa: UP006
 
 def ask(code: str) -> Any:
     """What the user's Python answers, as JSON; None where it fails."""
-    done = subprocess.run(["python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    done = subprocess.run(
+        ["python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
@@ -57,10 +61,14 @@ def size(folder: str) -> int:
 
 def main(requirement: str, module: str, seconds: float) -> Dict[str, Any]:  # noqa: UP006
     before = ask(_PACKAGES)
-    run([os.environ["PIP_PYTHON"], "-c", ""], 300)  # the environment is made once, not by each package
+    run(
+        [os.environ["PIP_PYTHON"], "-c", ""], 300
+    )  # the environment is made once, not by each package
     venvs = "/home/trainer/.cache/venvs"
     empty, started = size(venvs), time.monotonic()
-    installed = run(["pip", "install", "--no-cache-dir", "--no-color", *requirement.split()], seconds)
+    installed = run(
+        ["pip", "install", "--no-cache-dir", "--no-color", *requirement.split()], seconds
+    )
     took = time.monotonic() - started
     at_work = run(["python3", "-c", _AT_WORK, module], 600)
     return {

@@ -21,7 +21,10 @@ COMMANDS = {
 def main() -> int:
     """Put the folder that holds `validate` first on the path, in place of `validate` itself, and run."""
     here = Path(__file__).resolve().parent
-    sys.path[:] = [str(here.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != here)]
+    sys.path[:] = [
+        str(here.parent),
+        *(entry for entry in sys.path if Path(entry or ".").resolve() != here),
+    ]
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in COMMANDS:
         code: int = importlib.import_module(COMMANDS[command]).main(sys.argv[2:])

@@ -139,5 +139,7 @@ class ClaimSet:
     @classmethod
     def loads(cls, text: str) -> ClaimSet:
         data = json.loads(text)
-        claims, admission = (tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "admission"))
+        claims, admission = (
+            tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "admission")
+        )
         return cls(image=data["image"], claims=claims, admission=admission)

@@ -141,7 +141,9 @@ class Evidence:
         data = json.loads(text)
         said, recorded = data.pop("sha256", None), _sha256(data)
         if said is not None and said != recorded:
-            raise ValueError("the content is not what its sha256 says: it was changed after it was measured")
+            raise ValueError(
+                "the content is not what its sha256 says: it was changed after it was measured"
+            )
         if (version := data.pop("schema_version", 1)) != SCHEMA_VERSION:
             raise ValueError(f"schema version {version} is not known here, {SCHEMA_VERSION} is")
         records = tuple(Record.from_json(record) for record in data["records"])
@@ -150,8 +152,12 @@ class Evidence:
 
 
 def _sha256(data: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(data))  # as it is read back: keys become text before they are sorted
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    plain = json.loads(
+        json.dumps(data)
+    )  # as it is read back: keys become text before they are sorted
+    return hashlib.sha256(
+        json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def plain(value: Any) -> Any:

@@ -120,9 +120,13 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
 
     `spell`: how this installation writes the commands in a fix.
     """
-    parser = argparse.ArgumentParser(prog="hint", description="What an error text means, and what to do.")
+    parser = argparse.ArgumentParser(
+        prog="hint", description="What an error text means, and what to do."
+    )
     parser.add_argument("texts", nargs="*", metavar="TEXT|FILE", help="default: what a pipe brings")
-    parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="machine-readable, on stdout and nothing else"
+    )
     options = parser.parse_args(arguments)
     if not options.texts and sys.stdin.isatty():
         return _fail("error hint: no text was given", _GIVE)
@@ -136,13 +140,21 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         hints.append((replace(hint, fix=spell(hint.fix)), line))
 
     if options.json:
-        rows = [{"line": line, **{name: getattr(hint, name) for name in SHOWN}} for hint, line in hints]
+        rows = [
+            {"line": line, **{name: getattr(hint, name) for name in SHOWN}} for hint, line in hints
+        ]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
         return 0 if hints else 1
 
     width = terminal.width_of(sys.stdout)
     for hint, line in hints:
-        shown = (line[:_LONGEST], f"  cause: {hint.cause}", f"  fix: {hint.fix}", f"  source: {hint.source}", "")
+        shown = (
+            line[:_LONGEST],
+            f"  cause: {hint.cause}",
+            f"  fix: {hint.fix}",
+            f"  source: {hint.source}",
+            "",
+        )
         for paragraph in shown:
             sys.stdout.write(terminal.wrapped(paragraph, width) + "\n")
     if not hints:

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"{CLAIMS} holds no claims: {error}")
     # What a validation run starts as another user can't be measured by the image's own.
     own_user = checks.RunAs.IMAGE_USER
-    other_users = [one.probe for one in claims.claims if checks.settings(one.probe).run_as is not own_user]
+    other_users = [
+        one.probe for one in claims.claims if checks.settings(one.probe).run_as is not own_user
+    ]
     claims = claims.less(other_users)
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
     without = _without_driver(tiers)
@@ -51,13 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
             sys.stderr.write(f"{len(records)}/{count}  {told}\n")
         faults = host_faults.of_machine(host.read())
-        evidence = Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": faults})
+        evidence = Evidence(
+            image=claims.image, digest="", records=tuple(records), host={"faults": faults}
+        )
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
     verdict = explain(judge(claims, evidence, tiers))
     not_run = ""
     if not options.tier and Tier.GPU not in tiers:
-        not_run = "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+        not_run = (
+            "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+        )
     elif not options.tier and Tier.MULTIGPU not in tiers:
         not_run = "this container was given one GPU"
     if options.json:
@@ -77,7 +83,12 @@ def default_tiers() -> list[Tier]:
         count = len(nvml.managed()["gpus"])
     except nvml.DriverError:
         count = 0
-    return [Tier.STATIC, Tier.CPU, *([Tier.GPU] if count else []), *([Tier.MULTIGPU] if count > 1 else [])]
+    return [
+        Tier.STATIC,
+        Tier.CPU,
+        *([Tier.GPU] if count else []),
+        *([Tier.MULTIGPU] if count > 1 else []),
+    ]
 
 
 def _without_driver(tiers: Sequence[Tier]) -> str:
@@ -95,13 +106,19 @@ def _complain(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description="Judge this image by its claims.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="validate", description="Judge this image by its claims.", allow_abbrev=False
+    )
     parser.add_argument(
         "--tier",
         action="append",
         choices=[tier.value for tier in Tier],
         help="repeat it for several (default: static and cpu, and gpu where there is one)",
     )
-    parser.add_argument("--all", action="store_true", help="also show the claims that hold, not just how many")
-    parser.add_argument("--json", action="store_true", help="verdict.json, on stdout and nothing else")
+    parser.add_argument(
+        "--all", action="store_true", help="also show the claims that hold, not just how many"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="verdict.json, on stdout and nothing else"
+    )
     return parser

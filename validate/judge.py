@@ -57,7 +57,11 @@ class Verdict:
 
 
 def judge(
-    claims: ClaimSet, evidence: Evidence, tiers: Sequence[Tier] = tuple(Tier), *, judges: Judges | None = None
+    claims: ClaimSet,
+    evidence: Evidence,
+    tiers: Sequence[Tier] = tuple(Tier),
+    *,
+    judges: Judges | None = None,
 ) -> Verdict:
     """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
 
@@ -65,7 +69,9 @@ def judge(
     """
     if evidence.image != claims.image:
         raise ValueError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
-    verdicts = tuple(_judged(claim, evidence, judges or {}) for claim in claims.in_tiers(tiers).claims)
+    verdicts = tuple(
+        _judged(claim, evidence, judges or {}) for claim in claims.in_tiers(tiers).claims
+    )
     return Verdict(
         image=claims.image,
         digest=evidence.digest,
@@ -95,16 +101,28 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
     record = evidence.of(claim.probe)
     measurement = record.of(claim.subject) if record else None
-    if record and record.outcome is Outcome.COMPLETED and record.seed != evidence.host.get("seed", record.seed):
-        status, reason = failed(f"{claim.probe} drew its inputs with another seed than this run's: it is of another")
+    if (
+        record
+        and record.outcome is Outcome.COMPLETED
+        and record.seed != evidence.host.get("seed", record.seed)
+    ):
+        status, reason = failed(
+            f"{claim.probe} drew its inputs with another seed than this run's: it is of another"
+        )
     else:
-        status, reason = _finding(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
+        status, reason = _finding(
+            claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim)
+        )
     measured = dict(measurement.evidence) if measurement else {}
     fault = _fault_of_host(claim, measured, evidence.host)
     if status in (Status.FAIL, Status.KNOWN) and fault:
         status, reason = unproven(f"{OF_HOST}{fault}; here: {reason}")
     if record and record.outcome is not Outcome.COMPLETED:
-        measured["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
+        measured["probe"] = {
+            "outcome": str(record.outcome),
+            "exit_code": record.exit_code,
+            "log": record.log,
+        }
     # Where nothing was measured, what the probe took in vain.
     in_vain = record.seconds if record and not claim.unproven else 0.0
     return ClaimVerdict(
@@ -128,7 +146,9 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
     return host_faults.of_evidence(measured)
 
 
-def _finding(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:
+def _finding(
+    claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None
+) -> Finding:
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:

@@ -39,7 +39,10 @@ class Finding(NamedTuple):
 
 
 passed, failed = partial(Finding, Status.PASS), partial(Finding, Status.FAIL)
-unproven, not_applicable = partial(Finding, Status.UNPROVEN), partial(Finding, Status.NOT_APPLICABLE)
+unproven, not_applicable = (
+    partial(Finding, Status.UNPROVEN),
+    partial(Finding, Status.NOT_APPLICABLE),
+)
 known_fault = partial(Finding, Status.KNOWN)
 
 
@@ -110,7 +113,9 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def cause(error: Mapping[str, Any]) -> str:
     """Return the first line of an error: CUDA and torch name the cause there."""
-    return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:_HEAD_CHARACTERS]}"
+    return (
+        f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:_HEAD_CHARACTERS]}"
+    )
 
 
 def root_cause(error: Mapping[str, Any]) -> str:

@@ -18,13 +18,19 @@ def summary(verdict: Verdict) -> str:
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
-def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, not_run: str = "") -> list[str]:
+def lines(
+    verdict: Verdict, *, reference: str = "", everything: bool = False, not_run: str = ""
+) -> list[str]:
     """What a person reads, a paragraph each: what is open first and last, and what holds as a count a tier.
 
     Claims of the same verdict and reason are one paragraph. `reference`: the image, where it was held to another's
     claims; `everything`: what holds, too; `not_run`: why some tiers were not run, and what to do.
     """
-    held = f"{reference}, by the claims of {verdict.image}" if reference not in ("", verdict.image) else verdict.image
+    held = (
+        f"{reference}, by the claims of {verdict.image}"
+        if reference not in ("", verdict.image)
+        else verdict.image
+    )
     said = [f"{held}  {verdict.digest[:19]}  {verdict.overall}".replace("    ", "  ")]
     for fault in verdict.faults:
         said += [f"HOST  {fault}", *(f"    {advice(hint)}" for hint in find([fault]))]
@@ -35,9 +41,15 @@ def lines(verdict: Verdict, *, reference: str = "", everything: bool = False, no
         elif told := ", ".join(f"{count} {tier}" for tier, count in counts.items() if count):
             said.append(f"{status}  {told} (--all shows them)")
     said += ["", summary(verdict)]
-    if absent := [tier for tier in Tier if not any(one.claim.tier is tier for one in verdict.claims)]:
+    if absent := [
+        tier for tier in Tier if not any(one.claim.tier is tier for one in verdict.claims)
+    ]:
         said.append(f"not run: {', '.join(absent)}" + (f" ({not_run})" if not_run else ""))
-    for status, word in ((Status.UNPROVEN, "unproven"), (Status.KNOWN, "known"), (Status.FAIL, "failed")):
+    for status, word in (
+        (Status.UNPROVEN, "unproven"),
+        (Status.KNOWN, "known"),
+        (Status.FAIL, "failed"),
+    ):
         if verdict.of(status):
             said.append(f"{word}: {', '.join(one.claim.key for one in verdict.of(status))}")
     return said
@@ -57,9 +69,13 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     return said
 
 
-def text(verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = "") -> str:
+def text(
+    verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = ""
+) -> str:
     """The lines, wrapped to `width` characters."""
-    return "\n".join(wrapped(line, width) for line in lines(verdict, everything=everything, not_run=not_run))
+    return "\n".join(
+        wrapped(line, width) for line in lines(verdict, everything=everything, not_run=not_run)
+    )
 
 
 def json_data(verdict: Verdict) -> dict[str, Any]:
@@ -82,7 +98,11 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
                 "verdict": str(one.status),
                 "reason": one.reason,
                 "seconds": one.seconds,
-                **({"hints": [{key: getattr(hint, key) for key in SHOWN} for hint in one.hints]} if one.hints else {}),
+                **(
+                    {"hints": [{key: getattr(hint, key) for key in SHOWN} for hint in one.hints]}
+                    if one.hints
+                    else {}
+                ),
             }
             for one in verdict.claims
         ],
@@ -96,11 +116,18 @@ def advice(hint: Hint) -> str:
 
 def markdown(verdict: Verdict) -> str:
     """A page with the overall verdict first and one table row a claim."""
-    lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
+    lines = [
+        f"# {verdict.image}: {verdict.overall}",
+        "",
+        f"Image `{verdict.digest}`. {summary(verdict)}.",
+        "",
+    ]
     lines += ["| verdict | claim | seconds | reason |", "| --- | --- | --- | --- |"]
     for one in verdict.claims:
         cells = (str(one.status), one.claim.key, f"{one.seconds:.1f}", _reason(one))
-        escaped = (cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells)
+        escaped = (
+            cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells
+        )
         lines.append(f"| {' | '.join(escaped)} |")
     return "\n".join([*lines, ""])
 

@@ -43,7 +43,12 @@ from validate.harness import drawn
 from validate.harness.forked import PATIENT, ForkEnd, Work, end_session, fork_each
 from validate.survey import environments
 
-TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
+TIMEOUT_SECONDS: Mapping[Tier, float] = {
+    Tier.STATIC: 900,
+    Tier.CPU: 900,
+    Tier.GPU: 900,
+    Tier.MULTIGPU: 1500,
+}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
 which tell more, so their tier's lies above what those add up to (checks/multigpu/_launch.py). A check may have its own
 limit (checks.Settings).
@@ -107,12 +112,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description="Measure an image from inside, one record a line.")
+    parser = argparse.ArgumentParser(
+        prog="validate", description="Measure an image from inside, one record a line."
+    )
     parser.add_argument("--claims", required=True, help="the image's claims, as JSON")
-    parser.add_argument("--tier", action="append", choices=[tier.value for tier in Tier], help="default: all")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
+    parser.add_argument(
+        "--tier", action="append", choices=[tier.value for tier in Tier], help="default: all"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)"
+    )
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
-    parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
+    parser.add_argument(
+        "--user", metavar="FILE", help="look at this user's environment, not at this process's"
+    )
     parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
     # Of the process of a group.
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
@@ -163,7 +176,9 @@ def run(
     probes draw their inputs with; None: one is drawn here. Claims known to be unproven are not measured.
     """
     probes = []
-    for probe in dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven):
+    for probe in dict.fromkeys(
+        claim.probe for claim in claims.inside().claims if not claim.unproven
+    ):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
         else:
@@ -177,7 +192,9 @@ def run(
 
     groups, alone = _grouped(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
-        of_all = Run(claims=file, scratch=Path(scratch), environ=environ, jobs=jobs, timeout=timeout)
+        of_all = Run(
+            claims=file, scratch=Path(scratch), environ=environ, jobs=jobs, timeout=timeout
+        )
         # Where others run beside it, a probe's waiting threads hold no core.
         yield from _side_by_side(groups, of_all, {**PATIENT, **environ})
         for probe in alone:
@@ -217,7 +234,9 @@ def _limit(probe: str, timeout: float | None) -> float:
     return timeout or checks.settings(probe).time_limit or TIMEOUT_SECONDS[_tier(probe)]
 
 
-def _side_by_side(groups: Sequence[Group], of_all: Run, environ: Mapping[str, str]) -> Iterator[Record]:
+def _side_by_side(
+    groups: Sequence[Group], of_all: Run, environ: Mapping[str, str]
+) -> Iterator[Record]:
     """Run groups, as many at once as there are jobs, and yield their records as they come."""
     records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
@@ -245,12 +264,22 @@ def run_group(group: Group, of_all: Run, environ: Mapping[str, str]) -> Iterator
     started = time.monotonic()
     log = Path(tempfile.mkdtemp(dir=of_all.scratch), "log")
     limits = [_limit(probe, of_all.timeout) for probe in group.probes]
-    limit = limits[0] + sum(limits)  # every fork has its own limit: this one is for the process itself
+    limit = limits[0] + sum(
+        limits
+    )  # every fork has its own limit: this one is for the process itself
     left = list(group.probes)
 
     flags = _ISOLATED if _reads_files(group.probes[0]) else ()
     read_end, write_end = os.pipe()
-    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(of_all.claims), "--records", str(write_end)]
+    command = [
+        sys.executable,
+        *flags,
+        str(_PACKAGE),
+        "--claims",
+        str(of_all.claims),
+        "--records",
+        str(write_end),
+    ]
     command += ["--scratch", str(of_all.scratch), "--jobs", str(of_all.jobs)]
     if of_all.timeout:
         command += ["--timeout", str(of_all.timeout)]
@@ -327,7 +356,9 @@ def measure_group(
 
         lines = open_files.enter_context(open(records, "w", encoding="utf-8"))
         for end in fork_each(works, jobs, own_sessions=True):
-            record = _record(probes[end.number], end, _lines(results[end.number]), works[end.number].log)
+            record = _record(
+                probes[end.number], end, _lines(results[end.number]), works[end.number].log
+            )
             lines.write(json.dumps(asdict(record)) + "\n")
             lines.flush()
 

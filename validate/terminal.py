@@ -21,7 +21,9 @@ def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
     if width is None:
         return " ".join(line.splitlines())
     wide = max(width, _LEAST_WIDTH)
-    return textwrap.fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> list[str]:

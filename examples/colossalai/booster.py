@@ -28,19 +28,35 @@ model = AutoModelForCausalLM.from_pretrained(config["model"])
 
 
 def tokens(row):
-    text = " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
+    text = (
+        " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
+    )
     text += tokenizer.eos_token
-    found = tokenizer(text, truncation=True, padding="max_length", max_length=config["length"], return_tensors="pt")
+    found = tokenizer(
+        text,
+        truncation=True,
+        padding="max_length",
+        max_length=config["length"],
+        return_tensors="pt",
+    )
     numbers, mask = found["input_ids"][0], found["attention_mask"][0]
-    return {"input_ids": numbers, "attention_mask": mask, "labels": numbers.masked_fill(mask == 0, -100)}
+    return {
+        "input_ids": numbers,
+        "attention_mask": mask,
+        "labels": numbers.masked_fill(mask == 0, -100),
+    }
 
 
 rows = [tokens(json.loads(line)) for line in Path(config["data"]).read_text().splitlines()]
 split = len(rows) - config["held_out"]
 
 plugin = PLUGINS[config["plugin"]](**config.get("plugin_options", {}))
-optimizer = OPTIMIZERS[training["optimizer"]](model.parameters(), lr=training["learning_rate"], weight_decay=0.0)
-batches = plugin.prepare_dataloader(rows[:split], training["per_device_train_batch_size"], drop_last=True)
+optimizer = OPTIMIZERS[training["optimizer"]](
+    model.parameters(), lr=training["learning_rate"], weight_decay=0.0
+)
+batches = plugin.prepare_dataloader(
+    rows[:split], training["per_device_train_batch_size"], drop_last=True
+)
 booster = Booster(plugin=plugin)
 model, optimizer, _, batches, _ = booster.boost(model, optimizer, dataloader=batches)
 
@@ -64,7 +80,11 @@ with torch.no_grad():
     held_out = sum(loss_of(batch).item() for batch in apart) / len(apart)
 
 booster.save_model(
-    model, str(out / "model"), shard=True, size_per_shard=config["shard_megabytes"], use_safetensors=True
+    model,
+    str(out / "model"),
+    shard=True,
+    size_per_shard=config["shard_megabytes"],
+    use_safetensors=True,
 )
 if torch.distributed.get_rank() == 0:
     AutoModelForCausalLM.from_pretrained(config["model"]).config.save_pretrained(out / "model")

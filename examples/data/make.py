@@ -24,7 +24,11 @@ def _question(chance: random.Random, kind: int) -> dict[str, str]:
     if kind == 1:
         return _row("Write the word backwards.", first, f"{first} backwards is {first[::-1]}.")
     if kind == 2:
-        return _row(f"Which word comes first, {first} or {second}?", "", f"{min(first, second)} comes first.")
+        return _row(
+            f"Which word comes first, {first} or {second}?",
+            "",
+            f"{min(first, second)} comes first.",
+        )
     return _row("Count the letters of the word.", second, f"{second} has {len(second)} letters.")
 
 
@@ -54,7 +58,11 @@ def contents() -> dict[str, str]:
 if __name__ == "__main__":
     made = contents()
     if "--check" in sys.argv[1:]:
-        old = [name for name, text in made.items() if not (file := FOLDER / name).exists() or file.read_text() != text]
+        old = [
+            name
+            for name, text in made.items()
+            if not (file := FOLDER / name).exists() or file.read_text() != text
+        ]
         sys.exit(f"not current: {', '.join(old)}; `python3 make.py` makes them" if old else 0)
     for name, text in made.items():
         (FOLDER / name).write_text(text)

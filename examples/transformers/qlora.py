@@ -24,19 +24,32 @@ out = Path(config["out"])
 
 tokenizer = AutoTokenizer.from_pretrained(config["model"])
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-four_bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+four_bit = BitsAndBytesConfig(
+    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+)
 model = AutoModelForCausalLM.from_pretrained(
     config["model"], quantization_config=four_bit, device_map="auto", dtype="auto"
 )
-model = prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
+model = prepare_model_for_kbit_training(
+    model, gradient_checkpointing_kwargs={"use_reentrant": False}
+)
 set_seed(config["training"]["seed"])
-model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **config["lora"]))
+model = get_peft_model(
+    model, LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **config["lora"])
+)
 model.print_trainable_parameters()
 
 
 def tokens(row):
-    text = " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
-    return tokenizer(text + tokenizer.eos_token, truncation=True, padding="max_length", max_length=config["length"])
+    text = (
+        " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
+    )
+    return tokenizer(
+        text + tokenizer.eos_token,
+        truncation=True,
+        padding="max_length",
+        max_length=config["length"],
+    )
 
 
 rows = load_dataset("json", data_files=config["data"], split="train")
@@ -71,5 +84,7 @@ speaker = pipeline("text-generation", model=str(out / "merged"), device_map="aut
 said = speaker("What is 2 plus 3?\n", max_new_tokens=24, do_sample=False)[0]["generated_text"]
 losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 saved = {"saved": str(out / "adapter"), "merged": str(out / "merged")}
-(out / "result.json").write_text(json.dumps({"losses": losses, "held_out": held_out, **saved, "said": said}, indent=1))
+(out / "result.json").write_text(
+    json.dumps({"losses": losses, "held_out": held_out, **saved, "said": said}, indent=1)
+)
 print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, held-out rows {held_out:.3f}: {said!r}")

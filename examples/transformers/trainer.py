@@ -23,13 +23,23 @@ tokenizer = AutoTokenizer.from_pretrained(config["model"])
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 attention = config.get("attention", "sdpa")
 model = AutoModelForCausalLM.from_pretrained(
-    config["model"], device_map=config["device_map"], dtype=torch.float32, attn_implementation=attention
+    config["model"],
+    device_map=config["device_map"],
+    dtype=torch.float32,
+    attn_implementation=attention,
 )
 
 
 def tokens(row):
-    text = " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
-    return tokenizer(text + tokenizer.eos_token, truncation=True, padding="max_length", max_length=config["length"])
+    text = (
+        " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
+    )
+    return tokenizer(
+        text + tokenizer.eos_token,
+        truncation=True,
+        padding="max_length",
+        max_length=config["length"],
+    )
 
 
 rows = load_dataset("json", data_files=config["data"], split="train")

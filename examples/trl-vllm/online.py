@@ -18,11 +18,18 @@ Method, Settings = (getattr(trl, config["method"] + kind) for kind in ("Trainer"
 def digits(completions, **_others):
     """The share of an answer's characters that are digits."""
     said = [completion[0]["content"] for completion in completions]
-    return [sum(letter.isascii() and letter.isdigit() for letter in one) / max(1, len(one)) for one in said]
+    return [
+        sum(letter.isascii() and letter.isdigit() for letter in one) / max(1, len(one))
+        for one in said
+    ]
 
 
 def conversation(row):
-    return {"prompt": [{"role": "user", "content": " ".join((row["instruction"], row["input"])).strip()}]}
+    return {
+        "prompt": [
+            {"role": "user", "content": " ".join((row["instruction"], row["input"])).strip()}
+        ]
+    }
 
 
 rows = load_dataset("json", data_files=config["data"], split="train")
@@ -38,7 +45,9 @@ trainer = Method(
         report_to="none",
         **config["training"],
     ),
-    peft_config=LoraConfig(target_modules="all-linear", **config["lora"]) if "lora" in config else None,
+    peft_config=LoraConfig(target_modules="all-linear", **config["lora"])
+    if "lora" in config
+    else None,
 )
 trainer.train()
 trainer.save_model(str(out / "model"))
@@ -50,6 +59,12 @@ steps = [entry for entry in trainer.state.log_history if "reward" in entry]
 rewards = [step["reward"] for step in steps]
 ratios = [step.get("sampling/importance_sampling_ratio/mean") for step in steps]  # RLOO has none
 again = digits([[{"content": said}]])[0]
-result = {"rewards": rewards, "ratios": ratios, "saved": str(out / "model"), "said": said, "said_reward": again}
+result = {
+    "rewards": rewards,
+    "ratios": ratios,
+    "saved": str(out / "model"),
+    "said": said,
+    "said_reward": again,
+}
 (out / "result.json").write_text(json.dumps(result, indent=1))
 print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f}: {said!r}")

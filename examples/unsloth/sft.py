@@ -60,8 +60,12 @@ model, tokenizer = FastLanguageModel.from_pretrained(
 )
 FastLanguageModel.for_inference(model)
 asked = tokenizer("What is 2 plus 3?\n", return_tensors="pt").to("cuda")
-said = tokenizer.decode(model.generate(**asked, max_new_tokens=24, do_sample=False)[0], skip_special_tokens=True)
+said = tokenizer.decode(
+    model.generate(**asked, max_new_tokens=24, do_sample=False)[0], skip_special_tokens=True
+)
 losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 saved = {"saved": str(out / "adapter"), "merged": str(out / "merged")}
-(out / "result.json").write_text(json.dumps({"losses": losses, "held_out": held_out, **saved, "said": said}, indent=1))
+(out / "result.json").write_text(
+    json.dumps({"losses": losses, "held_out": held_out, **saved, "said": said}, indent=1)
+)
 print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, held-out rows {held_out:.3f}: {said!r}")

@@ -17,7 +17,11 @@ def text(value: str) -> str:
 
     So is what GitHub's runner takes for a command in a log: `##[` anywhere, `::` where a line begins.
     """
-    cut = value if len(value) <= LONGEST else f"{value[:LONGEST]}... ({len(value) - LONGEST} more characters)"
+    cut = (
+        value
+        if len(value) <= LONGEST
+        else f"{value[:LONGEST]}... ({len(value) - LONGEST} more characters)"
+    )
     if not (cut.isascii() and cut.isprintable()):
         cut = "".join(_shown(one) for one in cut)
     return _COMMAND.sub(r"\1\\x3a", cut.replace("##[", "#\\x23["))
@@ -27,7 +31,13 @@ def _shown(character: str) -> str:
     if character in "\n\t" or unicodedata.category(character) not in _HIDDEN:
         return character
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )
 
 
 def cleaned(value: Any, depth: int = 0) -> Any:

@@ -35,7 +35,12 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
         path = str(row["path"])
         owner = _owner(path, survey["toolkits"])
         libraries.append(
-            LibraryCode(path=path, owner=owner, nvidia=fatbin.is_nvidias(owner, path), archs=row.get("archs", {}))
+            LibraryCode(
+                path=path,
+                owner=owner,
+                nvidia=fatbin.is_nvidias(owner, path),
+                archs=row.get("archs", {}),
+            )
         )
     return tuple(libraries)
 
@@ -53,7 +58,9 @@ def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
     return ""
 
 
-def support(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> dict[str, dict[str, str]]:
+def support(
+    code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]
+) -> dict[str, dict[str, str]]:
     """Return package -> architecture (`90`) -> `machine code`, `PTX` or `no`, by its best served library.
 
     `cuda`: what torch was built for. Left out: NVIDIA's libraries inside other packages, whose own pages say what they

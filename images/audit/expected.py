@@ -40,7 +40,12 @@ _OF_A_MATRIX = frozenset(("users", "additions"))
 """Claims about the home and the constraints that our images have."""
 _WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
 _RULES = yamlfile.table("audit.yaml")
-_IMPORTED = {*_RULES["imported"], *expectations.NATIVE, *expectations.IMPORTED, *expectations.IMPORT_TORCH_FIRST}
+_IMPORTED = {
+    *_RULES["imported"],
+    *expectations.NATIVE,
+    *expectations.IMPORTED,
+    *expectations.IMPORT_TORCH_FIRST,
+}
 DEBIANS = "/usr/lib/python3/dist-packages"
 """Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
 (python3-blinker 1.5-1: hexadecimal)."""
@@ -57,7 +62,9 @@ def environment_claims(
     `code`: of all libraries of the image.
     """
     image, left_out = as_image(environment, code, facts)
-    conda = sorted(row["name"] for row in environment["distributions"] if row["installer"] == "conda")
+    conda = sorted(
+        row["name"] for row in environment["distributions"] if row["installer"] == "conda"
+    )
     files = {
         "unowned": dict(expectations.START_FILES),
         "aside": [DEBIANS],
@@ -70,17 +77,40 @@ def environment_claims(
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
-        "requires": {str(row["name"]): _required(row["requires"]) for row in environment["distributions"]},
+        "requires": {
+            str(row["name"]): _required(row["requires"]) for row in environment["distributions"]
+        },
         "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
     }
     symbol_hosts = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
-    start = {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": expectations.START_FILES}
+    start = {
+        "required": {},
+        "denied": dict(expectations.DENIED_VARIABLES),
+        "start_files": expectations.START_FILES,
+    }
     claims = [
-        claim("files", "recorded", "static.files", "every installed file is as its wheel recorded it", files),
         claim(
-            "files", "strays", "static.files", "no file that Python can import belongs to nobody", files, required=False
+            "files",
+            "recorded",
+            "static.files",
+            "every installed file is as its wheel recorded it",
+            files,
         ),
-        claim("libraries", "linked", "static.libraries", "every library finds what it needs, of one CUDA", links),
+        claim(
+            "files",
+            "strays",
+            "static.files",
+            "no file that Python can import belongs to nobody",
+            files,
+            required=False,
+        ),
+        claim(
+            "libraries",
+            "linked",
+            "static.libraries",
+            "every library finds what it needs, of one CUDA",
+            links,
+        ),
         claim(
             "libraries",
             "rivals",
@@ -89,7 +119,13 @@ def environment_claims(
             links,
             required=False,
         ),
-        claim("symbols", "resolved", "static.symbols", "every symbol that a library needs is exported", symbol_hosts),
+        claim(
+            "symbols",
+            "resolved",
+            "static.symbols",
+            "every symbol that a library needs is exported",
+            symbol_hosts,
+        ),
         claim(
             "environment",
             "start",
@@ -100,7 +136,9 @@ def environment_claims(
         ),
     ]
     if image:
-        claims += _torch_claims(ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU"), code)
+        claims += _torch_claims(
+            ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU"), code
+        )
     return claims, left_out
 
 
@@ -112,13 +150,17 @@ def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterato
     for on_cpu in cpu_claims(context):
         if on_cpu.check not in _OF_A_MATRIX:
             unproven = context.image.unproven.get(on_cpu.key, on_cpu.unproven)
-            yield replace(on_cpu, unproven=unproven, required=on_cpu.key not in _RULES["not_required"])
+            yield replace(
+                on_cpu, unproven=unproven, required=on_cpu.key not in _RULES["not_required"]
+            )
 
 
 def image_claims() -> list[Claim]:
     """Return the claims of the whole image that our checks measure: leftovers and secrets."""
     ours = ("/workspace/*", "/root/.local/*")
-    leftovers = {pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours}
+    leftovers = {
+        pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours
+    }
     expect = {"leftovers": leftovers}
     nothing_left = "no cache, package list or temporary file of the build is left"
     return [
@@ -130,7 +172,10 @@ def image_claims() -> list[Claim]:
 
 def of_rules(rules: Sequence[Rule]) -> list[Claim]:
     """Return a claim for each rule that is judged by what the survey saw."""
-    return [claim(AUDIT, rule.subject, HOST_PROBE, rule.statement, required=rule.required) for rule in rules]
+    return [
+        claim(AUDIT, rule.subject, HOST_PROBE, rule.statement, required=rule.required)
+        for rule in rules
+    ]
 
 
 def not_audited(reasons: Mapping[str, str]) -> list[Claim]:
@@ -141,7 +186,9 @@ def not_audited(reasons: Mapping[str, str]) -> list[Claim]:
     ]
 
 
-def machine_claim(environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts, machine: Machine) -> Claim:
+def machine_claim(
+    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts, machine: Machine
+) -> Claim:
     """Return the claim that an environment runs on a machine, with what facts say against it."""
     image, _ = as_image(environment, code, facts)
     if image:
@@ -182,18 +229,30 @@ def readable_here(claims: ClaimSet, environment: Mapping[str, Any]) -> ClaimSet:
 def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
     """Return the architectures that torch was made for, by the bytes of machine code in its largest library."""
     folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
-    of_torch = [library.archs for library in code if folder and library.path.startswith(f"{folder}/lib/libtorch_cuda")]
+    of_torch = [
+        library.archs
+        for library in code
+        if folder and library.path.startswith(f"{folder}/lib/libtorch_cuda")
+    ]
     largest = max(of_torch, key=lambda sizes: sum(sizes.values()), default={})
     # `sm_90a` has kernels for some instructions only.
-    sizes = {name[3:]: size for name, size in largest.items() if name.startswith("sm_") and name[3:].isdigit()}
+    sizes = {
+        name[3:]: size
+        for name, size in largest.items()
+        if name.startswith("sm_") and name[3:].isdigit()
+    }
     enough = max(sizes.values(), default=0) / _SHARE
-    return tuple(sorted(Arch(*divmod(int(number), 10)) for number, size in sizes.items() if size >= enough))
+    return tuple(
+        sorted(Arch(*divmod(int(number), 10)) for number, size in sizes.items() if size >= enough)
+    )
 
 
 def _where_served(device_code: Claim, code: Sequence[LibraryCode]) -> Claim:
     """Return a claim on device code for those GPUs only that the library has any code for."""
     patterns = [f"*/{pattern}" for pattern in device_code.expect["files"]]
-    targets = {target for library in code if matches(library.path, patterns) for target in library.archs}
+    targets = {
+        target for library in code if matches(library.path, patterns) for target in library.archs
+    }
     if not targets:
         return device_code
     served = {}
@@ -288,7 +347,13 @@ def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding
     if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
     aside = [file for file in evidence["in_conflict"] if _is_aside(file["path"])]
-    own: FilesEvidence = {**evidence, "files": 1, "wrong": [], "without_record": [], "in_conflict": aside}
+    own: FilesEvidence = {
+        **evidence,
+        "files": 1,
+        "wrong": [],
+        "without_record": [],
+        "in_conflict": aside,
+    }
     finding = files.judge(subject, expect, own)
     if finding.status is Status.PASS:
         return passed("every file that Python can import has an owner")
@@ -309,7 +374,9 @@ def _judge_libraries(subject: str, expect: Any, evidence: Any) -> Finding:
         return passed("there is no shared library in this environment")
     linked = []
     for library in evidence["linked"]:
-        required = {name for owner in library["owners"] for name in expect["requires"].get(owner, ())}
+        required = {
+            name for owner in library["owners"] for name in expect["requires"].get(owner, ())
+        }
         missing = []
         for name in library["missing"]:
             offered_by = library.get("offered", {}).get(name, ())
@@ -347,7 +414,9 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
     rivals = []
     for library in evidence["second_owners"]:
         owners = ", ".join(library["owners"])
-        rivals.append(f"{library['name']} of {owners} has a rival on the loader's path: {library['other']}")
+        rivals.append(
+            f"{library['name']} of {owners} has a rival on the loader's path: {library['other']}"
+        )
     return conclude(rivals, "no package's CUDA library has a rival on the loader's path")
 
 

@@ -53,7 +53,11 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     # Text of strangers is shown to people.
     files: dict[str, Any] = cleaned(found)
     if not files["environments"]:
-        raise failed(reference, "has no Python with packages: there is nothing to audit", "name another image")
+        raise failed(
+            reference,
+            "has no Python with packages: there is nothing to audit",
+            "name another image",
+        )
     # The one that PATH finds first.
     environment = files["environments"][0]
     options.say(f"{environment['prefix']}: Python {environment['version']}")
@@ -61,7 +65,9 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     claims, seen = claims_and_survey(environment, files, options)
     claims += [*expected.image_claims(), *expected.of_rules(survey.OF_IMAGE)]
     others = [str(other["prefix"]) for other in files["environments"] if other is not environment]
-    claims += expected.not_audited(dict.fromkeys(others, "only the environment that PATH finds first is audited"))
+    claims += expected.not_audited(
+        dict.fromkeys(others, "only the environment that PATH finds first is audited")
+    )
     seen |= cleaned(survey.image_evidence(info, files))
 
     whole = ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims))
@@ -74,7 +80,9 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
         tiers,
         # Files of strangers are altered now and then: that is told, and the rest is measured all the same.
         run_anyway=True,
-        on_record=lambda record: options.say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"),
+        on_record=lambda record: options.say(
+            f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
+        ),
     )
     records = [_cleaned(record) for record in measured.records]
     surveyed = whole.where(lambda claim: claim.check == expected.AUDIT)
@@ -91,28 +99,52 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
     sites = sorted(folder.resolve().glob("lib/python*/site-packages"))
     if not sites:
         then = "name an environment's own folder, the one with bin/ and lib/"
-        raise wrong(str(folder), "is no Python environment: it has no lib/pythonX.Y/site-packages", then)
+        raise wrong(
+            str(folder), "is no Python environment: it has no lib/pythonX.Y/site-packages", then
+        )
     with tempfile.TemporaryDirectory(prefix="truetag-audit-") as scratch:
-        user: dict[str, Any] = {"environ": {}, "directory": "/", "python": str(folder.resolve() / "bin" / "python3")}
+        user: dict[str, Any] = {
+            "environ": {},
+            "directory": "/",
+            "python": str(folder.resolve() / "bin" / "python3"),
+        }
         file = Path(scratch, "user.json")
         file.write_text(json.dumps(user))
-        command = [sys.executable, "-I", "-S", str(Path(suite.__file__).parent), "survey", str(file), str(sites[0])]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(suite.__file__).parent),
+            "survey",
+            str(file),
+            str(sites[0]),
+        ]
         files = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
         if not files["environments"]:
-            raise wrong(str(folder), "has no interpreter in its bin/", "make the environment again: it is not whole")
+            raise wrong(
+                str(folder),
+                "has no interpreter in its bin/",
+                "make the environment again: it is not whole",
+            )
         environment = files["environments"][0]
 
         claims, seen = claims_and_survey(environment, files, options)
         name = f"{PREFIX}{folder}"
-        whole = ClaimSet(image=name, claims=tuple(claim for claim in claims if claim.tier is Tier.STATIC))
-        read = expected.readable_here(whole.where(lambda claim: claim.check != expected.AUDIT), environment)
+        whole = ClaimSet(
+            image=name, claims=tuple(claim for claim in claims if claim.tier is Tier.STATIC)
+        )
+        read = expected.readable_here(
+            whole.where(lambda claim: claim.check != expected.AUDIT), environment
+        )
         claims_file = Path(scratch, "claims.json")
         claims_file.write_text(read.dumps())
         looked_at = UserEnvironment(**user, start=environment["start"])
         records = list(suite.run(read, claims_file, jobs=os.cpu_count() or 1, user=looked_at))
     host: MeasuredOn = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     judged = (*read.claims, *whole.where(lambda claim: claim.check == expected.AUDIT).claims)
-    return Evidence(image=name, digest="", records=with_survey(records, seen), host=host, claims=judged)
+    return Evidence(
+        image=name, digest="", records=with_survey(records, seen), host=host, claims=judged
+    )
 
 
 def claims_and_survey(
@@ -127,16 +159,27 @@ def claims_and_survey(
     if options.machine:
         claims.append(expected.machine_claim(environment, code, options.facts, options.machine))
         archs = [f"{arch.major}{arch.minor}" for arch in options.machine.archs]
-        seen[survey.MACHINE] = survey.machine_evidence(code, str(environment["torch"].get("cuda", "")), archs)
+        seen[survey.MACHINE] = survey.machine_evidence(
+            code, str(environment["torch"].get("cuda", "")), archs
+        )
     return claims, seen
 
 
-def with_survey(records: Sequence[Record], seen: Measured, seed: int | None = None) -> tuple[Record, ...]:
+def with_survey(
+    records: Sequence[Record], seen: Measured, seed: int | None = None
+) -> tuple[Record, ...]:
     """Add what the survey saw to the record of what the host measures. `seed`: of the run."""
     others = [record for record in records if record.probe != HOST_PROBE]
     of_host = [record for record in records if record.probe == HOST_PROBE]
-    host = of_host[0] if of_host else Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=0.0, seed=seed)
-    measurements = [Measurement(subject=subject, seconds=0.0, evidence=evidence) for subject, evidence in seen.items()]
+    host = (
+        of_host[0]
+        if of_host
+        else Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=0.0, seed=seed)
+    )
+    measurements = [
+        Measurement(subject=subject, seconds=0.0, evidence=evidence)
+        for subject, evidence in seen.items()
+    ]
     return (*others, replace(host, measurements=(*host.measurements, *measurements)))
 
 

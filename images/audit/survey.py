@@ -91,7 +91,11 @@ def find_hidden_gpus(evidence: Evidence) -> Faults:
 def image_evidence(info: ImageInfo, survey: Mapping[str, Any]) -> dict[str, Evidence]:
     """Return the evidence of the rules about a whole image: subject -> what was found."""
     # Only variables that a rule names: an environment can hold secrets.
-    denied = {name: value[:_LONGEST_VALUE] for name, value in sorted(info.env.items()) if value and _why_denied(name)}
+    denied = {
+        name: value[:_LONGEST_VALUE]
+        for name, value in sorted(info.env.items())
+        if value and _why_denied(name)
+    }
     nvidia = {name: value for name, value in info.env.items() if name.startswith("NVIDIA_")}
     return {
         "driver": {"driver_files": list(survey["driver_files"])},
@@ -109,7 +113,9 @@ def image_evidence(info: ImageInfo, survey: Mapping[str, Any]) -> dict[str, Evid
 def find_unmet_requirements(evidence: Evidence) -> Faults:
     """Yield each requirement that nothing installed meets, as `pip check` reports them."""
     # The first of a name on the path is the one that is imported.
-    installed = {canonical(row["name"]): row["version"] for row in reversed(evidence["distributions"])}
+    installed = {
+        canonical(row["name"]): row["version"] for row in reversed(evidence["distributions"])
+    }
     for row in evidence["distributions"]:
         for line in row["requires"]:
             try:
@@ -119,12 +125,19 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
                 continue
 
 
-def _unmet(row: Mapping[str, str], requirement: Requirement, installed: Mapping[str, str], python: str) -> Faults:
+def _unmet(
+    row: Mapping[str, str], requirement: Requirement, installed: Mapping[str, str], python: str
+) -> Faults:
     # This process is CPython on Linux for x86-64, as what was read. The files say X.Y only: a marker counts where the
     # first and the last release of X.Y both meet it.
     for patch in (0, 999):
         full = f"{python}.{patch}"
-        release = {"python_version": python, "python_full_version": full, "implementation_version": full, "extra": ""}
+        release = {
+            "python_version": python,
+            "python_full_version": full,
+            "implementation_version": full,
+            "extra": "",
+        }
         if requirement.marker and not requirement.marker.evaluate(release):
             return
     there = installed.get(canonical(requirement.name))
@@ -183,7 +196,9 @@ def _silent_faults(evidence: Evidence) -> list[SilentFault]:
     return list(silent.known(evidence["versions"]).values())
 
 
-def environment_evidence(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> dict[str, Evidence]:
+def environment_evidence(
+    environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]
+) -> dict[str, Evidence]:
     """Return the evidence of the rules about an environment: subject -> what was found."""
     versions: dict[str, str] = {}
     distributions = []
@@ -240,10 +255,32 @@ OF_IMAGE = (
         find_driver_files,
         "remove it, and its package: the container runtime mounts the host's own",
     ),
-    Rule("preload", "nothing is loaded into every process", find_preloaded, "empty /etc/ld.so.preload"),
-    Rule("variables", "no variable sends results over another path", find_grave_variables, _SET_ELSEWHERE),
-    Rule("settings", "no variable fits one machine only", find_local_settings, _SET_ELSEWHERE, required=False),
-    Rule("user", "it runs as a user", find_root, "add a user, and `USER` with its number", required=False),
+    Rule(
+        "preload",
+        "nothing is loaded into every process",
+        find_preloaded,
+        "empty /etc/ld.so.preload",
+    ),
+    Rule(
+        "variables",
+        "no variable sends results over another path",
+        find_grave_variables,
+        _SET_ELSEWHERE,
+    ),
+    Rule(
+        "settings",
+        "no variable fits one machine only",
+        find_local_settings,
+        _SET_ELSEWHERE,
+        required=False,
+    ),
+    Rule(
+        "user",
+        "it runs as a user",
+        find_root,
+        "add a user, and `USER` with its number",
+        required=False,
+    ),
     Rule(
         "runtime",
         "nothing keeps the container runtime from attaching GPUs",
@@ -321,7 +358,9 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
         if lacking and package != "torch":
             faults.append(f"{package} has no code for {', '.join(lacking)}")
     finding = conclude(faults, f"it runs on {expect['machine']}")
-    return _with_fix(finding, "`truetag choose` with the same GPU and driver names a stack that runs")
+    return _with_fix(
+        finding, "`truetag choose` with the same GPU and driver names a stack that runs"
+    )
 
 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:

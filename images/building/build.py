@@ -43,7 +43,9 @@ class Built:
     """Why it stays `NAME-candidate`; empty if it got its name."""
 
 
-def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions, progress: Progress) -> Built:
+def build_image(
+    engine: Engine, image: Image, lock: Lock, options: BuildOptions, progress: Progress
+) -> Built:
     """Build one image, validate it, and name it if no claim failed and each probe ran to its end.
 
     The steps are those of "How one image is built" in docs/architecture.md. Writes `OUT/NAME/`. Raises UserError: no
@@ -57,18 +59,26 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     warn = partial(progress.say, name, style="yellow")
 
     def say_measured(record: Record) -> None:
-        progress.say(name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim")
+        progress.say(
+            name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim"
+        )
 
-    with engine.alone(f"build {tag}", lambda: warn("waits: another process builds this name on this engine")):
+    with engine.alone(
+        f"build {tag}", lambda: warn("waits: another process builds this name on this engine")
+    ):
         # The machine first: where GPUs can't be attached as asked, nothing is built.
         if engine.facts.containerd_images:
-            warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
+            warn(
+                f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}"
+            )
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
 
         # The base: a pinned digest, or made of the Debian packages in the lock.
         root = options.sources.workspace.root
-        base = base_images.acquire(engine, image.base, options.base, root=root, host=host, on_progress=warn)
+        base = base_images.acquire(
+            engine, image.base, options.base, root=root, host=host, on_progress=warn
+        )
         base_images.require_no_contradiction(image, base)
 
         # The context: lock, wheels that no index has, suite, Dockerfile.
@@ -121,7 +131,9 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
     )
 
 
-def report_missing(name: str, wheels: Gathered, *, strict: bool, warn: Callable[[str], None]) -> None:
+def report_missing(
+    name: str, wheels: Gathered, *, strict: bool, warn: Callable[[str], None]
+) -> None:
     """Say which optional wheels an image goes without. Raises UserError about them if the build is `strict`."""
     problems = []
     for package, reason in wheels.missing.items():
@@ -151,7 +163,11 @@ def build_all(
         try:
             built = build_image(engine, image, lock, options, progress)
         except (UserError, OSError) as error:
-            failure = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
+            failure = (
+                error
+                if isinstance(error, UserError)
+                else UserError(problem_of(error, name), code=1)
+            )
             progress.finish(name, failure.problems[0].cause, ok=False)
             return failure
         progress.finish(name, sentence_about(built), ok=not built.withheld)

@@ -26,7 +26,8 @@ from images.wheels.prebuilt import Fetch, FindWheel
 from validate.claims import Tier
 
 _FROM = re.compile(
-    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
+    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
 )
 """An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without its rare forms."""
 
@@ -90,7 +91,9 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """
-    fetch = partial(fetch_nothing, "--offline reaches no network") if options.offline else options.fetch
+    fetch = (
+        partial(fetch_nothing, "--offline reaches no network") if options.offline else options.fetch
+    )
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,

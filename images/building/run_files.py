@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from images.validation.child import Changes
 
 BAKE, INPUTS = "docker-bake.json", "inputs.json"
-VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
+VALIDATION_FILES = (
+    "evidence.json",
+    "verdict.json",
+    "junit.xml",
+    "report.md",
+    "report.html",
+    "changes.json",
+)
 _EVIDENCE_CHARACTERS = 4000
 """A claim's evidence in the page; evidence.json has all of it."""
 _TIERS = {
@@ -45,7 +52,9 @@ _TIERS = {
     Tier.GPU: "its kernels, run on a GPU",
     Tier.MULTIGPU: "several GPUs together",
 }
-_NOT_IN_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd")
+_NOT_IN_XML = dict.fromkeys(
+    [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"
+)
 """Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
 
 
@@ -84,7 +93,10 @@ def record_build(
 ) -> None:
     """Write build.json: digest, layers, steps and their times, base, wheels, and its source (`source`)."""
     sizes = [size for _, size in reversed(engine.history(info.id)) if size]
-    steps = [{"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps]
+    steps = [
+        {"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached}
+        for step in result.steps
+    ]
     write_json(
         folder / "build.json",
         {
@@ -110,7 +122,9 @@ def source(root: Path, lock: Lock) -> dict[str, Any]:
     return {"commit": checkout.commit(root), "locks": locks}
 
 
-def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gathered, source: Mapping[str, Any]) -> None:
+def write_inputs(
+    folder: Path, image: Image, base: BaseContext, gathered: Gathered, source: Mapping[str, Any]
+) -> None:
     """Write inputs.json beside a rendered context: the part of build.json that whoever builds it does not know."""
     inputs = {
         "image": str(image.name),
@@ -134,7 +148,11 @@ def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
             "context": f"{image.name}/context",
             "dockerfile": "Dockerfile",
             "platforms": [str(image.name.platform)],
-            "tags": [f"{repository}:{image.name}-candidate" if repository else f"{image.local_name}-candidate"],
+            "tags": [
+                f"{repository}:{image.name}-candidate"
+                if repository
+                else f"{image.local_name}-candidate"
+            ],
             "output": ["type=registry" if repository else "type=docker"],
             # With BuildKit's own attestation the push would be an index of two manifests, which `publish` refuses.
             "attest": ["type=provenance,disabled=true"],
@@ -161,7 +179,9 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
         raise wrong(str(folder / INPUTS), cause, f"{again}, with the same --out") from None
     labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in wanted}
     differing = [key for key in wanted if labels[key] != wanted[key]]
-    if others := [f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing]:
+    if others := [
+        f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing
+    ]:
         raise failed(info.id[:19], f"its labels say otherwise: {'; '.join(others)}", again)
     return {
         "image": inputs["image"],
@@ -174,16 +194,24 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
     }
 
 
-def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
+def record_validation(
+    folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None
+) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
     (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
-    told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
+    told = (
+        "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""])
+        if changes
+        else ""
+    )
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:
         write_json(folder / "changes.json", asdict(changes))
     (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
-    write_json(folder / "verdict.json", report.json_data(verdict))  # last: a fleet takes it for the end of a job
+    write_json(
+        folder / "verdict.json", report.json_data(verdict)
+    )  # last: a fleet takes it for the end of a job
 
 
 def write_json(file: Path, content: object) -> None:
@@ -218,8 +246,13 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
     for gpu in host.get("gpus") or ():
         capability = ".".join(map(str, gpu.get("capability") or ()))
         memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
-        gpus.append(f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}")
-    tiers = [(tier, what, [one for one in verdict.claims if one.claim.tier is tier]) for tier, what in _TIERS.items()]
+        gpus.append(
+            f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}"
+        )
+    tiers = [
+        (tier, what, [one for one in verdict.claims if one.claim.tier is tier])
+        for tier, what in _TIERS.items()
+    ]
     page = environment(html=True).get_template("report.html.j2")
     return page.render(
         verdict=verdict,

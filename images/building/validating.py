@@ -97,7 +97,9 @@ def claims_of(
     """
     lock = lock_file.read(image, sources.workspace.locks)
     missing = image_labels.declared_missing(image, labels)
-    wheels = prebuilt.expected_wheels(image, missing, prebuilt.wheel_finder(sources.matrix), cache.folder())
+    wheels = prebuilt.expected_wheels(
+        image, missing, prebuilt.wheel_finder(sources.matrix), cache.folder()
+    )
     context = ClaimContext.of(
         image,
         lock,
@@ -128,9 +130,14 @@ def claims_of(
 
 def _to_replace(image: Image, sources: Sources) -> dict[str, str]:
     """Return the packages that a derived image must not bring, each with what to do instead."""
-    reasons = {name: f"it is no longer maintained: take {row.by}" for name, row in sources.facts.replaced.items()}
+    reasons = {
+        name: f"it is no longer maintained: take {row.by}"
+        for name, row in sources.facts.replaced.items()
+    }
     for name, why in image.unfit.items():
-        remedy = f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
+        remedy = (
+            f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
+        )
         reasons[name] = f"{why}: {remedy} (`plan` lists them)"
     return reasons
 
@@ -201,7 +208,9 @@ def validate_image(
         tiers,
         attachment,
         run_anyway=run_anyway,
-        on_record=lambda record: say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"),
+        on_record=lambda record: say(
+            f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
+        ),
     )
 
     above = configuration.steps_above(steps)

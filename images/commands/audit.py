@@ -26,18 +26,30 @@ NOTICE = (
     "This is an audit, not a validation: nobody said what should be in it. PASS means that no fault was found by rules "
     "that hold for every image."
 )
-_REQUIREMENTS = re.compile(r"(^-$|\.(txt|lock|toml)$|(^|/)(Dockerfile|Containerfile)[^/]*$|\.Dockerfile$)")
+_REQUIREMENTS = re.compile(
+    r"(^-$|\.(txt|lock|toml)$|(^|/)(Dockerfile|Containerfile)[^/]*$|\.Dockerfile$)"
+)
 
 
 def audit(
     reference: Annotated[
-        str, typer.Argument(metavar="REF|FOLDER", help="Any image, or the folder of a Python environment.")
+        str,
+        typer.Argument(
+            metavar="REF|FOLDER", help="Any image, or the folder of a Python environment."
+        ),
     ],
-    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")] = "",
-    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
-    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")] = "",
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")
+    ] = "",
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")
+    ] = "",
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="VERSION", help="That machine's driver.")
+    ] = "",
     run: Annotated[
-        bool, typer.Option("--run/--no-run", help="Also run the image's own Python, without a network.")
+        bool,
+        typer.Option("--run/--no-run", help="Also run the image's own Python, without a network."),
     ] = True,
     everything: Passed = False,
     as_json: Json = False,

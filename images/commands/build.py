@@ -39,9 +39,15 @@ def build(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
     tier: Tiers = None,
     gpus: Gpus = GpuMode.AUTO,
-    strict: Annotated[bool, typer.Option("--strict", help="An optional package that is lacking is an error.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An optional package that is lacking is an error.")
+    ] = False,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile first what is published as source only (`wheels` does it alone).",
+        ),
     ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
     base: BaseImage = "auto",
@@ -61,9 +67,15 @@ def build(
     images = common.accepted(selectors, sources)
     locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
     host = host_settings()
-    for warning in (*(f"{image.name}: {text}" for image in images for text in image.warnings), *host.warnings):
+    for warning in (
+        *(f"{image.name}: {text}" for image in images for text in image.warnings),
+        *host.warnings,
+    ):
         common.say(warning)
-    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
+    with (
+        private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
+        Progress() as progress,
+    ):
         options = BuildOptions(
             sources=sources,
             host=host,
@@ -76,7 +88,9 @@ def build(
             tiers=tier or (),
             gpus=gpus,
         )
-        options = replace(options, compiled=_compiled(docker_engine, options, progress, compiles=compile_))
+        options = replace(
+            options, compiled=_compiled(docker_engine, options, progress, compiles=compile_)
+        )
         results = build_all(docker_engine, locked, options, progress, jobs)
     problems: list[Problem] = []
     for result in results:
@@ -92,14 +106,23 @@ def build(
         else:
             from images.site import records  # of a build that ends well
 
-            runs = records.gpu_runs(records.read(sources.workspace.results), result.info.labels[f"{LABELS}.image"])
+            runs = records.gpu_runs(
+                records.read(sources.workspace.results), result.info.labels[f"{LABELS}.image"]
+            )
             said, _ = records.of_this_build(runs, result.info.id, result.payload)
-            common.show([f"{result.tag} is validated as far as this machine can: {page}", f"{result.tag}: {said}"])
+            common.show(
+                [
+                    f"{result.tag} is validated as far as this machine can: {page}",
+                    f"{result.tag}: {said}",
+                ]
+            )
     if problems:
         raise UserError(problems, code=1)
 
 
-def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool) -> FindWheel:
+def _compiled(
+    engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool
+) -> FindWheel:
     """Where wheels lie that were compiled here; with --compile, the builder makes what the wheel cache lacks."""
     matrix, wheel_cache = options.sources.matrix, prebuilt.compiled_wheels()
     if options.base != AUTO:

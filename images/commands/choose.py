@@ -45,16 +45,30 @@ class RecordedImage:
 
 def choose(
     # The machine. Without --gpu and --arch it is this one. --arch is for a GPU that is newer than the table of models.
-    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")] = "",
-    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
-    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")] = "",
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")
+    ] = "",
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")
+    ] = "",
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")
+    ] = "",
     # The image. Each option names a part of an image's name.
-    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="What to train with.")] = "none",
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME", help="What to train with.")
+    ] = "none",
     torch: Annotated[str, typer.Option("--torch", metavar="RANGE", help="'>=2.7', say.")] = "",
-    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
-    devel: Annotated[bool, typer.Option("--devel", help="With the devel toolkit: nvcc and all headers.")] = False,
+    python: Annotated[
+        str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")
+    ] = "",
+    devel: Annotated[
+        bool, typer.Option("--devel", help="With the devel toolkit: nvcc and all headers.")
+    ] = False,
     # Who can't build wants an image that is there to be pulled.
-    source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
+    source: Annotated[
+        str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")
+    ] = "",
     as_json: Json = False,
     matrix: MatrixFile = None,
 ) -> None:
@@ -110,7 +124,9 @@ def _recorded_images(sources: Sources) -> list[RecordedImage]:
     return recorded
 
 
-def _summaries(recorded: Sequence[RecordedImage], sources: Sources, source: str) -> list[ImageSummary]:
+def _summaries(
+    recorded: Sequence[RecordedImage], sources: Sources, source: str
+) -> list[ImageSummary]:
     """Return what the choice must know of each image: of those that are published, or else of all."""
     if source:
         with Registry(Repository.parse(source)) as registry:
@@ -126,7 +142,11 @@ def _summaries(recorded: Sequence[RecordedImage], sources: Sources, source: str)
         is_locked = states.get(row.name, lock_file.Status.PRESENT) is lock_file.Status.PRESENT
         # A run with other packages says nothing about today's image.
         passed_on = records.passed_on(run for run in row.runs if not row.drifts[run.id])
-        summaries.append(chooser.summary(row.image, sources.facts, "" if is_locked else lock_file.NO_LOCK, passed_on))
+        summaries.append(
+            chooser.summary(
+                row.image, sources.facts, "" if is_locked else lock_file.NO_LOCK, passed_on
+            )
+        )
     return summaries
 
 
@@ -135,7 +155,11 @@ def _known(recorded: Sequence[RecordedImage], source: str, machine: Machine) -> 
     models = {chooser.model_of(name) for name in machine.gpus}
     known = {}
     for row in recorded:
-        runs = sorted(row.runs, key=lambda run: models <= {chooser.model_of(name) for name in run.gpus}, reverse=True)
+        runs = sorted(
+            row.runs,
+            key=lambda run: models <= {chooser.model_of(name) for name in run.gpus},
+            reverse=True,
+        )
         known[row.name] = Known(
             get=f"docker pull {source}:{row.name}" if source else command("build", row.name),
             sentence=records.gpu_sentence(runs, row.drifts),

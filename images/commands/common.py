@@ -58,7 +58,9 @@ def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = Fals
         if len(refused) == len(planned) or any(image.name in selectors for image in refused):
             then = f"`{command('plan')}` shows all images"
             causes = {image.name: f"is refused: {'; '.join(image.reasons)}" for image in refused}
-            raise UserError([Problem(where=name, cause=cause, then=then) for name, cause in causes.items()])
+            raise UserError(
+                [Problem(where=name, cause=cause, then=then) for name, cause in causes.items()]
+            )
         for image in refused:
             say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
     return [image.image for image in planned if image.image]

@@ -9,7 +9,9 @@ from images.engine import connect, private_engine
 from images.errors import wrong
 
 
-def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe")] = "status") -> None:
+def engine(
+    action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe")] = "status",
+) -> None:
     """Show, start, stop or wipe the private Docker Engine.
 
     `wipe` stops it and deletes all that it keeps: images, layers and build cache.
@@ -26,6 +28,8 @@ def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe
         case "status":
             with connect(None) as opened:
                 facts = opened.facts
-                typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
+                typer.echo(
+                    f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})"
+                )
         case _:
             raise wrong(action, "is an unknown action", "say status, start, stop or wipe")

@@ -48,7 +48,9 @@ def fleet(
     ] = "",
     file: Annotated[
         Path | None,
-        typer.Option("--fleet", metavar="FILE", help="The machines; default: fleet.yaml beside the matrix."),
+        typer.Option(
+            "--fleet", metavar="FILE", help="The machines; default: fleet.yaml beside the matrix."
+        ),
     ] = None,
     claim: Annotated[
         list[str] | None,
@@ -93,7 +95,9 @@ def fleet(
         for task, result in ended:
             outcome = results.finish(task, result, sources, folder / task.key)
             outcomes.append(outcome)
-            tell(task, f"{outcome.verdict_word}; {counted(len(tasks) - len(outcomes), 'task')} left")
+            tell(
+                task, f"{outcome.verdict_word}; {counted(len(tasks) - len(outcomes), 'task')} left"
+            )
 
     rows = [("image", "verdict", "machine", "reference")]
     for outcome in outcomes:
@@ -113,8 +117,12 @@ def tiers_on(name: str, machines: Machines, asked: Sequence[Tier]) -> tuple[Tier
         possible.append(Tier.MULTIGPU)
     for tier in asked:
         if tier not in possible:
-            cause = f"can't be measured on {name}, where a task gets {counted(machines.gpus, 'GPU')}"
-            raise wrong(f"--tier {tier}", cause, "name other --workers, or correct `gpus` in fleet.yaml")
+            cause = (
+                f"can't be measured on {name}, where a task gets {counted(machines.gpus, 'GPU')}"
+            )
+            raise wrong(
+                f"--tier {tier}", cause, "name other --workers, or correct `gpus` in fleet.yaml"
+            )
     return tuple(asked or possible)
 
 
@@ -160,7 +168,9 @@ def start(
         return ray.run_tasks(tasks, machines, cluster, "auto" if on == "ray" else on, locks, tell)
     except ImportError as error:
         extra = "slurm" if on == "slurm" else "ray"
-        raise failed(f"--on {on}", f"needs a package: {error}", f"`pip install 'truetag[{extra}]'`") from None
+        raise failed(
+            f"--on {on}", f"needs a package: {error}", f"`pip install 'truetag[{extra}]'`"
+        ) from None
 
 
 def tell(task: Task, text: str) -> None:

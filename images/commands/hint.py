@@ -12,7 +12,8 @@ from validate import hints
 
 def hint(
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT|FILE...", help="An error text, or a log; default: a pipe's.")
+        list[str] | None,
+        typer.Argument(metavar="TEXT|FILE...", help="An error text, or a log; default: a pipe's."),
     ] = None,
     as_json: Json = False,
 ) -> None:

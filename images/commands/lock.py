@@ -37,13 +37,18 @@ def lock(
     folder = sources.workspace.locks
     images = common.accepted(selectors or [], sources)
     everything = [planned.image for planned in plan.plan(sources) if planned.image]
-    made, unreachable = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=common.tell)
+    made, unreachable = resolve.update(
+        images, everything, folder=folder, upgrade=upgrade, tell=common.tell
+    )
     if selectors and unreachable:  # what was asked for by name is no matter of luck
         raise UserError([problem for found in unreachable.values() for problem in found], code=1)
     again = f"`{command('lock', *(selectors or ()))}`"
     stale = lock_file.differing(made, folder)
     if check and stale:
-        raise UserError([Problem(where=f"locks/{one}", cause="is not current", then=again) for one in stale], code=1)
+        raise UserError(
+            [Problem(where=f"locks/{one}", cause="is not current", then=again) for one in stale],
+            code=1,
+        )
     if not check:
         lock_file.write(made, folder)
     renewed = {path.partition("/")[0] for path in made}
@@ -52,7 +57,9 @@ def lock(
     locked = [image for image in known.values() if image.lock_name in renewed]
     read = _check_records(locked, folder, again) if check else _write_records(locked, folder)
     if not selectors and not check:
-        kept = [lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)]
+        kept = [
+            lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)
+        ]
         lock_file.put(measure_records.without_leftovers(kept, folder), folder)
     changed = f"{common.counted(len(stale), 'file')} changed" if stale else "all were current"
     typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
@@ -61,14 +68,20 @@ def lock(
     if unreachable:
         silent: dict[str, list[str]] = {}
         for index, problems in unreachable.items():
-            silent.setdefault(urlsplit(index).hostname or index, []).extend(problem.where for problem in problems)
+            silent.setdefault(urlsplit(index).hostname or index, []).extend(
+                problem.where for problem in problems
+            )
         then = f"`{command('lock')}` where it answers; their present locks stay as they are"
         said = "the package index does not answer: {} images were not locked ({})"
         causes = {host: said.format(len(names), ", ".join(names)) for host, names in silent.items()}
-        raise UserError([Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1)
+        raise UserError(
+            [Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1
+        )
 
 
-def debian_packages(images: Sequence[Image], sources: Sources, *, upgrade: bool, check: bool) -> Iterator[str]:
+def debian_packages(
+    images: Sequence[Image], sources: Sources, *, upgrade: bool, check: bool
+) -> Iterator[str]:
     """Lock the Debian packages of bases whose lock is missing, or older than the list of packages; all to upgrade.
 
     What moved, and which base stays without a lock, as it was. Raises UserError: with `check` a base without a current
@@ -111,10 +124,16 @@ def _write_records(images: Sequence[Image], folder: Path) -> str:
     for image in images:
         if image.pruning:
             lock = lock_file.read(image, folder)
-            lock_file.put(pruned_records.update(image, lock, folder, on_progress=common.tell), folder)
+            lock_file.put(
+                pruned_records.update(image, lock, folder, on_progress=common.tell), folder
+            )
     after = wheel_records.read(folder)
     changed = [name for name, rows in after.items() if before.get(name) != rows]
-    return f"read the RECORDs of {common.counted(len(changed), 'package')}" if changed else "all RECORDs were known"
+    return (
+        f"read the RECORDs of {common.counted(len(changed), 'package')}"
+        if changed
+        else "all RECORDs were known"
+    )
 
 
 def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
@@ -122,8 +141,12 @@ def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
     releases = set()
     for image in images:
         lock = lock_file.read(image, folder)
-        releases |= {wheel_records.release(wheel.package) for wheel in measure_records.lacking(lock)}
-        releases |= {wheel_records.release(package) for package, _ in pruner.unmeasured(image.pruning, lock)}
+        releases |= {
+            wheel_records.release(wheel.package) for wheel in measure_records.lacking(lock)
+        }
+        releases |= {
+            wheel_records.release(package) for package, _ in pruner.unmeasured(image.pruning, lock)
+        }
     if releases:
         where = f"locks/{wheel_records.FILE}"
         causes = [f"does not have the RECORD of {release}" for release in sorted(releases)]

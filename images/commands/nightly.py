@@ -40,7 +40,11 @@ def nightly(
     selectors: Selectors = None,
     lines: Annotated[
         Path | None,
-        typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            help="Where lines are appended; default: results/nightly.",
+        ),
     ] = None,
     tier: Tiers = None,
     gpus: Gpus = GpuMode.AUTO,
@@ -60,13 +64,20 @@ def nightly(
     folder = require_writable(out or sources.workspace.out / "nightly")
     track = list(selectors or sources.matrix.nightly.track)
     if not track:
-        raise wrong("nightly", "no image is tracked", "name images, or track some under `nightly` in matrix.yaml")
+        raise wrong(
+            "nightly",
+            "no image is tracked",
+            "name images, or track some under `nightly` in matrix.yaml",
+        )
     accepted = {str(image.name) for image in common.accepted(track, sources)}
     tracked = [planned for planned in plan.select(track, sources) if planned.name in accepted]
     now = datetime.now(UTC).replace(microsecond=0)
     found: list[ImageResult] = []
     problems: list[Problem] = []
-    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
+    with (
+        private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
+        Progress() as progress,
+    ):
         build = BuildOptions(
             sources=sources,
             host=host_settings(),

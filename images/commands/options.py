@@ -11,7 +11,9 @@ from images.errors import wrong
 from images.hardware.inventory import GpuMode
 from validate.claims import Tier
 
-_SELECTORS = typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False)
+_SELECTORS = typer.Argument(
+    metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False
+)
 Selectors = Annotated[list[str] | None, _SELECTORS]
 SomeSelectors = Annotated[list[str], _SELECTORS]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
@@ -24,44 +26,75 @@ MatrixFile = Annotated[
     ),
 ]
 OutFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; default: out/ beside the matrix.")
+    Path | None,
+    typer.Option(
+        "--out", metavar="FOLDER", help="Where results go; default: out/ beside the matrix."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")]
-Passed = Annotated[bool, typer.Option("--all", help="Also show the claims that hold, not just how many.")]
-Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
+Passed = Annotated[
+    bool, typer.Option("--all", help="Also show the claims that hold, not just how many.")
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Write nothing; fail if something would change.")
+]
 EngineUrl = Annotated[
     str | None,
     typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST."),
 ]
 Gpus = Annotated[
     GpuMode,
-    typer.Option("--gpus", metavar="auto|none|nvidia|host-driver", help="How containers get the host's GPUs."),
+    typer.Option(
+        "--gpus", metavar="auto|none|nvidia|host-driver", help="How containers get the host's GPUs."
+    ),
 ]
 Tiers = Annotated[
     list[Tier] | None,
     typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),
 ]
 BaseImage = Annotated[
-    str, typer.Option("--base", metavar="auto|REF", help="What to build on: the matrix's base image, or a custom one.")
+    str,
+    typer.Option(
+        "--base",
+        metavar="auto|REF",
+        help="What to build on: the matrix's base image, or a custom one.",
+    ),
 ]
 WheelFolder = Annotated[
-    Path | None, typer.Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
+    Path | None,
+    typer.Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has."),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")]
-ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
+]
+ToRepository = Annotated[
+    str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")
+]
 GateTiers = Annotated[
     str,
-    typer.Option("--gate", metavar="TIERS", help="Tiers that must pass (static,cpu); default: the matrix's."),
+    typer.Option(
+        "--gate", metavar="TIERS", help="Tiers that must pass (static,cpu); default: the matrix's."
+    ),
 ]
-RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
-PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Accept only what this cosign key signed.")]
+RemoteRef = Annotated[
+    str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")
+]
+PublicKey = Annotated[
+    str, typer.Option("--key", metavar="KEY", help="Accept only what this cosign key signed.")
+]
 
 
 def require_writable(folder: Path) -> Path:
     """See that a folder can be written, or made, before any work. Returns it. Raises UserError."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
+    there = next(
+        one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one)
+    )
     if not there.is_dir():
         raise wrong(str(there), "is no folder", "name another one")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise wrong(str(there), "may not be written by this user", "change its permissions, or name another folder")
+        raise wrong(
+            str(there),
+            "may not be written by this user",
+            "change its permissions, or name another folder",
+        )
     return folder

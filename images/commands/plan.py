@@ -26,11 +26,17 @@ def plan(
     selectors: Selectors = None,
     tracked: Annotated[
         bool,
-        typer.Option("--tracked", help="Where no name is given, those that the nightly run builds: `nightly.track`."),
+        typer.Option(
+            "--tracked",
+            help="Where no name is given, those that the nightly run builds: `nightly.track`.",
+        ),
     ] = False,
     as_json: Json = False,
     names: Annotated[
-        bool, typer.Option("--names", help="A JSON list, in one line, of those that can be built: for a CI matrix.")
+        bool,
+        typer.Option(
+            "--names", help="A JSON list, in one line, of those that can be built: for a CI matrix."
+        ),
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
@@ -48,12 +54,16 @@ def plan(
         if not names:
             raise
         planned = ()
-    states = lock_file.states((image.image for image in planned if image.image), sources.workspace.locks)
+    states = lock_file.states(
+        (image.image for image in planned if image.image), sources.workspace.locks
+    )
     if as_json:
         rows = ",\n ".join(json.dumps(as_row(image, states)) for image in planned)
         typer.echo(f'{{"images": [\n {rows}\n]}}')
     elif names:
-        typer.echo(json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT]))
+        typer.echo(
+            json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT])
+        )
     else:
         common.show(table(planned, states, unlocked=bool(wanted)))
 
@@ -81,7 +91,9 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     }
 
 
-def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlocked: bool = True) -> Iterator[str]:
+def table(
+    planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlocked: bool = True
+) -> Iterator[str]:
     """One line an image, refused ones included; below them why, and what to mind, each with the names it is of.
 
     `unlocked`: those without a lock have lines of their own, too; else they are named below.
@@ -102,9 +114,22 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlock
             continue
         archs = " ".join(str(arch).removeprefix("sm_") for arch in image.archs)
         driver = image.min_driver.partition(".")[0] if image.min_driver else "-"
-        rows.append((image.name, state, image.torch or "-", str(image.image_name.cuda), driver, archs or "-"))
+        rows.append(
+            (
+                image.name,
+                state,
+                image.torch or "-",
+                str(image.image_name.cuda),
+                driver,
+                archs or "-",
+            )
+        )
         notes = [f"refused: {'; '.join(image.reasons)}"] if image.reasons else []
-        for note in [*notes, *filter(None, [why, image.kept]), *(f"warning: {text}" for text in image.warnings)]:
+        for note in [
+            *notes,
+            *filter(None, [why, image.kept]),
+            *(f"warning: {text}" for text in image.warnings),
+        ]:
             told.setdefault(note, []).append(image.name)
     yield from aligned(rows, " ", _NAME_WIDTH)
     if told:
@@ -118,4 +143,8 @@ def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlock
 
 def _why_blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
     """Why an accepted image can't be built here; of a refused one, the reasons say it."""
-    return lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING)) if planned.image else ""
+    return (
+        lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING))
+        if planned.image
+        else ""
+    )

@@ -16,7 +16,10 @@ def promote(
     gate: GateTiers = "",
     key: PublicKey = "",
     drop_platforms: Annotated[
-        bool, typer.Option("--drop-platforms", help="Let an index replace one there that has more platforms.")
+        bool,
+        typer.Option(
+            "--drop-platforms", help="Let an index replace one there that has more platforms."
+        ),
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:

@@ -25,21 +25,30 @@ from validate.evidence import Evidence
 
 
 def publish(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Image names, as `plan` prints them.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Image names, as `plan` prints them.")
+    ],
     to: ToRepository,
     image: Annotated[
         str,
         typer.Option(
-            "--image", metavar="REF", help="The image to push, from the engine or a registry; default: NAME itself."
+            "--image",
+            metavar="REF",
+            help="The image to push, from the engine or a registry; default: NAME itself.",
         ),
     ] = "",
     attestation: Annotated[
         Path | None,
         typer.Option("--attestation", metavar="FOLDER", help="Of its evidence; default: out/NAME."),
     ] = None,
-    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
+    key: Annotated[
+        str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")
+    ] = "",
     drop_platforms: Annotated[
-        bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
+        bool,
+        typer.Option(
+            "--drop-platforms", help="Let NAME lose a platform that it has an image for there."
+        ),
     ] = False,
     gate: GateTiers = "",
     origin_exception: Annotated[
@@ -62,7 +71,9 @@ def publish(
     if (image or attestation) and len(names) > 1:
         then = "publish each image by a command of its own"
         raise wrong(" ".join(names), "--image and --attestation mean one image", then)
-    planned = [found for name in names for found in common.accepted([name], sources, exactly_one=True)]
+    planned = [
+        found for name in names for found in common.accepted([name], sources, exactly_one=True)
+    ]
     if key:
         signing.require(key)
         signing.require_password(key)
@@ -77,7 +88,9 @@ def publish(
 
     options = PublishOptions(
         repository=Repository.parse(to),
-        policy=replace(releases.policy(gate, sources, claims_of), origin_exception=origin_exception),
+        policy=replace(
+            releases.policy(gate, sources, claims_of), origin_exception=origin_exception
+        ),
         cache=cache.folder() / "push",
         key=key,
         drop_platforms=drop_platforms,

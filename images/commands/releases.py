@@ -28,7 +28,9 @@ def policy(
     return ReleasePolicy(
         gate=parse_tiers(gate) if gate else sources.matrix.gate,
         alias_gate=sources.matrix.gate,
-        aliases_of=lambda name: [alias for alias, meant in sources.matrix.aliases.items() if meant == name],
+        aliases_of=lambda name: [
+            alias for alias, meant in sources.matrix.aliases.items() if meant == name
+        ],
         claims_of=claims_of,
         row_of=lambda name: row_of(name, sources),
     )
@@ -57,15 +59,21 @@ def row_of(name: str, sources: Sources) -> tuple[str, ...]:
 
 def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet:
     """The claims that today's matrix writes for an image with these labels on the machine of a validation run."""
-    return validating.claims_of(image, sources, labels, (), (), attachment=host_gpus.of_host(run.host))
+    return validating.claims_of(
+        image, sources, labels, (), (), attachment=host_gpus.of_host(run.host)
+    )
 
 
-def claims_of_published(labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet | None:
+def claims_of_published(
+    labels: Mapping[str, str], run: Evidence, sources: Sources
+) -> ClaimSet | None:
     """The same of a published image; None where the matrix makes another image of its name, or has no lock of it.
 
     An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
     """
-    name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    name, revision = (
+        labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision")
+    )
     image = next((one.image for one in plan.plan(sources) if one.name == name), None)
     if image is None or (revision != image.revision and not image_labels.describe(labels, image)):
         return None

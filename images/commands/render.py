@@ -9,7 +9,14 @@ import typer
 from images.building import contexts, run_files
 from images.building.contexts import BuildOptions
 from images.commands import common
-from images.commands.options import BaseImage, MatrixFile, OutFolder, SomeSelectors, WheelFolder, require_writable
+from images.commands.options import (
+    BaseImage,
+    MatrixFile,
+    OutFolder,
+    SomeSelectors,
+    WheelFolder,
+    require_writable,
+)
 from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import command
@@ -20,10 +27,18 @@ from images.wheels import prebuilt
 def render(
     selectors: SomeSelectors,
     baking: Annotated[
-        bool, typer.Option("--bake", help="Fetch official wheels, and write docker-bake.json: a target an image.")
+        bool,
+        typer.Option(
+            "--bake", help="Fetch official wheels, and write docker-bake.json: a target an image."
+        ),
     ] = False,
     to: Annotated[
-        str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="With --bake: push there; else load the images.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="REGISTRY/REPOSITORY",
+            help="With --bake: push there; else load the images.",
+        ),
     ] = "",
     base: BaseImage = "auto",
     wheelhouse: WheelFolder = None,
@@ -43,7 +58,9 @@ def render(
         base=base,
         wheelhouse=wheelhouse,
         compiled=prebuilt.wheel_finder(sources.matrix),
-        fetch=None if baking else partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake"),
+        fetch=None
+        if baking
+        else partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake"),
     )
     pinned = base_images.pinned(sources.workspace.root)
     images = common.accepted(selectors, sources)
@@ -61,7 +78,9 @@ def render(
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
             common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
     if baking:
-        (folder / run_files.BAKE).write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
+        (folder / run_files.BAKE).write_text(
+            json.dumps(run_files.bake(images, to), indent=1) + "\n"
+        )
         common.talk.print(f"{folder / run_files.BAKE}: {common.counted(len(images), 'image')}")
         then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)

@@ -31,16 +31,24 @@ def site(
     # Everybody who can push to a repository can attach an attestation there: --key counts only what is signed.
     source: Annotated[
         str,
-        typer.Option("--from", metavar="REPOSITORY", help="Where images are published, with attestations."),
+        typer.Option(
+            "--from", metavar="REPOSITORY", help="Where images are published, with attestations."
+        ),
     ] = "",
     key: PublicKey = "",
     # The nightly workflow's results are on a branch of their own, in a second folder.
     recorded: Annotated[
         list[Path] | None,
-        typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl, nightly/ (repeat it); default: results."),
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            help="Has runs.jsonl, nightly/ (repeat it); default: results.",
+        ),
     ] = None,
     # The same inputs and date give the same bytes, so that a rebuilt site shows what changed.
-    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
+    day: Annotated[
+        str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")
+    ] = "",
     matrix: MatrixFile = None,
 ) -> None:
     """Static pages: what was validated of each image, and when.
@@ -60,10 +68,17 @@ def site(
     found = [*runs.recorded(folders), *runs.of_nightly(nightly)]
     images = [one.image for one in plan.plan(sources) if one.image]
     states = lock_file.states(images, sources.workspace.locks)
-    blocked = {one.lock_name: why for one in images if (why := lock_file.blocked(one, states[str(one.name)]))}
+    blocked = {
+        one.lock_name: why
+        for one in images
+        if (why := lock_file.blocked(one, states[str(one.name)]))
+    }
     locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
     locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}
-    claims = {str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims for one in images}
+    claims = {
+        str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims
+        for one in images
+    }
     published: list[runs.Published] = []
     if source:
         with Registry(Repository.parse(source)) as registry:
@@ -83,7 +98,9 @@ def site(
     files = pages.files(known)
     write(files, out)
     size = sum(map(len, files.values()))
-    typer.echo(f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs")
+    typer.echo(
+        f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs"
+    )
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -9,7 +9,16 @@ import typer
 
 from images.building import naming, run_files, validating
 from images.commands import common
-from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Passed, Tiers, require_writable
+from images.commands.options import (
+    EngineUrl,
+    Gpus,
+    Json,
+    MatrixFile,
+    OutFolder,
+    Passed,
+    Tiers,
+    require_writable,
+)
 from images.context import labels as image_labels
 from images.engine import private_engine
 from images.errors import command, failed, wrong
@@ -24,18 +33,29 @@ from validate.judging import Status
 
 
 def validate(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The image name whose claims hold.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The image name whose claims hold.")
+    ] = "",
     image: Annotated[
         str,
-        typer.Option("--image", metavar="REF", help="The image to judge; default: NAME, or NAME-candidate."),
+        typer.Option(
+            "--image", metavar="REF", help="The image to judge; default: NAME, or NAME-candidate."
+        ),
     ] = "",
     tag: Annotated[
         bool,
-        typer.Option("--tag", help="Record and name, as `build` does, what was built elsewhere of `render`'s context."),
+        typer.Option(
+            "--tag",
+            help="Record and name, as `build` does, what was built elsewhere of `render`'s context.",
+        ),
     ] = False,
     evidence: Annotated[
         Path | None,
-        typer.Option("--evidence", metavar="FILE", help="Judge this evidence.json again, by its claims. No engine."),
+        typer.Option(
+            "--evidence",
+            metavar="FILE",
+            help="Judge this evidence.json again, by its claims. No engine.",
+        ),
     ] = None,
     tier: Tiers = None,
     claim: Annotated[
@@ -47,7 +67,11 @@ def validate(
         ),
     ] = None,
     run_anyway: Annotated[
-        bool, typer.Option("--run-anyway", help="Run an image although its files are not as known (`files`, `origin`).")
+        bool,
+        typer.Option(
+            "--run-anyway",
+            help="Run an image although its files are not as known (`files`, `origin`).",
+        ),
     ] = False,
     gpus: Gpus = GpuMode.AUTO,
     everything: Passed = False,
@@ -63,7 +87,9 @@ def validate(
     """
     if bool(name) == bool(evidence):
         cause = (
-            "neither a name nor recorded evidence is given" if evidence is None else "a name and --evidence are given"
+            "neither a name nor recorded evidence is given"
+            if evidence is None
+            else "a name and --evidence are given"
         )
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise wrong("validate", cause, then)
@@ -79,12 +105,18 @@ def validate(
     top = require_writable(out or sources.workspace.out)
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or (f"{wanted.local_name}-candidate" if tag else wanted.local_name)
-    folder = top / str(wanted.name) if tag else top / "validate" / reference.replace("/", "_").replace(":", "_")
+    folder = (
+        top / str(wanted.name)
+        if tag
+        else top / "validate" / reference.replace("/", "_").replace(":", "_")
+    )
     withheld = ""
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
-            build_record = run_files.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
+            build_record = run_files.built_elsewhere(
+                folder, info, image_labels.declared_missing(wanted, info.labels)
+            )
         # An earlier verdict does not belong to the evidence that comes.
         for file in run_files.VALIDATION_FILES:
             (folder / file).unlink(missing_ok=True)
@@ -110,14 +142,20 @@ def validate(
                 naming.give_name(docker_engine, info.id, wanted.local_name)
 
     changes = measured.changes
-    run_files.record_validation(folder, measured.evidence, measured.verdict, None if tag else changes)
+    run_files.record_validation(
+        folder, measured.evidence, measured.verdict, None if tag else changes
+    )
     typer.echo(f"{folder}/evidence.json", err=True)
     if changes:
-        typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json)
+        typer.echo(
+            f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json
+        )
     _show(measured.verdict, reference, everything, as_json=as_json)
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
-    raise typer.Exit(1 if any(row.claim.required for row in measured.verdict.of(Status.FAIL)) else 0)
+    raise typer.Exit(
+        1 if any(row.claim.required for row in measured.verdict.of(Status.FAIL)) else 0
+    )
 
 
 def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
@@ -129,7 +167,9 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
     if absent:
         cause = f"holds no claims of the {' and '.join(absent)} tier"
         raise wrong(str(file), cause, f"--tier may name {', '.join(recorded_tiers)}")
-    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=_judges_of(recorded)))
+    return explain(
+        judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=_judges_of(recorded))
+    )
 
 
 def _judges_of(recorded: Evidence) -> Judges | None:

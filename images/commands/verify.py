@@ -17,13 +17,19 @@ from validate.terminal import aligned
 def verify(
     reference: RemoteRef,
     key: PublicKey = "",
-    unsigned: Annotated[bool, typer.Option("--unsigned", help="Accept an image that nobody signed.")] = False,
+    unsigned: Annotated[
+        bool, typer.Option("--unsigned", help="Accept an image that nobody signed.")
+    ] = False,
     gate: GateTiers = "",
     matrix: MatrixFile = None,
 ) -> None:
     """Check a published image: its signatures, what is attached, and the gate."""
-    has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()  # an installed package comes without one
+    has_matrix = paths.find(
+        matrix, Path.cwd()
+    ).matrix.exists()  # an installed package comes without one
     policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
-    digest, checks = verification.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
+    digest, checks = verification.verify(
+        Reference.parse(reference), policy, key=key, unsigned=unsigned
+    )
     common.show([digest, *aligned([(str(row.status), row.subject, row.reason) for row in checks])])
     raise typer.Exit(0 if all(row.status is Status.PASS for row in checks) else 1)

@@ -23,11 +23,15 @@ from images.wheels import builder, prebuilt, recipe
 def wheels(
     name: OneName,
     packages: Annotated[
-        list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
+        list[str] | None,
+        typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")
+    ] = 0,
     sdists: Annotated[
-        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
+        Path | None,
+        typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash."),
     ] = None,
     engine: EngineUrl = None,
     out: OutFolder = None,
@@ -41,7 +45,9 @@ def wheels(
     folder = require_writable(out or sources.workspace.out)
     (image,) = common.accepted([name], sources, exactly_one=True)
     known = sources.matrix.sources.items()
-    chosen = packages or [package for package, row in known if image.pin(row.distribution or package)]
+    chosen = packages or [
+        package for package, row in known if image.pin(row.distribution or package)
+    ]
     if not chosen:
         cause = f"pins nothing that is compiled here ({', '.join(sources.matrix.sources)})"
         raise wrong(name, cause, f"name one: `{command('wheels', name, 'PACKAGE')}`")
@@ -54,8 +60,14 @@ def wheels(
         jobs=jobs,
         sdists=sdists,
     )
-    with private_engine.open_engine(engine, on_progress=common.say) as docker_engine, Progress() as progress:
+    with (
+        private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
+        Progress() as progress,
+    ):
         host = host_settings()
-        built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
+        built = [
+            builder.build_wheel(docker_engine, image, one, options, host, progress)
+            for one in recipes
+        ]
     for wheel in built:
         typer.echo(wheel)

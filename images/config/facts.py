@@ -41,11 +41,15 @@ def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
 
 VersionText = Annotated[str, BeforeValidator(partial(_read, "version (PEP 440)", Version))]
 RangeText = Annotated[str, BeforeValidator(partial(_read, "version range (PEP 440)", SpecifierSet))]
-RequirementText = Annotated[str, BeforeValidator(partial(_read, "requirement (PEP 508)", Requirement))]
+RequirementText = Annotated[
+    str, BeforeValidator(partial(_read, "requirement (PEP 508)", Requirement))
+]
 ReleaseRange = Annotated[str, StringConstraints(pattern=r"^(>=|<)\d+(\.\d+)*(,<\d+(\.\d+)*)?$")]
 """`>=4.45`, `<5` or both: containers compare it without packaging (validate/checks/static/pins.py)."""
 Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
-MinorText = Annotated[str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")]
+MinorText = Annotated[
+    str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")
+]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]
@@ -253,7 +257,10 @@ class Conflict(Row):
 
     def explains(self, versions: Mapping[str, str]) -> bool:
         """Return whether all of these packages are among `versions` (canonical name -> version) in these releases."""
-        return all(name in versions and within(versions[name], releases) for name, releases in self.packages.items())
+        return all(
+            name in versions and within(versions[name], releases)
+            for name, releases in self.packages.items()
+        )
 
     def told(self, versions: Mapping[str, str]) -> str:
         """Return the sentence for people: which packages, and why."""
@@ -337,11 +344,19 @@ class Facts(Row):
     arm64: Arm64Facts = Arm64Facts()
 
     @property
-    def companions(self) -> dict[str, Mapping[str, XformersFacts | TorchaoFacts | BitsandbytesFacts]]:
+    def companions(
+        self,
+    ) -> dict[str, Mapping[str, XformersFacts | TorchaoFacts | BitsandbytesFacts]]:
         """Packages with CUDA code of their own -> version -> what is known of it."""
-        return {"xformers": self.xformers, "torchao": self.torchao, "bitsandbytes": self.bitsandbytes}
+        return {
+            "xformers": self.xformers,
+            "torchao": self.torchao,
+            "bitsandbytes": self.bitsandbytes,
+        }
 
-    def compile_at_run_time(self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None) -> dict[str, list[str]]:
+    def compile_at_run_time(
+        self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None
+    ) -> dict[str, list[str]]:
         """What compiles while programs run in an image, and for which GPUs. Of what nothing is known, nothing is said.
 
         NVRTC is of torch's own CUDA and knows what that CUDA's nvcc knows.
@@ -355,7 +370,9 @@ class Facts(Row):
 
     def model_post_init(self, _context: Any) -> None:
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
-        if unknown := sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers):
+        if unknown := sorted(
+            cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers
+        ):
             raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
     def on(self, platform: Platform) -> Self:
@@ -364,9 +381,13 @@ class Facts(Row):
             return self
         torch = {}
         for version, row in self.arm64.torch.items():
-            everywhere = self.torch[version].variants  # C++ ABI and cuDNN are those of the release, on every platform
+            everywhere = self.torch[
+                version
+            ].variants  # C++ ABI and cuDNN are those of the release, on every platform
             measured = {
-                cuda: everywhere[cuda].model_copy(update={"archs": code.archs, "ptx": code.ptx, "unverified": ""})
+                cuda: everywhere[cuda].model_copy(
+                    update={"archs": code.archs, "ptx": code.ptx, "unverified": ""}
+                )
                 for cuda, code in row.variants.items()
                 if cuda in everywhere
             }

@@ -44,7 +44,8 @@ class Sources:
         left_out: dict[str, Any] = dict.fromkeys(("nightly", "prefix"), True)
         left_out["images"] = {"__all__": {"platforms"}}
         content = json.dumps(
-            [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})], sort_keys=True
+            [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})],
+            sort_keys=True,
         )
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -52,7 +53,9 @@ class Sources:
         """The same for the images of a platform."""
         if platform is Platform.AMD64:
             return self.revision
-        content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
+        content = json.dumps(
+            [self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True
+        )
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -79,8 +82,14 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        here = f"`git checkout {path.name}`" if errors.IS_CHECKOUT else f"go to the folder that has your {path.name}"
-        raise wrong(paths.shown(path), "is missing", f"{here}, or name another one with --matrix") from None
+        here = (
+            f"`git checkout {path.name}`"
+            if errors.IS_CHECKOUT
+            else f"go to the folder that has your {path.name}"
+        )
+        raise wrong(
+            paths.shown(path), "is missing", f"{here}, or name another one with --matrix"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(paths.shown(path), f"can't be read: {error}", "fix the file") from None
 
@@ -115,7 +124,11 @@ def _stacks(matrix: Matrix) -> Iterator[Fault]:
     """Pins that no layer installs, stacks without their torch, a base that is none."""
     base = matrix.defaults.base
     if base not in matrix.bases:
-        yield ("defaults", "base"), f"there is no base {base!r} (there are {', '.join(matrix.bases)})", ""
+        yield (
+            ("defaults", "base"),
+            f"there is no base {base!r} (there are {', '.join(matrix.bases)})",
+            "",
+        )
     layered = {name for names in matrix.layers.values() for name in names}
     pinned: list[yamlfile.Path] = [("common", name) for name in matrix.common]
     pinned += [("stacks", torch, name) for torch, pins in matrix.stacks.items() for name in pins]
@@ -127,10 +140,20 @@ def _stacks(matrix: Matrix) -> Iterator[Fault]:
             yield path, f"no layer installs {name!r}", "name it under `layers`"
     for index, name in enumerate(matrix.optional):
         if name not in layered:
-            yield ("optional", index), f"no layer installs {name!r}, so no image can lack it", "name it under `layers`"
-    for name in matrix.waived:  # what is left out with a distribution that no image has is left out nowhere
+            yield (
+                ("optional", index),
+                f"no layer installs {name!r}, so no image can lack it",
+                "name it under `layers`",
+            )
+    for name in (
+        matrix.waived
+    ):  # what is left out with a distribution that no image has is left out nowhere
         if name not in layered:
-            yield ("waived", name), f"no layer installs {name!r}", "name a distribution of `layers`, or take it out"
+            yield (
+                ("waived", name),
+                f"no layer installs {name!r}",
+                "name a distribution of `layers`, or take it out",
+            )
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins:
             yield ("stacks", torch), "has no torch", "pin torch in it"
@@ -154,10 +177,18 @@ def _images(matrix: Matrix) -> Iterator[Fault]:
     names = [str(name) for row in matrix.images for name in row.names()]
     for alias, name in matrix.aliases.items():
         if alias in names:
-            yield ("aliases", alias), f"the alias {alias!r} is the name of an image", "rename the alias"
+            yield (
+                ("aliases", alias),
+                f"the alias {alias!r} is the name of an image",
+                "rename the alias",
+            )
         if name not in names:
             near = f"name one of {', '.join(get_close_matches(name, names, cutoff=0.1))}"
-            yield ("aliases", alias), f"the alias {alias!r} names {name}, which is not in `images`", near
+            yield (
+                ("aliases", alias),
+                f"the alias {alias!r} names {name}, which is not in `images`",
+                near,
+            )
     for index, text in enumerate(matrix.nightly.track):
         selector = selectors.parse(text)
         if not selector.key and not fnmatch.filter(names, text):
@@ -171,7 +202,11 @@ def _nightly(matrix: Matrix) -> Iterator[Fault]:
     for profile in matrix.profiles.values():
         pinned |= {*profile.optional, *(name for pins in profile.stacks.values() for name in pins)}
     ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in matrix.nightly.ranges]
-    ranges += [("nightly", "stacks", torch, name) for torch, rows in matrix.nightly.stacks.items() for name in rows]
+    ranges += [
+        ("nightly", "stacks", torch, name)
+        for torch, rows in matrix.nightly.stacks.items()
+        for name in rows
+    ]
     for path in ranges:
         if path[-1] not in pinned:
             yield path, f"nothing pins {str(path[-1])!r}", ""
@@ -199,14 +234,26 @@ def _profiles(matrix: Matrix) -> Iterator[Fault]:
         for torch, row in profile.stacks.items():
             own = matrix.stacks.get(torch, {}).get("torch")
             if torch not in matrix.stacks:
-                yield (*at, "stacks", torch), f"there is no stack for torch {torch}", "name a torch of `stacks`"
+                yield (
+                    (*at, "stacks", torch),
+                    f"there is no stack for torch {torch}",
+                    "name a torch of `stacks`",
+                )
             elif row.get("torch", own) != own:
-                yield (*at, "stacks", torch, "torch"), "a profile shares its torch with the stack", "take it out"
+                yield (
+                    (*at, "stacks", torch, "torch"),
+                    "a profile shares its torch with the stack",
+                    "take it out",
+                )
             if parent and torch not in parent.stacks:
                 cause = f"extends {profile.extends}, which has nothing for torch {torch}"
                 yield (*at, "stacks", torch), cause, "pin it there too"
         for torch in {*profile.waived} - {*profile.stacks}:
-            yield (*at, "waived", torch), f"the profile has no pins for torch {torch}", "take it out"
+            yield (
+                (*at, "waived", torch),
+                f"the profile has no pins for torch {torch}",
+                "take it out",
+            )
 
 
 def _extensions(matrix: Matrix) -> Iterator[Fault]:

@@ -89,8 +89,14 @@ class ImageName:
         rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
         match = _NAME.fullmatch(rest)
         if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
-            raise wrong(text, "is not an image name", f"names read {_GRAMMAR}; `{command('plan')}` lists them")
-        cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
+            raise wrong(
+                text,
+                "is not an image name",
+                f"names read {_GRAMMAR}; `{command('plan')}` lists them",
+            )
+        cuda, torch, python, arch, devel, profile = match.group(
+            "cuda", "torch", "python", "arch", "devel", "profile"
+        )
         return cls(
             cuda=Minor(int(cuda[:2]), int(cuda[2:])),
             torch=Minor(int(torch[0]), int(torch[1:])),

@@ -32,5 +32,9 @@ class Platform(StrEnum):
 
 def of_machine(machine: str) -> Platform | None:
     """The platform of a machine as `uname -m` and engines name it (`x86_64`, `aarch64`, `arm64`); None: another."""
-    names = {name: platform for platform in Platform for name in (platform.machine, platform.architecture)}
+    names = {
+        name: platform
+        for platform in Platform
+        for name in (platform.machine, platform.architecture)
+    }
     return names.get(machine)

@@ -54,15 +54,21 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, BeforeValidator(partial(_parsed, selectors.parse))]
-LeftOut = Annotated[str, word(r".*", "package that can be left out: an image without torch is none", but=("torch",))]
+LeftOut = Annotated[
+    str, word(r".*", "package that can be left out: an image without torch is none", but=("torch",))
+]
 Reference = Annotated[str, word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
 Variable = Annotated[str, word(r"[A-Za-z_]\w*", "name of an environment variable")]
-Alias = Annotated[str, word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]
+Alias = Annotated[
+    str, word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")
+]
 LayerName = Annotated[
     # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
     str,
     word(
-        r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "cuda", "profile", "build", "image")
+        r"[a-z][a-z0-9-]*",
+        "name for a layer",
+        but=("system", "tools", "toolkit", "cuda", "profile", "build", "image"),
     ),
 ]
 
@@ -147,7 +153,10 @@ class ImageRow(Row):
 
     def names(self) -> tuple[ImageName, ...]:
         """The images of this row, one a platform."""
-        return tuple(replace(self.image_name, platform=platform) for platform in dict.fromkeys(self.platforms))
+        return tuple(
+            replace(self.image_name, platform=platform)
+            for platform in dict.fromkeys(self.platforms)
+        )
 
 
 class Profile(Row):

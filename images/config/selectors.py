@@ -40,7 +40,9 @@ class Selector:
             return fnmatch.fnmatchcase(image.name, self.value)
         if self.key in _VERSIONED:
             own = image.versions[self.key]
-            return own is not None and within(str(own), f"{'==' if self.op == '=' else self.op}{self.value}")
+            return own is not None and within(
+                str(own), f"{'==' if self.op == '=' else self.op}{self.value}"
+            )
         if self.key == "profile":
             holds = self.value == (image.profile or "none")
         elif self.key == "platform":
@@ -58,7 +60,9 @@ def parse(text: str) -> Selector:
         if not text or re.search(r"[\s<>=!]", text):
             raise wrong(repr(text), "is no selector", f"write {HELP}")
         return Selector(value=text)
-    condition = Selector(key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"])
+    condition = Selector(
+        key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"]
+    )
     if cause := _wrong(condition):
         raise wrong(text, cause, f"write {HELP}")
     return condition
@@ -72,7 +76,9 @@ def _wrong(condition: Selector) -> str:
     try:
         if condition.key in _VERSIONED and str(Minor.parse(condition.value)) != condition.value:
             minor = Minor.parse(condition.value)
-            return f"images are told apart by X.Y alone, and {condition.value} is more: write {minor}"
+            return (
+                f"images are told apart by X.Y alone, and {condition.value} is more: write {minor}"
+            )
         if condition.key == "arch":
             Arch.parse(condition.value)
         if condition.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", condition.value):

@@ -30,7 +30,10 @@ class YamlFile:
 
     def where(self, path: Path) -> str:
         """`matrix.yaml:12`, of the node at `path` or of its nearest parent that exists."""
-        found = next((path[:length] for length in range(len(path), -1, -1) if path[:length] in self.lines), None)
+        found = next(
+            (path[:length] for length in range(len(path), -1, -1) if path[:length] in self.lines),
+            None,
+        )
         return self.name if found is None else f"{self.name}:{self.lines[found]}"
 
 
@@ -53,26 +56,39 @@ def parse(name: str, text: str) -> YamlFile:
             cause = f"is not YAML: {error.context}, {error.problem}"
     except yaml.reader.ReaderError as error:
         where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
-        cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
+        cause, then = (
+            f"is not YAML: it holds the control character {chr(error.character)!r}",
+            "take it out",
+        )
     except RecursionError:
         cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
         then = "write the values out"
     raise wrong(where, cause, then)
 
 
-def _data(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:
+def _data(
+    node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]
+) -> Any:
     """The plain data of a node. Fills in `lines` and `duplicates`; of a key that stands twice, the first counts."""
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
-        return [_data(one, (*path, index), name, lines, duplicates) for index, one in enumerate(node.value)]
+        return [
+            _data(one, (*path, index), name, lines, duplicates)
+            for index, one in enumerate(node.value)
+        ]
     if not isinstance(node, yaml.MappingNode):
         return node.value
     result: dict[str, Any] = {}
     for key_node, value in node.value:
-        key, line = str(_data(key_node, (*path, "[key]"), name, {}, [])), key_node.start_mark.line + 1
+        key, line = (
+            str(_data(key_node, (*path, "[key]"), name, {}, [])),
+            key_node.start_mark.line + 1,
+        )
         if key in result:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
-            duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two"))
+            duplicates.append(
+                Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two")
+            )
             continue
         lines[(*path, key)] = line
         result[key] = _data(value, (*path, key), name, lines, duplicates)
@@ -105,7 +121,10 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
             path = tuple(part for part in fault["loc"] if part != "[key]")
             place = ".".join(map(str, path))
             message = fault["msg"].removeprefix("Value error, ")
-            causes = {"extra_forbidden": f"unknown key {place!r}", "missing": f"{place!r} is missing"}
+            causes = {
+                "extra_forbidden": f"unknown key {place!r}",
+                "missing": f"{place!r} is missing",
+            }
             cause = causes.get(fault["type"], f"{place}: {message}")
             problems.append(Problem(where=file.where(path), cause=cause, then=fix(file, page)))
     if model_of_file is None or problems:

@@ -41,7 +41,8 @@ def acquire(
     """
     # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
     with engine.alone(
-        f"base {base.key} {base.platform}", lambda: on_progress(f"waits: another build acquires {base.reference}")
+        f"base {base.key} {base.platform}",
+        lambda: on_progress(f"waits: another build acquires {base.reference}"),
     ):
         if wanted != AUTO:
             info = engine.find(wanted)
@@ -55,9 +56,7 @@ def acquire(
         if digest := pinned(root).get(base.reference):
             reference = f"{base.reference.rpartition(':')[0]}@{digest}"
             if (info := _pulled(engine, base, reference, "", on_progress)) is None:
-                cause = (
-                    f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
-                )
+                cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
                 then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
                 raise failed(base.reference, cause, then)
             return replace(_described(engine, info, reference, "digest"), digest=digest)
@@ -68,15 +67,21 @@ def acquire(
             if info := _pulled(engine, base, base.reference, how, on_progress):
                 return _described(engine, info, base.reference, "tag")
         if base.suite is None:
-            cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
-            raise failed(base.reference, cause, "connect to a registry, or give a base you have: --base REF")
+            cause = (
+                "no registry answers, and it is no Debian suite that could be made from a mirror"
+            )
+            raise failed(
+                base.reference, cause, "connect to a registry, or give a base you have: --base REF"
+            )
         from images.context import bootstrap
 
         lock = lock or debian.require(base, root / "locks")
         name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
         info = engine.find(name)
         if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
-            on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}")
+            on_progress(
+                f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}"
+            )
             bootstrap.require_mmdebstrap(on_progress)
             info = bootstrap.bootstrap(engine, base, lock, name, host)
         found = _described(engine, info, name, "bootstrapped")
@@ -88,7 +93,9 @@ def _pulled(
 ) -> ImageInfo | None:
     """What the engine has of this platform under a name, else what a registry has; None: no registry answers."""
     info = engine.find(reference)
-    if info is None or info.architecture != base.platform.architecture:  # a name of a registry means one of each
+    if (
+        info is None or info.architecture != base.platform.architecture
+    ):  # a name of a registry means one of each
         if engine.registry_digest(reference) is None:
             return None
         on_progress(f"pulling {reference}{how}")
@@ -98,7 +105,9 @@ def _pulled(
 
 def _described(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
     digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
-    return replace(read_python(engine, reference), reference=reference, origin=origin, digest=digest)
+    return replace(
+        read_python(engine, reference), reference=reference, origin=origin, digest=digest
+    )
 
 
 def require_no_contradiction(image: Image, base: BaseContext) -> None:
@@ -113,10 +122,14 @@ def require_no_contradiction(image: Image, base: BaseContext) -> None:
             against.append(f"{pin.name}: the base has {found}, the image needs {needed}")
     if "torch" in base.installed and base.torch_cuda != str(image.wheel_cuda):
         made_for = f"CUDA {base.torch_cuda}" if base.torch_cuda else "the CPU or an unknown CUDA"
-        against.append(f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}")
+        against.append(
+            f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}"
+        )
     if against:
         then = "pin what it has in matrix.yaml, or take another base"
-        raise wrong(base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then)
+        raise wrong(
+            base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then
+        )
 
 
 def satisfies(found: str, pin: Pin) -> bool:
@@ -126,7 +139,9 @@ def satisfies(found: str, pin: Pin) -> bool:
     except InvalidVersion:
         return found == pin.version
     local = version.local or ""
-    return Version(version.public) == wanted and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
+    return Version(version.public) == wanted and (
+        local == pin.local if pin.local else local.split(".")[0] != "cpu"
+    )
 
 
 def read_python(engine: Engine, reference: str) -> BaseContext:
@@ -136,7 +151,9 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
     """
     plain = BaseContext(reference=reference, origin="")
     program = (TEMPLATES / "base" / "read_python.py").read_text(encoding="utf-8")
-    spec = ContainerSpec(reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)")
+    spec = ContainerSpec(
+        reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)"
+    )
     with engine.container(spec) as box:
         try:
             done = box.run(timeout=600)
@@ -155,7 +172,9 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
 def described_python(base: BaseContext, text: str) -> BaseContext:
     """A base with what templates/base/read_python.py said of its Python."""
     found = json.loads(text)
-    installed = {str(canonicalize_name(name)): version for name, version in found["packages"].items()}
+    installed = {
+        str(canonicalize_name(name)): version for name, version in found["packages"].items()
+    }
     return replace(
         base,
         executable=found["executable"],
@@ -169,7 +188,9 @@ def described_python(base: BaseContext, text: str) -> BaseContext:
 def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:
     """Where a lock of Debian packages lies -> its base, of those that no digest is pinned for. Raises UserError."""
     bases, digests = (image.base for image in images), pinned(root)
-    return {debian.place(base): base for base in bases if base.suite and base.reference not in digests}
+    return {
+        debian.place(base): base for base in bases if base.suite and base.reference not in digests
+    }
 
 
 def pinned(root: Path) -> Mapping[str, str]:
@@ -181,6 +202,8 @@ def pinned(root: Path) -> Mapping[str, str]:
         data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace")) or {}
     except yaml.YAMLError as error:
         raise wrong(PINS_FILE, f"is no YAML: {error}", _PIN) from None
-    if not isinstance(data, dict) or not all(str(value).startswith("sha256:") for value in data.values()):
+    if not isinstance(data, dict) or not all(
+        str(value).startswith("sha256:") for value in data.values()
+    ):
         raise wrong(PINS_FILE, "is not `reference: sha256:...`", _PIN)
     return data

@@ -49,7 +49,9 @@ _STRIP = (
 )
 
 
-def bootstrap(engine: Engine, base: Base, lock: DebianLock, name: str, host: HostSettings) -> ImageInfo:
+def bootstrap(
+    engine: Engine, base: Base, lock: DebianLock, name: str, host: HostSettings
+) -> ImageInfo:
     """Make a base on this machine. The lock decides its ID, and nothing else does."""
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
         layer = hashlib.sha256()
@@ -96,7 +98,9 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
-        raise failed("mmdebstrap", "is not installed, and making a base without a registry needs it", then)
+        raise failed(
+            "mmdebstrap", "is not installed, and making a base without a registry needs it", then
+        )
     from images.host import apt  # most machines have a registry or mmdebstrap
 
     on_progress("installing mmdebstrap with apt-get")
@@ -112,9 +116,16 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
         # A repository of the base's packages, each checked by its hash.
         file, repository = Path(scratch, "lock"), Path(scratch, "packages")
         file.write_bytes(lock.part(lock.base))
-        words = ["sh", str(TEMPLATES / "scripts" / "debian_repository.sh"), str(file), str(repository)]
+        words = [
+            "sh",
+            str(TEMPLATES / "scripts" / "debian_repository.sh"),
+            str(file),
+            str(repository),
+        ]
         variables = {**os.environ, **dict(debian.ARCHIVES.values()), **host.mirrors}
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            words, env=variables, capture_output=True, text=True, errors="replace", check=False
+        )
         if done.returncode != 0:
             failure = classify("", done.stderr.splitlines())
             cause = f"{failure.cause} ({host.redact(failure.line)})"
@@ -131,8 +142,14 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             "-",
             f"deb [trusted=yes] copy://{repository} ./",
         ]
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "DEBIAN_FRONTEND": "noninteractive"}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        environment = {
+            **os.environ,
+            "SOURCE_DATE_EPOCH": str(EPOCH),
+            "DEBIAN_FRONTEND": "noninteractive",
+        }
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             said: deque[str] = deque(maxlen=100)
             stderr = process.stderr or ()
             lines = (line.decode(errors="replace").strip() for line in stderr)
@@ -148,4 +165,8 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
     if process.returncode != 0:
         failure = classify("", said)
         then = f"is there space in /tmp? {debian.remade()}"
-        raise failed(f"mmdebstrap {lock.suite}", f"failed: {host.redact(failure.line or failure.cause)}", then)
+        raise failed(
+            f"mmdebstrap {lock.suite}",
+            f"failed: {host.redact(failure.line or failure.cause)}",
+            then,
+        )

@@ -27,9 +27,17 @@ MOUNT = "/run/host"
 # distribution's own bundle changes with every update and would throw the build cache away for nothing. One that is
 # named is taken whatever it holds: networks add their own authority to the distribution's file in place.
 _CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_CA_READERS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
+_CA_READERS = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+)
 
-_INDEX_VARIABLES = re.compile(rf"{uv.INDEX_VARIABLES}|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)")
+_INDEX_VARIABLES = re.compile(
+    rf"{uv.INDEX_VARIABLES}|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)"
+)
 _FURTHER_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _APT_SETTINGS = re.compile(
@@ -67,8 +75,12 @@ class HostSettings:
         apt = dict(self.apt) | ({"Acquire::https::CaInfo": f"{MOUNT}/ca.crt"} if self.ca else {})
         if apt:
             exports["APT_CONFIG"] = f"{MOUNT}/apt.conf"
-        lines = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value)
-        env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items()))
+        lines = "".join(
+            f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value
+        )
+        env = "".join(
+            f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items())
+        )
         return {
             "host/env": env.encode(),
             **({"host/ca.crt": self.ca} if self.ca else {}),
@@ -79,21 +91,32 @@ class HostSettings:
         """`text` without the names and passwords of these settings' addresses."""
         for name, value in self.values:
             passwords = [value] if name.endswith("_PASSWORD") else []
-            passwords += [password for address in value.split() if (password := urlsplit(address).password)]
+            passwords += [
+                password for address in value.split() if (password := urlsplit(address).password)
+            ]
             for password in [*passwords, *map(unquote, passwords)]:
                 text = text.replace(password, "***")
         return _USERINFO.sub("***@", text)
 
     @property
     def values(self) -> list[tuple[str, str]]:
-        return [*self.index.items(), *self.proxies.items(), *self.apt.items(), *self.mirrors.items()]
+        return [
+            *self.index.items(),
+            *self.proxies.items(),
+            *self.apt.items(),
+            *self.mirrors.items(),
+        ]
 
     def local_addresses(self) -> Iterator[tuple[str, str]]:
         """What listens on this machine."""
         for name, value in self.values:
             for address in value.split():
                 host = urlsplit(address).hostname or "" if "://" in address else ""
-                if host in ("localhost", "::1") or host.endswith(".localhost") or host.startswith("127."):
+                if (
+                    host in ("localhost", "::1")
+                    or host.endswith(".localhost")
+                    or host.startswith("127.")
+                ):
                     yield name, address
 
 
@@ -108,7 +131,9 @@ def host_settings() -> HostSettings:
 
 
 def settings_of(
-    env: Mapping[str, str], apt: Mapping[str, str] | None = None, mirrors: Mapping[str, str] | None = None
+    env: Mapping[str, str],
+    apt: Mapping[str, str] | None = None,
+    mirrors: Mapping[str, str] | None = None,
 ) -> HostSettings:
     """Return the settings in an environment, `apt-config`'s values, and variables that name mirrors of Debian."""
     ca, warnings = find_bundle(env)
@@ -121,8 +146,12 @@ def settings_of(
     for name, value in sorted(env.items()):
         if not _INDEX_VARIABLES.fullmatch(name) or not value:
             continue
-        if "file:" in value or (name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in value):
-            warnings.append(f"{name} leads to files of this machine, which a build can't see: ignored")
+        if "file:" in value or (
+            name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in value
+        ):
+            warnings.append(
+                f"{name} leads to files of this machine, which a build can't see: ignored"
+            )
         else:
             index[name] = value
 
@@ -135,12 +164,18 @@ def settings_of(
         ca=ca,
         index=uv.with_index_of_pip(index, index),
         proxies=proxies,
-        apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
+        apt={
+            name: value
+            for name, value in (apt or {}).items()
+            if _APT_SETTINGS.fullmatch(name) and value
+        },
         mirrors=mirrors or {},
     )
     for name, value in settings.local_addresses():
         shown = _USERINFO.sub("***@", value)
-        warnings.append(f"{name} names this machine ({shown}): build steps reach it only on the host's network")
+        warnings.append(
+            f"{name} names this machine ({shown}): build steps reach it only on the host's network"
+        )
     return replace(settings, warnings=tuple(warnings))
 
 

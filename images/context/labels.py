@@ -39,18 +39,28 @@ class BaseContext:
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> Self:
         """Read what an image says of its base. What a custom base holds is in no label."""
-        said = {key: labels.get(f"{LABELS}.{key}", "") for key in ("base", "base-origin", "base-digest")}
+        said = {
+            key: labels.get(f"{LABELS}.{key}", "") for key in ("base", "base-origin", "base-digest")
+        }
         known: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
-        return cls(reference=said["base"], origin=known.get(said["base-origin"], ""), digest=said["base-digest"])
+        return cls(
+            reference=said["base"],
+            origin=known.get(said["base-origin"], ""),
+            digest=said["base-digest"],
+        )
 
 
-def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str], recipe: str = "") -> dict[str, str]:
+def labels(
+    image: Image, base_context: BaseContext, missing: Mapping[str, str], recipe: str = ""
+) -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
     of_row = _of_row(image, missing, custom_base=base_context.origin == "custom")
     ours = {
         **of_row,
         "matrix-revision": image.revision,
-        "silent-faults": " ".join(sorted(row.issue for row in silent.known(image.versions).values())),
+        "silent-faults": " ".join(
+            sorted(row.issue for row in silent.known(image.versions).values())
+        ),
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
@@ -73,7 +83,9 @@ def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> d
     """Those that change only with what the matrix and the facts say of this very image."""
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
     # For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too.
-    pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}" if image.pruning else ""
+    pruned = (
+        f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}" if image.pruning else ""
+    )
     return {
         "image": str(image.name),
         "platform": str(image.name.platform) if image.name.platform.suffix else "",

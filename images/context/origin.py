@@ -50,7 +50,9 @@ def of_build(
     own_wheels = {name: digest for name, digest in wheels.items() if name.split("-")[0] in names}
     below = base_recipe(base, made_of)
     recipe = image_recipe(image, lock.files, base, below, wheels=own_wheels, missing=missing)
-    return Origin(recipe=recipe, record=record, base=base.reference if base.origin == "custom" else "")
+    return Origin(
+        recipe=recipe, record=record, base=base.reference if base.origin == "custom" else ""
+    )
 
 
 def of_labels(
@@ -71,7 +73,9 @@ def of_labels(
     if not layers:
         return today
     recipe = ImageRecipe(
-        layers=tuple(LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items())
+        layers=tuple(
+            LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items()
+        )
     )
     return Origin(record=today.record, recipe=recipe)
 

@@ -28,20 +28,31 @@ def files(wanted: Pruning) -> dict[str, bytes]:
     options = {
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
         "nvidia": wanted.nvidia,
-        "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
+        "alternatives": [
+            {"files": files, "keep": keep} for files, keep in wanted.alternatives.items()
+        ],
         "by_design": expectations.KERNELS_BY_DESIGN,
     }
     return {
         "pruner/options.json": json.dumps(options, indent=1).encode(),
-        "pruner/normalise_timestamps.py": (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes(),
-        **{f"pruner/{name}": (TEMPLATES / "pruner" / name).read_bytes() for name in ("__main__.py", "pruning.py")},
+        "pruner/normalise_timestamps.py": (
+            TEMPLATES / "scripts" / "normalise_timestamps.py"
+        ).read_bytes(),
+        **{
+            f"pruner/{name}": (TEMPLATES / "pruner" / name).read_bytes()
+            for name in ("__main__.py", "pruning.py")
+        },
         **{f"pruner/validate/{name}": (SUITE / name).read_bytes() for name in MODULES},
     }
 
 
 def key(wanted: Pruning) -> str:
     """Tells what this pruner makes of a wheel from what another one does: its options, and its code to the letter."""
-    parts = [b"%s\0%s" % (path.encode(), content) for path, content in files(wanted).items() if path not in _AROUND]
+    parts = [
+        b"%s\0%s" % (path.encode(), content)
+        for path, content in files(wanted).items()
+        if path not in _AROUND
+    ]
     return sha256(b"\0".join(parts))[:16]
 
 

@@ -80,10 +80,14 @@ def image_recipe(
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():
         digests[f"wheels/{name}"] = digest
-    return dockerfile_recipe(content_of(context["Dockerfile"]).decode(), digests, base_recipe, image.name.platform)
+    return dockerfile_recipe(
+        content_of(context["Dockerfile"]).decode(), digests, base_recipe, image.name.platform
+    )
 
 
-def dockerfile_recipe(dockerfile: str, files: Mapping[str, str], base: str, platform: Platform) -> ImageRecipe:
+def dockerfile_recipe(
+    dockerfile: str, files: Mapping[str, str], base: str, platform: Platform
+) -> ImageRecipe:
     """Return the recipes of the layers of a Dockerfile's last stage. `files`: path in the context -> sha256."""
     stages: dict[str, _Stage] = {}
     stage = _Stage(state=base)
@@ -104,7 +108,10 @@ def dockerfile_recipe(dockerfile: str, files: Mapping[str, str], base: str, plat
         if keyword in _MAKES_LAYER:
             stage.layers.append((step, stage.state))
     names = configuration.layer_names([step for step, _ in stage.layers])
-    layers = [LayerRecipe(layer=name, digest=digest) for name, (_, digest) in zip(names, stage.layers, strict=True)]
+    layers = [
+        LayerRecipe(layer=name, digest=digest)
+        for name, (_, digest) in zip(names, stage.layers, strict=True)
+    ]
     return ImageRecipe(layers=(*layers, LayerRecipe(layer=SETTINGS, digest=stage.state)))
 
 

@@ -79,11 +79,18 @@ def render(
     suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
     recipe: the digest of what the layers are made of (images/context/recipe.py), for a label.
     """
-    host, wheels, missing, suite = host or {"host/env": b""}, wheels or {}, missing or {}, suite or {}
+    host, wheels, missing, suite = (
+        host or {"host/env": b""},
+        wheels or {},
+        missing or {},
+        suite or {},
+    )
     elsewhere = {*base.installed, *image.extended(wheels)}
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": without_packages(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
+        f"locks/{name}": without_packages(content, elsewhere)
+        if name.removesuffix(".txt") in image.layers
+        else content
         for name, content in locks.items()
     }
     files |= parted(files, image.layers[0])
@@ -94,13 +101,17 @@ def render(
         files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
     files |= pruner.files(image.pruning) if image.pruning else {}
     if image.entrypoint:
-        files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
+        files[f"entrypoints/{image.entrypoint}"] = (
+            TEMPLATES / "entrypoints" / image.entrypoint
+        ).read_bytes()
     files |= host
     files |= {f"suite/{name}": content for name, content in suite.items()}
     files |= overlay_files(image, base, locks, missing)
     if offline:
         files["host/env"] = offline_settings(files["host/env"])
-    files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
+    files["wheels/README"] = (
+        b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
+    )
     files |= {f"wheels/{name}": path for name, path in wheels.items()}
     template = environment().get_template("Dockerfile.j2")
     dockerfile = template.render(
@@ -108,7 +119,9 @@ def render(
         torch=image.pin("torch"),
         base=base,
         user=user_overlay.USER,
-        layers=tuple(_stages(image, files, sorted(wheels), missing, "" if offline else index(image))),
+        layers=tuple(
+            _stages(image, files, sorted(wheels), missing, "" if offline else index(image))
+        ),
         # ENV of the final stage: it differs between images, so no shared layer may see it.
         environment={
             **image.environment,
@@ -164,7 +177,15 @@ def parted(files: Context, bottom: str) -> Context:
 def libraries(index: str, *, pruned: bool = False) -> Stage:
     """The stage that `parted` gave a lock of its own."""
     holds = ("NVIDIA's libraries",)
-    return Stage(name=LIBRARIES, below="system", holds=holds, lock=True, index=index, pruned=pruned, wheels_kept=False)
+    return Stage(
+        name=LIBRARIES,
+        below="system",
+        holds=holds,
+        lock=True,
+        index=index,
+        pruned=pruned,
+        wheels_kept=False,
+    )
 
 
 def _stages(
@@ -177,7 +198,9 @@ def _stages(
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
-        distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked or pin.name in extended}
+        distributions = {
+            pin.name.replace("-", "_") for pin in pins if not pin.locked or pin.name in extended
+        }
         yield Stage(
             name=name,
             below=below,
@@ -211,8 +234,15 @@ def own_folders(image: Image, key: str) -> tuple[str, str]:
 
 def locked_versions(lock: bytes | Path) -> dict[str, str]:
     """Package -> version of a requirements file."""
-    lines = (line.split() for line in content_of(lock).decode().splitlines() if line and line[0] not in " #")
-    return {name: version for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)}
+    lines = (
+        line.split()
+        for line in content_of(lock).decode().splitlines()
+        if line and line[0] not in " #"
+    )
+    return {
+        name: version
+        for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)
+    }
 
 
 def without_packages(lock: bytes, names: Container[str]) -> bytes:
@@ -233,7 +263,9 @@ def overlay_files(
     folder = TEMPLATES / "additions"
     additions = user_overlay.environment(image, overlay_key(image, locks))
     # What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`.
-    instead = {name: row.instead for name, row in packages().items() if row.instead} | dict(image.unfit)
+    instead = {name: row.instead for name, row in packages().items() if row.instead} | dict(
+        image.unfit
+    )
     hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
     settings = f"home={user_overlay.HOME}\nimage_python={base.executable}\nadditions={additions}\n"
     return {
@@ -250,8 +282,14 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
     torch = image.pin("torch")
     minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
     # Releases that are built for this torch, of packages that publish one for each: no other need be tried.
-    lines = {name: row.torch[minor] for name, row in packages().items() if minor in row.torch and not image.pin(name)}
-    lines |= user_overlay.held(image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
+    lines = {
+        name: row.torch[minor]
+        for name, row in packages().items()
+        if minor in row.torch and not image.pin(name)
+    }
+    lines |= user_overlay.held(
+        image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing
+    )
     text = "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))
     return f"{_CONSTRAINTS_HEAD.format(name=image.name)}{text}".encode()
 

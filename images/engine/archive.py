@@ -21,7 +21,9 @@ def pack(files: Files) -> Iterator[bytes]:
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
-    content: dict[str, bytes | Path | None] = {str(PurePosixPath(name)): files[name] for name in files}
+    content: dict[str, bytes | Path | None] = {
+        str(PurePosixPath(name)): files[name] for name in files
+    }
     for name in list(content):
         while name := name.rpartition("/")[0]:
             content.setdefault(name)

@@ -96,7 +96,9 @@ class _Vertex:
     def finished(self, digest: str, error: str = "") -> StepFinished:
         seconds = sum(end - start for start, end in self.intervals.items())
         log = tuple(self.log) if error else ()
-        return StepFinished(step=digest, name=self.name, seconds=seconds, cached=self.cached, error=error, log=log)
+        return StepFinished(
+            step=digest, name=self.name, seconds=seconds, cached=self.cached, error=error, log=log
+        )
 
 
 class Trace:
@@ -106,7 +108,9 @@ class Trace:
         self._vertices: dict[str, _Vertex] = {}
         self._redact = redact
 
-    def image_id(self, messages: Iterable[dict[str, Any]], on_event: Callable[[BuildEvent], None]) -> str:
+    def image_id(
+        self, messages: Iterable[dict[str, Any]], on_event: Callable[[BuildEvent], None]
+    ) -> str:
         """The image's ID at the end of the engine's messages. Raises BuildFailed, or UserError when they break off."""
         found = ""
         for message in messages:
@@ -121,20 +125,27 @@ class Trace:
                 found = message["aux"]["ID"]
         if not found:
             then = "is the engine still running (`docker info`)? its log tells more"
-            raise failed("build", "the engine ended the build without an image and without an error", then)
+            raise failed(
+                "build", "the engine ended the build without an image and without an error", then
+            )
         return found
 
     def feed(self, report: bytes) -> Iterator[BuildEvent]:
         """The events of one report. Raises ValueError when the bytes are not such a report."""
         try:
             status: Any = buildkit_pb2.StatusResponse.FromString(report)
-        except Exception as error:  # protobuf raises DecodeError, of a class that differs between its backends
+        except (
+            Exception
+        ) as error:  # protobuf raises DecodeError, of a class that differs between its backends
             raise ValueError(f"not a BuildKit report: {error}") from error
         for message in status.vertexes:
             vertex = self._vertices.setdefault(message.digest, _Vertex())
             vertex.name = " ".join(message.name.split()) or vertex.name
             start = message.started.ToNanoseconds() / 1e9
-            if message.HasField("started") and start not in (*vertex.intervals, vertex.running_since):
+            if message.HasField("started") and start not in (
+                *vertex.intervals,
+                vertex.running_since,
+            ):
                 vertex.running_since = start
                 yield StepStarted(step=message.digest, name=vertex.name)
         for log in status.logs:
@@ -142,7 +153,11 @@ class Trace:
         for item in status.statuses:
             if item.current and (known := self._vertices.get(item.vertex)):
                 yield StepProgress(
-                    step=item.vertex, name=known.name, what=item.ID, current=item.current, total=item.total
+                    step=item.vertex,
+                    name=known.name,
+                    what=item.ID,
+                    current=item.current,
+                    total=item.total,
                 )
         for message in status.vertexes:
             yield from self._finished(message)

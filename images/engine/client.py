@@ -73,16 +73,24 @@ class Engine(AbstractContextManager["Engine"]):
         address, host = base_url, base_url.removeprefix("ssh://")
         if host != base_url and ":" not in host and shutil.which("ssh"):
             # The port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22.
-            said = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False).stdout
-            ports = [line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")]
+            said = subprocess.run(
+                ["ssh", "-G", "--", host], capture_output=True, text=True, check=False
+            ).stdout
+            ports = [
+                line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")
+            ]
             address = f"{base_url}:{ports[0] if ports else 22}"
-        self.sdk: Any = docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
-            base_url=address,
-            tls=tls,
-            version="auto",
-            timeout=cast(int, _TIMEOUT),
-            max_pool_size=64,
-            use_ssh_client=base_url.startswith("ssh://"),  # OpenSSH's, with its configuration, keys and agent
+        self.sdk: Any = (
+            docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
+                base_url=address,
+                tls=tls,
+                version="auto",
+                timeout=cast(int, _TIMEOUT),
+                max_pool_size=64,
+                use_ssh_client=base_url.startswith(
+                    "ssh://"
+                ),  # OpenSSH's, with its configuration, keys and agent
+            )
         )
         self.run_id = uuid.uuid4().hex[:12]
         self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info())
@@ -144,8 +152,12 @@ class Engine(AbstractContextManager["Engine"]):
             "networkmode": network,
             "nocache": "1" if no_cache else None,
         }
-        known = self.sdk._auth_configs.get_all_credentials()  # what `docker login` stored for all registries
-        headers = {**_TAR, "X-Registry-Config": auth.encode_header(known).decode()} if known else _TAR
+        known = (
+            self.sdk._auth_configs.get_all_credentials()
+        )  # what `docker login` stored for all registries
+        headers = (
+            {**_TAR, "X-Registry-Config": auth.encode_header(known).decode()} if known else _TAR
+        )
 
         start = time.monotonic()
         for number in itertools.count(1):
@@ -154,16 +166,26 @@ class Engine(AbstractContextManager["Engine"]):
                 with (
                     self._work.going_on(partial(self._cancel_build, build_id), always=False),
                     asking("build"),
-                    self._messages("/build", {**parameters, "buildid": build_id}, headers, files) as said,
+                    self._messages(
+                        "/build", {**parameters, "buildid": build_id}, headers, files
+                    ) as said,
                 ):
                     image_id = trace.image_id(said, on_event)
                     break
-            except BuildFailed as error:  # a step may be silent for as long as it likes: what it says counts
+            except (
+                BuildFailed
+            ) as error:  # a step may be silent for as long as it likes: what it says counts
                 if error.failure.kind not in ("network", "engine") or number == _ATTEMPTS:
                     raise
                 delay = _BACKOFF * 2 ** (number - 1)
                 again = f"attempt {number + 1} of {_ATTEMPTS} in {delay:g} s"
-                on_event(LogLine(step="", name="", text=f"{error.failure.cause} ({error.failure.line}); {again}"))
+                on_event(
+                    LogLine(
+                        step="",
+                        name="",
+                        text=f"{error.failure.cause} ({error.failure.line}); {again}",
+                    )
+                )
                 (sleep or self._work.cancelled.wait)(delay)
         if tag:
             self.tag(image_id, tag)
@@ -186,11 +208,20 @@ class Engine(AbstractContextManager["Engine"]):
 
     @contextmanager
     def _messages(
-        self, path: str, parameters: Mapping[str, str | None], headers: Mapping[str, str], files: Files
+        self,
+        path: str,
+        parameters: Mapping[str, str | None],
+        headers: Mapping[str, str],
+        files: Files,
     ) -> Iterator[Iterator[dict[str, Any]]]:
         """The JSON messages of a long request, which may be silent for as long as it likes."""
         response = self.sdk._post(
-            self.sdk._url(path), params=parameters, headers=headers, data=pack(files), stream=True, timeout=None
+            self.sdk._url(path),
+            params=parameters,
+            headers=headers,
+            data=pack(files),
+            stream=True,
+            timeout=None,
         )
         try:
             self.sdk._raise_for_status(response)
@@ -283,9 +314,17 @@ class Engine(AbstractContextManager["Engine"]):
             return self.inspect(image_id)
         repository, tag = parse_repository_tag(name)
         # The engine has the layers: it opens none of these files.
-        layers = [f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in built["RootFS"]["Layers"]]
-        manifest = {"Config": "config.json", "RepoTags": [f"{repository}:{tag or 'latest'}"], "Layers": layers}
-        info = self.load({"config.json": config, "manifest.json": json.dumps([manifest]).encode()}, name)
+        layers = [
+            f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in built["RootFS"]["Layers"]
+        ]
+        manifest = {
+            "Config": "config.json",
+            "RepoTags": [f"{repository}:{tag or 'latest'}"],
+            "Layers": layers,
+        }
+        info = self.load(
+            {"config.json": config, "manifest.json": json.dumps([manifest]).encode()}, name
+        )
         former = self.find(image_id)
         if former and former.id != info.id and not former.tags:
             with suppress(EngineError):  # a container of an earlier build of it
@@ -319,10 +358,14 @@ class Engine(AbstractContextManager["Engine"]):
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
         repository, tag = parse_repository_tag(ref)
         with asking(ref, then=_PULL_HINT):
-            for message in self.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform):
+            for message in self.sdk.pull(
+                repository, tag or "latest", stream=True, decode=True, platform=platform
+            ):
                 if "error" in message:
                     cause = f"can't be pulled: {message['error']}"
-                    raise EngineError(Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause))
+                    raise EngineError(
+                        Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause)
+                    )
         return self.inspect(ref)
 
 
@@ -359,7 +402,10 @@ def connect(url: str | None = None) -> Engine:
         f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere install Docker and "
         "`systemctl start docker`; or name another machine's: --engine ssh://HOST"
     )
-    raise NoEngine(Problem(where="Docker Engine", cause=f"none answers ({'; '.join(tried)})", then=then), code=1)
+    raise NoEngine(
+        Problem(where="Docker Engine", cause=f"none answers ({'; '.join(tried)})", then=then),
+        code=1,
+    )
 
 
 def private_home() -> Path:
@@ -378,7 +424,9 @@ def _named_engine(url: str | None) -> tuple[str, str, TLSConfig | bool] | None:
     try:
         context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
     except Exception as error:  # the SDK lets every parse error of the context store through
-        raise wrong("docker context", f"can't be read: {error}", "`docker context use default`") from None
+        raise wrong(
+            "docker context", f"can't be read: {error}", "`docker context use default`"
+        ) from None
     if context is None:
         raise wrong("docker context", "the current context does not exist", "`docker context ls`")
     if context.name == "default" or not context.Host:

@@ -55,7 +55,8 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
         "created": CREATED,
         "config": {key: inspected["Config"][key] for key in _SAID if inspected["Config"].get(key)},
         "history": [
-            {"created": CREATED, "created_by": text, **({"empty_layer": True} if empty else {})} for text, empty in said
+            {"created": CREATED, "created_by": text, **({"empty_layer": True} if empty else {})}
+            for text, empty in said
         ],
         "rootfs": {"type": "layers", "diff_ids": layers},
     }
@@ -95,7 +96,13 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     if len(made) != len(info.layers):
         return {}
     found = dict(zip(layer_names(made), info.layers, strict=True))
-    settings: list[Any] = [sorted(info.env.items()), info.user, info.workdir, info.entrypoint, info.command]
+    settings: list[Any] = [
+        sorted(info.env.items()),
+        info.user,
+        info.workdir,
+        info.entrypoint,
+        info.command,
+    ]
     settings += [info.further] if info.further else []
     return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
 

@@ -52,13 +52,24 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
             raise NoSuchImage(problem, kind, code=2) from None
         if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
             then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
-            raise EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2) from None
+            raise EngineError(
+                Problem(where=where, cause="is no name of an image", then=then), kind, code=2
+            ) from None
         if not then and (used := _USED_BY.search(said)):
             then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then try again"
-        raise EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind) from None
-    except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
+        raise EngineError(
+            Problem(where=where, cause=f"the engine says: {said}", then=then), kind
+        ) from None
+    except (
+        requests.exceptions.RequestException,
+        docker.errors.DockerException,
+        tarfile.ReadError,
+        OSError,
+    ) as error:
         root = root_of(error)
-        if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
+        if (
+            isinstance(root, OSError) and root.filename
+        ):  # a file of ours, read while the request was sent
             problem = Problem(where=where, cause=f"{root.strerror}: {root.filename}")
             raise EngineError(problem) from None
         cause = f"the connection to the engine broke: {root_cause(error)}"
@@ -91,7 +102,9 @@ class Container:
         """
         with asking(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
-            with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
+            with tarfile.open(
+                fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|"
+            ) as archive:
                 for member in archive:
                     if member.isreg() and (data := archive.extractfile(member)):
                         return data.read(most)
@@ -110,7 +123,9 @@ class Container:
         Raises UserError.
         """
         with asking(self.name):
-            self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
+            self._output = self._sdk.attach(
+                self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False
+            )
             if stdin:
                 # Before the start: what is attached later misses no byte of it, and nobody else is there to read it.
                 self._input = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
@@ -118,7 +133,9 @@ class Container:
             if stdin:
                 getattr(self._input, "_sock", self._input).sendall(stdin)
 
-    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[tuple[str, str]]:
+    def lines(
+        self, timeout: float | None = None, *, most: int | None = None
+    ) -> Iterator[tuple[str, str]]:
         """What it prints, line by line, until it ends: `stdout` or `stderr`, and the line.
 
         Kills it and raises Stopped after `timeout` seconds, or `most` bytes of both streams.
@@ -136,7 +153,9 @@ class Container:
                         then = "run it alone to see what it prints"
                         raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
                     for stream, data in zip(begun, both, strict=True):
-                        if b"\n" not in (data or b""):  # a line without end must not be copied with each part of it
+                        if b"\n" not in (
+                            data or b""
+                        ):  # a line without end must not be copied with each part of it
                             begun[stream] += data or b""
                             continue
                         *whole, rest = (bytes(begun[stream]) + (data or b"")).split(b"\n")
@@ -147,7 +166,10 @@ class Container:
             if not ended:
                 # An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen
                 # with 20.10).
-                with ThreadPoolExecutor(max_workers=1) as pool, suppress(OSError, docker.errors.DockerException):
+                with (
+                    ThreadPoolExecutor(max_workers=1) as pool,
+                    suppress(OSError, docker.errors.DockerException),
+                ):
                     killing = pool.submit(self.kill)
                     for _ in self._output:
                         if killing.done() and killing.exception():
@@ -167,10 +189,15 @@ class Container:
             oom = state["OOMKilled"]
             if bounded and not oom:
                 # Ask the engine's events: its state holds what was known when it ended, which may be too early.
-                began, ended = (datetime.fromisoformat(state[name]).timestamp() for name in ("StartedAt", "FinishedAt"))
+                began, ended = (
+                    datetime.fromisoformat(state[name]).timestamp()
+                    for name in ("StartedAt", "FinishedAt")
+                )
                 until = ended + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
                 filters = {"container": [self.id], "event": ["oom"]}
-                events = self._sdk.events(since=f"{began:.6f}", until=f"{until:.6f}", filters=filters)
+                events = self._sdk.events(
+                    since=f"{began:.6f}", until=f"{until:.6f}", filters=filters
+                )
                 oom = any(True for _ in events)
         return Exit(code=code, oom=oom, error=state["Error"])
 
@@ -211,7 +238,9 @@ class Container:
             timer.cancel()
         if expired.is_set():
             cause = f"did not end within {seconds:g} s and was stopped"
-            raise Stopped(Problem(where=self.name, cause=cause, then="run it alone, or longer"), code=1)
+            raise Stopped(
+                Problem(where=self.name, cause=cause, then="run it alone, or longer"), code=1
+            )
 
 
 def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
@@ -222,16 +251,29 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
     alone = spec.network == "none"
     limits: dict[str, Any] = {}
     if spec.capabilities is not None:
-        limits |= {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
+        limits |= {
+            "cap_drop": ["ALL"],
+            "cap_add": [*spec.capabilities],
+            "security_opt": ["no-new-privileges"],
+        }
     host = sdk.create_host_config(
         network_mode=spec.network,
         extra_hosts={HOST_NAME: "127.0.0.1"} if alone else None,
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
         mounts=[
-            *(Mount(path, None, type="volume", no_copy=True, labels=dict(labels)) for path in spec.volumes),
-            *(Mount(path, None, type="volume", labels=dict(labels)) for path in spec.copied_volumes),
-            *(Mount(inside, path, type="bind", read_only=True) for path, inside in spec.binds.items()),
+            *(
+                Mount(path, None, type="volume", no_copy=True, labels=dict(labels))
+                for path in spec.volumes
+            ),
+            *(
+                Mount(path, None, type="volume", labels=dict(labels))
+                for path in spec.copied_volumes
+            ),
+            *(
+                Mount(inside, path, type="bind", read_only=True)
+                for path, inside in spec.binds.items()
+            ),
         ],
         devices=list(spec.devices),
         shm_size=spec.shm_size,
@@ -241,7 +283,9 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         device_requests=[dict(one) for one in spec.device_requests] or None,
         ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in spec.ulimits.items()],
         init=spec.init,  # reaps what the command leaves behind, and passes signals on
-        log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),
+        log_config=LogConfig(
+            type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}
+        ),
         **limits,
     )
     with asking(spec.name or spec.image, image=spec.image):
@@ -249,7 +293,9 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
             spec.image,
             list(spec.cmd),
             entrypoint=[""],
-            healthcheck={"test": ["NONE"]},  # an image's own would run beside what we start, as its user
+            healthcheck={
+                "test": ["NONE"]
+            },  # an image's own would run beside what we start, as its user
             stdin_open=spec.stdin,
             environment=dict(spec.env),
             user=spec.user,
@@ -277,7 +323,11 @@ def sweep(sdk: Any) -> tuple[str, ...]:
         for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
             if is_orphan(container["Labels"] or {}):
                 remove(sdk, container["Id"])
-                gone.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12])
+                gone.append(
+                    container["Names"][0].lstrip("/")
+                    if container["Names"]
+                    else container["Id"][:12]
+                )
     return tuple(gone)
 
 
@@ -299,4 +349,8 @@ def is_orphan(labels: Mapping[str, str]) -> bool:
     made_by = labels.get(OWNER_LABEL, "")
     machine, _, rest = made_by.partition(":")
     pid = rest.partition(":")[0]
-    return machine == owner(os.getpid()).partition(":")[0] and pid.isdigit() and owner(int(pid)) != made_by
+    return (
+        machine == owner(os.getpid()).partition(":")[0]
+        and pid.isdigit()
+        and owner(int(pid)) != made_by
+    )

@@ -20,7 +20,9 @@ class StepChanges:
     """A folder stands for all that was in it."""
 
 
-def changes_by_step(layers: Sequence[Sequence[LayerEntry]], below: int, steps: Sequence[str]) -> list[StepChanges]:
+def changes_by_step(
+    layers: Sequence[Sequence[LayerEntry]], below: int, steps: Sequence[str]
+) -> list[StepChanges]:
     """Return what each step above changed of the `below` lowest layers; nothing of steps that only added files.
 
     `steps`: those that made the layers above, the lowest first.
@@ -37,7 +39,9 @@ def changes_by_step(layers: Sequence[Sequence[LayerEntry]], below: int, steps: S
                 continue  # a step below has removed it, and was named for that
             if path not in after:
                 removed.append(path)
-            elif after[path] is not before[path] and (difference := describe_difference(entry, after[path])):
+            elif after[path] is not before[path] and (
+                difference := describe_difference(entry, after[path])
+            ):
                 replaced[f"/{path}"] = difference
         if replaced or removed:
             topmost = [f"/{path}" for path in without_contents(removed)]

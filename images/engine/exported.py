@@ -92,17 +92,25 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
         yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=left)
 
 
-def _exported_parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+def _exported_parts(
+    engine: Engine, info: ImageInfo, wanted: Collection[str]
+) -> Iterator[ImagePart]:
     digits, has_config = info.id.removeprefix("sha256:"), False
     for member, data in engine.exported(info.id):
-        digest = f"sha256:{member.name.removeprefix('blobs/sha256/')}" if member.name.startswith("blobs/") else ""
+        digest = (
+            f"sha256:{member.name.removeprefix('blobs/sha256/')}"
+            if member.name.startswith("blobs/")
+            else ""
+        )
         if digest == info.id or member.name == f"{digits}.json":
             content = data.read()
             has_config = b'"rootfs"' in content
             yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
         elif digest in wanted or member.name.endswith("/layer.tar"):
             yield ImagePart(
-                digest=digest, size=member.size, chunks=_readable(iter(partial(data.read, _CHUNK), b""), info.id)
+                digest=digest,
+                size=member.size,
+                chunks=_readable(iter(partial(data.read, _CHUNK), b""), info.id),
             )
     if not has_config:
         raise no_configuration(info.id)
@@ -111,7 +119,11 @@ def _exported_parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) ->
 def no_configuration(image_id: str) -> EngineError:
     """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
     then = f"{CLASSIC_STORE}; then build again"
-    problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
+    problem = Problem(
+        where=image_id,
+        cause="the engine's image ID is not the digest of a configuration",
+        then=then,
+    )
     return EngineError(problem)
 
 
@@ -157,7 +169,9 @@ def hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
                 yield number, entry.path
 
 
-def tree(layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None) -> dict[str, LayerEntry]:
+def tree(
+    layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None
+) -> dict[str, LayerEntry]:
     """Return what layers make, the lowest first (OCI image specification, layer.md: whiteouts, opaque folders)."""
     shown = dict(below or {})
     for layer in layers:
@@ -198,7 +212,9 @@ def _stored_entries(layer: StoredLayer) -> Sequence[LayerEntry]:
     The engine keeps a checksum of each file beside them. An image and those derived from it share most layers.
     """
     *members, (end, _) = members_of(layer)
-    headers = io.BytesIO(b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)]))
+    headers = io.BytesIO(
+        b"".join([*(header for header, _ in members), end, bytes(tarfile.BLOCKSIZE)])
+    )
     found = []
     with tarfile.open(fileobj=headers, mode="r:", errors="surrogateescape") as tar:
         headers.seek(0)  # the contents are not there: each header follows the one before it

@@ -35,7 +35,9 @@ def classify(error: str, log: Sequence[str]) -> Failure:
         pattern = re.compile("|".join(row["patterns"]), re.IGNORECASE)
         for line in lines:
             if pattern.search(line):
-                then = re.sub(r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"])
+                then = re.sub(
+                    r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"]
+                )
                 return Failure(kind=row["kind"], cause=row["cause"], then=then, line=line)
     last = lines[-1] if lines else "BuildKit gave no reason"
     return Failure(kind="other", cause=last, then="read the log of the step above")
@@ -72,7 +74,11 @@ def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
     """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
     signs = (kind for kind, sign in _ENGINE_SIGNS.items() if re.search(sign, text, re.IGNORECASE))
     found = next(signs, EngineErrorKind.OTHER)
-    if not_found and "image" in text.lower() and found not in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND):
+    if (
+        not_found
+        and "image" in text.lower()
+        and found not in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND)
+    ):
         return EngineErrorKind.NO_SUCH_IMAGE
     return found
 
@@ -96,13 +102,17 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
         self.failure = classify(error, log)
         detail = f" ({self.failure.line})" if self.failure.line else ""
         cause = f"{self.failure.cause}{detail}"
-        super().__init__(Problem(where=step_name(step), cause=cause, then=self.failure.then), code=1)
+        super().__init__(
+            Problem(where=step_name(step), cause=cause, then=self.failure.then), code=1
+        )
 
 
 class EngineError(UserError):
     """The engine refused a request, or the connection to it broke. `kind` tells callers which."""
 
-    def __init__(self, problem: Problem, kind: EngineErrorKind = EngineErrorKind.OTHER, *, code: int = 1) -> None:
+    def __init__(
+        self, problem: Problem, kind: EngineErrorKind = EngineErrorKind.OTHER, *, code: int = 1
+    ) -> None:
         self.kind = kind
         super().__init__(problem, code=code)
 

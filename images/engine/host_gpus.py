@@ -76,7 +76,9 @@ def choose(wanted: GpuMode, host: HostState) -> Attachment:
     if host.inventory is None:
         return replace(NO_GPU, reason="no GPU was found on the engine's host")
     causes = f"nvidia: {no_runtime}; host-driver: {no_driver}"
-    return replace(NO_GPU, reason=f"the host's GPUs can't be attached ({causes})", inventory=host.inventory)
+    return replace(
+        NO_GPU, reason=f"the host's GPUs can't be attached ({causes})", inventory=host.inventory
+    )
 
 
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
@@ -84,12 +86,16 @@ def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
     if mode is GpuMode.NVIDIA:
         return replace(found, device_requests=(_ALL_GPUS,))
     libraries = f"{host.folder}/{_libraries(host.folder) or _LIBRARY_FOLDERS[0]}"
-    return replace(found, devices=host.nodes, binds={host.folder: host.folder}, library_path=libraries)
+    return replace(
+        found, devices=host.nodes, binds={host.folder: host.folder}, library_path=libraries
+    )
 
 
 def _libraries(folder: str) -> str:
     """Which folder below holds the driver's library; empty: none."""
-    return next((name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), "")
+    return next(
+        (name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), ""
+    )
 
 
 def require_driver(inventory: Inventory, minimum: str) -> None:
@@ -100,7 +106,11 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
         return
     if old:
         then = f"update the host's driver, or take an image of an older CUDA (`{command('plan')}` lists them)"
-        raise failed(f"driver {inventory.driver}", f"is older than {minimum}, which this image's CUDA needs", then)
+        raise failed(
+            f"driver {inventory.driver}",
+            f"is older than {minimum}, which this image's CUDA needs",
+            then,
+        )
 
 
 def look(engine: Engine) -> HostState:
@@ -110,7 +120,9 @@ def look(engine: Engine) -> HostState:
         return HostState(local=False, runtime=runtime)
     folder = next(filter(_libraries, DRIVER_FOLDERS), "")
     nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
-    control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
+    control = [
+        f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+    ]
     return HostState(
         local=True,
         inventory=inventory(folder),
@@ -139,6 +151,8 @@ def of_host(host: Mapping[str, Any]) -> Attachment:
         gpus = of_nvml(host) if host.get("gpus") else None
         mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
         reason = str(found.get("reason") or NO_GPU.reason)
-        return Attachment(mode=mode, reason=reason, inventory=gpus, injected=dict(found.get("environment") or {}))
+        return Attachment(
+            mode=mode, reason=reason, inventory=gpus, injected=dict(found.get("environment") or {})
+        )
     except (LookupError, TypeError, ValueError, AttributeError):
         return replace(NO_GPU, reason="the evidence does not say which GPUs the machine had")

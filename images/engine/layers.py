@@ -150,7 +150,11 @@ class LayerReading:
     def compared(self) -> dict[str, str]:
         """Return the payload without the suite's layer, where that holds the suite and nothing else."""
         is_only_suite = self.canonical and not self.beside_suite
-        return {name: digest for name, digest in self.payload.items() if name != SUITE or not is_only_suite}
+        return {
+            name: digest
+            for name, digest in self.payload.items()
+            if name != SUITE or not is_only_suite
+        }
 
 
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
@@ -172,7 +176,9 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     )
 
 
-def canonical_diff_ids(found: Mapping[str, StoredLayer], known: Mapping[str, str], where: str) -> dict[str, str]:
+def canonical_diff_ids(
+    found: Mapping[str, StoredLayer], known: Mapping[str, str], where: str
+) -> dict[str, str]:
     """Return diff ID -> canonical one, of layers in the store. Raises EngineError."""
 
     def canonical(layer: StoredLayer) -> str:
@@ -185,7 +191,9 @@ def canonical_diff_ids(found: Mapping[str, StoredLayer], known: Mapping[str, str
 def beside_suite(layer: StoredLayer) -> tuple[str, ...]:
     """Return the paths of the suite's layer that are not the suite's own. Folders on the way there are no finding."""
     names = [name_of(entry) for entry in split(layer) if entry["type"] == FILE]
-    strange = [name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)]
+    strange = [
+        name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)
+    ]
     return tuple(f"/{os.fsdecode(name)}" for name in strange)
 
 

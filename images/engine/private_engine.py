@@ -30,7 +30,9 @@ _LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, belo
 _DISCARDED = "discarded-"
 
 
-def open_engine(url: str | None, *, on_progress: Callable[[str], None], install: bool = True) -> Engine:
+def open_engine(
+    url: str | None, *, on_progress: Callable[[str], None], install: bool = True
+) -> Engine:
     """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
 
     One that answers (see `engine.connect`), else (`install`) a private one, installed and started. `on_progress` gets a
@@ -41,7 +43,9 @@ def open_engine(url: str | None, *, on_progress: Callable[[str], None], install:
     except NoEngine:
         if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
-        with cache.alone(private_home() / "lock"):  # two builds started together must not start two engines
+        with cache.alone(
+            private_home() / "lock"
+        ):  # two builds started together must not start two engines
             if not shutil.which("dockerd"):
                 from images.host import apt
 
@@ -64,7 +68,9 @@ def _start() -> Engine:
         cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
         raise failed(str(home), cause, "set XDG_CACHE_HOME to a shorter one")
     if _running() is None:
-        (home / "dockerd.pid").unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
+        (home / "dockerd.pid").unlink(
+            missing_ok=True
+        )  # a number left from before a reboot may belong to anything now
     make_bridge()
     # Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish.
     ways = [one["dev"] for one in _ip("route", "show", "default") if "dev" in one]
@@ -83,7 +89,12 @@ def _start() -> Engine:
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            program, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            start_new_session=True,
         )
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -112,7 +123,11 @@ def stop(*, wipe: bool = False) -> bool:
             deadline = time.monotonic() + _STOP_SECONDS
             while _running() is not None:
                 if time.monotonic() > deadline:
-                    raise failed("private engine", f"process {pid} does not end", f"read {private_home()}/dockerd.log")
+                    raise failed(
+                        "private engine",
+                        f"process {pid} does not end",
+                        f"read {private_home()}/dockerd.log",
+                    )
                 time.sleep(0.2)
             _remove_bridge()
         if wipe:
@@ -156,7 +171,11 @@ def free_subnet(taken: Sequence[str]) -> str:
         if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
             return subnet
     then = "install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
-    raise failed("private engine", f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})", then)
+    raise failed(
+        "private engine",
+        f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})",
+        then,
+    )
 
 
 def make_bridge() -> None:
@@ -164,7 +183,9 @@ def make_bridge() -> None:
     name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
         return
-    subnet = ipaddress.ip_network(free_subnet([one["dst"] for one in _ip("route") if one["dst"][0].isdigit()]))
+    subnet = ipaddress.ip_network(
+        free_subnet([one["dst"] for one in _ip("route") if one["dst"][0].isdigit()])
+    )
     for arguments in (
         ["link", "add", name, "address", mac, "type", "bridge"],
         ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
@@ -172,17 +193,25 @@ def make_bridge() -> None:
     ):
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            then = "this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST"
-            raise failed("private engine", f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}", then)
+            then = (
+                "this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST"
+            )
+            raise failed(
+                "private engine", f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}", then
+            )
 
 
 def _remove_bridge() -> None:
-    subprocess.run(["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False)
+    subprocess.run(
+        ["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False
+    )
 
 
 def _ip(*arguments: str) -> list[dict[str, Any]]:
     """What `ip` knows of IPv4; nothing when it fails."""
-    said = subprocess.run(["ip", "-4", "-json", *arguments], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        ["ip", "-4", "-json", *arguments], capture_output=True, text=True, check=False
+    ).stdout
     return json.loads(said) if said.strip() else []
 
 
@@ -196,25 +225,35 @@ def discard(home: Path) -> None:
     for point in reversed(mounts_below(store)):
         subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
     if mounts := mounts_below(store):
-        raise failed(str(mounts[0]), "is mounted, and what is in there must not be deleted", f"`umount {mounts[0]}`")
+        raise failed(
+            str(mounts[0]),
+            "is mounted, and what is in there must not be deleted",
+            f"`umount {mounts[0]}`",
+        )
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if left := delete_discarded(home):
-        raise failed(str(home), f"could not be deleted: {left[0]}", f"`rm -rf {home}/{_DISCARDED}*`")
+        raise failed(
+            str(home), f"could not be deleted: {left[0]}", f"`rm -rf {home}/{_DISCARDED}*`"
+        )
 
 
 def delete_discarded(home: Path) -> list[str]:
     """Delete what `discard` set aside and could not finish. Returns what can't be deleted."""
     failed: list[str] = []
     for folder in home.glob(f"{_DISCARDED}*"):
-        shutil.rmtree(folder, onerror=lambda _call, path, error: failed.append(f"{path}: {error[1]}"))
+        shutil.rmtree(
+            folder, onerror=lambda _call, path, error: failed.append(f"{path}: {error[1]}")
+        )
     return failed
 
 
 def mounts_below(store: Path) -> list[Path]:
     """Return the mounts at or below a store, each below those before it (proc(5))."""
     table = Path("/proc/self/mountinfo").read_text()
-    points = [Path(re.sub(r"\\([0-7]{3})", _character, line.split()[4])) for line in table.splitlines()]
+    points = [
+        Path(re.sub(r"\\([0-7]{3})", _character, line.split()[4])) for line in table.splitlines()
+    ]
     return [point for point in points if point.is_relative_to(store.resolve())]
 
 

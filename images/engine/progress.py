@@ -85,7 +85,9 @@ class Progress:
     def say(self, name: str, text: str, style: str = "") -> None:
         """Print a line about a build, above what moves."""
         with self._lock:
-            self.console.print(Text(f"{name}  ", style="cyan") + Text(text, style=style), soft_wrap=True)
+            self.console.print(
+                Text(f"{name}  ", style="cyan") + Text(text, style=style), soft_wrap=True
+            )
 
     def finish(self, name: str, summary: str, *, ok: bool = True) -> None:
         """Close a build with its last line."""
@@ -99,7 +101,11 @@ class Progress:
             for job, running in self._jobs.items():
                 for step, (name, since) in running.items():
                     seconds = time.monotonic() - since
-                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(name, 60)))
+                    table.add_row(
+                        f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(name, 60))
+                    )
                     if last := self._last.get(step, ""):
-                        table.add_row("", "", Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
+                        table.add_row(
+                            "", "", Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis")
+                        )
         return table

@@ -16,9 +16,7 @@ PLATFORM = "linux/amd64"
 """What is built and pulled unless something else is said; an engine on another processor emulates it."""
 KILLED = 128 + signal.SIGKILL
 """Status of a container whose process somebody killed: a person, the engine, or the kernel for memory."""
-CLASSIC_STORE = (
-    'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json and restart the engine'
-)
+CLASSIC_STORE = 'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json and restart the engine'
 """For engines that keep images in containerd's store, as new installations of 29 and later do
 (docs.docker.com/engine/storage/containerd)."""
 
@@ -100,7 +98,10 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         architecture=data.get("Architecture") or "",
         layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
         labels=config.get("Labels") or {},
-        env={name: value for name, _, value in (line.partition("=") for line in config.get("Env") or ())},
+        env={
+            name: value
+            for name, _, value in (line.partition("=") for line in config.get("Env") or ())
+        },
         user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
         entrypoint=tuple(config.get("Entrypoint") or ()),
@@ -158,7 +159,9 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         version=version.get("Version", "?"),
         data_root=data_root,
         # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
-        local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),
+        local=url.startswith("unix://")
+        and info.get("Name") == socket.gethostname()
+        and Path(data_root).is_dir(),
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),

@@ -83,6 +83,10 @@ def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:
     if not name and len(fleet.workers) == 1:
         name = next(iter(fleet.workers))
     if name not in fleet.workers:
-        cause = "is no kind of machine in fleet.yaml" if name else "is needed: fleet.yaml has several kinds of machines"
+        cause = (
+            "is no kind of machine in fleet.yaml"
+            if name
+            else "is needed: fleet.yaml has several kinds of machines"
+        )
         raise wrong(f"--workers {name}".strip(), cause, f"name one of {', '.join(fleet.workers)}")
     return name, fleet.workers[name]

@@ -61,7 +61,9 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
 
     if result.build:
         run_files.write_json(folder / "build.json", json.loads(result.build))
-    run_files.write_json(folder / WORKER_FILE, {"machine": result.machine, "reference": result.reference})
+    run_files.write_json(
+        folder / WORKER_FILE, {"machine": result.machine, "reference": result.reference}
+    )
     run_files.record_validation(folder, evidence, verdict)
     return Outcome(
         task=task,
@@ -72,7 +74,9 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
     )
 
 
-def judge_by_our_claims(task: Task, result: Measured, evidence: Evidence, sources: Sources) -> Verdict:
+def judge_by_our_claims(
+    task: Task, result: Measured, evidence: Evidence, sources: Sources
+) -> Verdict:
     """Judge evidence by the claims that this checkout writes for the machine that the evidence names.
 
     What was measured for other claims is UNPROVEN. Raises UserError: the worker built by another matrix.

@@ -29,14 +29,20 @@ Job = submitit.Job[Result]
 
 
 def run_tasks(
-    tasks: Sequence[Task], machines: Machines, fleet: Fleet, folder: Path, say: Callable[[Task, str], None]
+    tasks: Sequence[Task],
+    machines: Machines,
+    fleet: Fleet,
+    folder: Path,
+    say: Callable[[Task, str], None],
 ) -> Generator[tuple[Task, Result], None, None]:
     """Submit the tasks as one array, and yield each with what it brought as it ends. Leaving early cancels them.
 
     `folder`: one that the nodes see, too. Raises UserError where there is no Slurm, or it refuses the jobs.
     """
     if shutil.which("sbatch") is None:
-        raise failed("--on slurm", "this machine has no sbatch", "submit from a login node of the cluster")
+        raise failed(
+            "--on slurm", "this machine has no sbatch", "submit from a login node of the cluster"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     # Results are pickles, and reading one runs code: mkdtemp makes a folder that only this user can write.
     scratch = Path(tempfile.mkdtemp(prefix="slurm-", dir=folder.absolute()))
@@ -57,7 +63,9 @@ def run_tasks(
         yield from results(running)
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         cause = f"sbatch refuses the jobs: {' '.join(str(error).split())[-400:]}"
-        then = "correct `slurm` of these machines in fleet.yaml (`sinfo` shows partitions and nodes)"
+        then = (
+            "correct `slurm` of these machines in fleet.yaml (`sinfo` shows partitions and nodes)"
+        )
         raise failed("--on slurm", cause, then) from None
     finally:
         # By their name, as Slurm may have taken jobs whose numbers never came back.
@@ -93,7 +101,10 @@ def results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
     left_queue_at: dict[Task, float] = {}
     while running:
         queue = subprocess.run(
-            ["squeue", "--me", "--array", "--noheader", "--format=%i"], capture_output=True, text=True, check=False
+            ["squeue", "--me", "--array", "--noheader", "--format=%i"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         for task, job in list(running.items()):
             if has_result(job):

@@ -115,7 +115,9 @@ def run_verb(arguments: Sequence[str], log: Path) -> str:
     """Run a verb to its end, and return what it said. Where this task is cancelled, the verb tidies up first."""
     with log.open("w+") as stream:
         command = [sys.executable, "-m", "images", *arguments]
-        verb = subprocess.Popen(command, cwd=paths.RESOURCES, stdout=stream, stderr=subprocess.STDOUT)
+        verb = subprocess.Popen(
+            command, cwd=paths.RESOURCES, stdout=stream, stderr=subprocess.STDOUT
+        )
         try:
             # Ray's cancelling interrupts no call that blocks.
             while verb.poll() is None:

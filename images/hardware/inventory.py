@@ -50,18 +50,26 @@ class Inventory:
     def __str__(self) -> str:
         """`2 x NVIDIA H100 80GB HBM3, driver 570.86` for people."""
         counts = Counter(gpu.name for gpu in self.gpus)
-        gpus = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+        gpus = ", ".join(
+            f"{count} x {name}" if count > 1 else name for name, count in counts.items()
+        )
         return f"{gpus}, driver {self.driver}"
 
     def as_json(self) -> dict[str, Any]:
         """For claims and evidence."""
-        return {**asdict(self), "gpus": [{**asdict(one), "capability": list(one.capability)} for one in self.gpus]}
+        return {
+            **asdict(self),
+            "gpus": [{**asdict(one), "capability": list(one.capability)} for one in self.gpus],
+        }
 
 
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     """What `nvml.managed` read; None where it counts no GPU."""
     gpus = tuple(
-        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"]) for one in found["gpus"]
+        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"])
+        for one in found["gpus"]
     )
     links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
-    return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
+    return (
+        Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
+    )

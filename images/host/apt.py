@@ -31,4 +31,8 @@ def install(*packages: str) -> None:
             if done.returncode != 0:
                 lines = (done.stderr or done.stdout).strip().splitlines()
                 then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
-                raise failed(" ".join(command), "; ".join(lines[-3:]) or f"ended with {done.returncode}", then)
+                raise failed(
+                    " ".join(command),
+                    "; ".join(lines[-3:]) or f"ended with {done.returncode}",
+                    then,
+                )

@@ -41,7 +41,10 @@ def write_whole(file: Path, content: bytes) -> None:
 
 @contextmanager
 def alone(
-    file: Path, *, waiting: Callable[[], None] = lambda: None, pause: Callable[[float], object] = time.sleep
+    file: Path,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
     """Hold the lock of a file; it ends with the process. Threads of one process wait for each other, too.
 
@@ -61,7 +64,9 @@ def alone(
             pause(_PAUSE)
         except (OSError, NotImplementedError) as error:
             then = "name a folder of a local disk that you may write to (XDG_CACHE_HOME=/var/tmp/cache), then try again"
-            raise failed(str(file), f"can't be locked: {getattr(error, 'strerror', None) or error}", then) from None
+            raise failed(
+                str(file), f"can't be locked: {getattr(error, 'strerror', None) or error}", then
+            ) from None
     try:
         yield
     finally:

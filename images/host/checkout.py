@@ -7,7 +7,9 @@ from pathlib import Path
 def git(root: Path, *arguments: str) -> str | None:
     """What a git command prints there; None where it fails, or there is no git."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

@@ -26,7 +26,11 @@ def session() -> requests.Session:
 
 def download(url: str, target: Path, *, patience: float) -> None:
     """Fetch a file whole. `patience`: seconds between two chunks. Raises OSError, also where it breaks off."""
-    with session() as web, web.get(url, timeout=patience, stream=True) as answer, target.open("wb") as file:
+    with (
+        session() as web,
+        web.get(url, timeout=patience, stream=True) as answer,
+        target.open("wb") as file,
+    ):
         answer.raise_for_status()
         for chunk in answer.iter_content(_CHUNK):
             file.write(chunk)

@@ -86,7 +86,9 @@ def place(base: Base) -> str:
 
 
 def written(lock: DebianLock) -> bytes:
-    head = _HEAD.format(suite=lock.suite, architecture=lock.architecture, day=lock.day, asked=" ".join(lock.asked))
+    head = _HEAD.format(
+        suite=lock.suite, architecture=lock.architecture, day=lock.day, asked=" ".join(lock.asked)
+    )
     return f"{head}# base\n{_lines(lock.base)}# layer\n{_lines(lock.layer)}".encode()
 
 
@@ -134,7 +136,11 @@ def require(base: Base, locks: Path) -> DebianLock:
     if lock := find(base, locks):
         return lock
     then = f"`{command('lock', 'NAME')}` of an image on that base makes it, on a machine with apt; or --base REF"
-    raise wrong(paths.shown(locks / place(base)), "no lock names the Debian packages that the base is made of", then)
+    raise wrong(
+        paths.shown(locks / place(base)),
+        "no lock names the Debian packages that the base is made of",
+        then,
+    )
 
 
 def moved(old: DebianLock, new: DebianLock) -> list[str]:
@@ -148,7 +154,9 @@ def _apt(scratch: str, suite: str, architecture: str) -> list[str]:
     platform."""
     for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
         Path(scratch, folder).mkdir(parents=True)
-    Path(scratch, "sources.list").write_text("\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}")))
+    Path(scratch, "sources.list").write_text(
+        "\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}"))
+    )
     Path(scratch, "status").touch()
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
@@ -171,7 +179,13 @@ def resolve(base: Base, now: datetime) -> DebianLock:
     """What apt would install today. Raises UserError."""
     suite, architecture = str(base.suite), base.platform.architecture
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
-        install = [*_apt(scratch, suite, architecture), "install", "--print-uris", "-y", "--no-install-recommends"]
+        install = [
+            *_apt(scratch, suite, architecture),
+            "install",
+            "--print-uris",
+            "-y",
+            "--no-install-recommends",
+        ]
         wanted = ["?essential", "?priority(required)", *INCLUDED]
         files = printed_files(_said([*install, *wanted]))
         whole = printed_files(_said([*install, *wanted, *ASKED]))
@@ -188,7 +202,9 @@ def resolve(base: Base, now: datetime) -> DebianLock:
 def _said(words: Sequence[str]) -> str:
     english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(words, env=english, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            words, env=english, capture_output=True, text=True, errors="replace", check=False
+        )
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
         raise failed("apt-get", "is not on this machine", then) from None
@@ -220,8 +236,15 @@ def mirrors() -> Mapping[str, str]:
     """Archive -> address, with a slash: as a variable says, else as this machine's apt does, else Debian's own."""
     listing = ""
     if shutil.which("apt-get"):
-        targets = ["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)", "Created-By: Packages"]
-        listing = subprocess.run(["apt-get", *targets], capture_output=True, text=True, check=False).stdout
+        targets = [
+            "indextargets",
+            "--format",
+            "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)",
+            "Created-By: Packages",
+        ]
+        listing = subprocess.run(
+            ["apt-get", *targets], capture_output=True, text=True, check=False
+        ).stdout
     of_apt = of_listing(listing)
     return {
         archive: f"{(os.environ.get(variable) or of_apt.get(archive, own)).rstrip('/')}/"
@@ -235,9 +258,15 @@ def of_listing(listing: str) -> dict[str, str]:
     What build steps can't fetch from (`file:`, `mirror+file:`) is left out, and what holds credentials.
     """
     rows = [line.split("|") for line in listing.splitlines()]
-    debian = [row for row in rows if len(row) == 4 and (row[0], row[2]) == ("Debian", "main") and _PLAIN.match(row[3])]
+    debian = [
+        row
+        for row in rows
+        if len(row) == 4 and (row[0], row[2]) == ("Debian", "main") and _PLAIN.match(row[3])
+    ]
     archives = {"Debian": "debian", "Debian-Security": "debian-security"}
-    return {archives[label]: address for _, label, _, address in reversed(debian) if label in archives}
+    return {
+        archives[label]: address for _, label, _, address in reversed(debian) if label in archives
+    }
 
 
 def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") -> list[str]:
@@ -252,6 +281,8 @@ def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") ->
 def variables() -> dict[str, str]:
     """What build steps must be told of mirrors: those that are not Debian's own."""
     others = {
-        ARCHIVES[archive][0]: address for archive, address in mirrors().items() if address != ARCHIVES[archive][1]
+        ARCHIVES[archive][0]: address
+        for archive, address in mirrors().items()
+        if address != ARCHIVES[archive][1]
     }
     return others | ({SNAPSHOT: address} if (address := os.environ.get(SNAPSHOT)) else {})

@@ -75,7 +75,9 @@ class LockInputs(Target):
         both = zip(self.layers, other.layers, strict=False)
         return tuple(
             mine
-            for mine, _ in takewhile(lambda two: two[0] == two[1] and self.asked(two[0]) == other.asked(two[1]), both)
+            for mine, _ in takewhile(
+                lambda two: two[0] == two[1] and self.asked(two[0]) == other.asked(two[1]), both
+            )
         )
 
 
@@ -136,9 +138,15 @@ def _by_place(found: LockInputs) -> dict[tuple[str, str], str]:
         "packages left out": found.excluded,
         "overrides": found.overrides,
         "machines of the installer": found.builders,
-        "requirements of compiled packages": [need for needs in found.needs.values() for need in needs],
+        "requirements of compiled packages": [
+            need for needs in found.needs.values() for need in needs
+        ],
     }
-    pins = [(place, pin) for place, pins in (*found.layers.items(), *found.alone.items()) for pin in pins]
+    pins = [
+        (place, pin)
+        for place, pins in (*found.layers.items(), *found.alone.items())
+        for pin in pins
+    ]
     return {
         **{("", name): ", ".join(values) or "none" for name, values in settings.items()},
         **{("the official wheels", file): digest for file, digest in found.prebuilt.items()},

@@ -91,7 +91,11 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
     if any(build.image != image for build in settings.builds):
         return {}
     builds = {build.id for build in settings.builds}
-    layers = {key: layer for key, layer in record.items() if builds <= {build.id for build in layer.builds}}
+    layers = {
+        key: layer
+        for key, layer in record.items()
+        if builds <= {build.id for build in layer.builds}
+    }
     del layers[recipe]
     return {**layers, recipe: settings}
 
@@ -103,10 +107,14 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
         known = updated.get(measured.recipe)
         if known and known.diff_id != measured.diff_id:
             builds = ", ".join(map(str, known.builds))
-            cause = f"is {measured.diff_id[7:19]} here, and was {known.diff_id[7:19]} before ({builds})"
+            cause = (
+                f"is {measured.diff_id[7:19]} here, and was {known.diff_id[7:19]} before ({builds})"
+            )
             then = "find out what differs (--beside FILE names the files); only then delete the old row"
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
-        other_forms = {*(known.written_as if known else ()), measured.written_as} - {measured.diff_id}
+        other_forms = {*(known.written_as if known else ()), measured.written_as} - {
+            measured.diff_id
+        }
         builds_before = known.builds if known else ()
         is_counted = any(before.id == build.id for before in builds_before)
         updated[measured.recipe] = RecordedLayer(

@@ -78,9 +78,13 @@ def state(image: Image, folder: Path) -> tuple[Status, tuple[str, ...]]:
     except UserError as error:
         if not (place / RECORD).is_file():
             return Status.MISSING, ()
-        return Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems)
+        return Status.STALE, tuple(
+            f"{problem.where}: {problem.cause}" for problem in error.problems
+        )
     differences = list(inputs.differences(found.inputs, wanted))
-    differences += [f"{name} is not what {RECORD} records" for name in found.edited if not differences]
+    differences += [
+        f"{name} is not what {RECORD} records" for name in found.edited if not differences
+    ]
     return Status.STALE if differences else Status.PRESENT, tuple(differences)
 
 
@@ -101,7 +105,9 @@ def blocked(image: Image, status: Status) -> str:
     again = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
         return f"its lock is older than the pins: can't be built here; {again} makes it anew"
-    return f"{NO_LOCK}; {again} makes it" + (f" where {urlsplit(image.index).hostname} answers" if image.index else "")
+    return f"{NO_LOCK}; {again} makes it" + (
+        f" where {urlsplit(image.index).hostname} answers" if image.index else ""
+    )
 
 
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
@@ -116,7 +122,9 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         raise wrong(where, f"{image.name} has no lock", f"{again} makes it{reach}")
     if status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
-        committed = f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
+        committed = (
+            f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
+        )
         raise wrong(where, cause, f"{again} makes a new one{committed}")
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
@@ -131,12 +139,17 @@ def load(place: Path) -> Lock:
         data = json.loads((place / RECORD).read_bytes())
         made_from = _INPUTS.validate_python(data)
         digests = dict(data["sha256"].items())
-        files = {f"{one}.txt": (place / f"{one}.txt").read_bytes() for one in (*made_from.layers, *made_from.alone)}
+        files = {
+            f"{one}.txt": (place / f"{one}.txt").read_bytes()
+            for one in (*made_from.layers, *made_from.alone)
+        }
     except OSError as error:
         raise wrong(paths.shown(Path(error.filename)), "is missing", again) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise wrong(paths.shown(place / RECORD), "is damaged", f"{again} anew") from None
-    layers = {name[:-4]: parse_requirements(content, str(place / name)) for name, content in files.items()}
+    layers = {
+        name[:-4]: parse_requirements(content, str(place / name)) for name, content in files.items()
+    }
     edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
     return Lock(inputs=made_from, files=files, layers=layers, edited=edited)
 
@@ -145,7 +158,9 @@ def written(lock: Lock) -> dict[str, bytes]:
     """File name -> content of a lock's folder."""
     always, made_from = ("python", "platform", "index", "layers", "alone"), asdict(lock.inputs)
     optional = ("from_source", "excluded", "overrides", "builders", "needs", "prebuilt")
-    record = {name: made_from[name] for name in (*always, *optional) if made_from[name] or name in always}
+    record = {
+        name: made_from[name] for name in (*always, *optional) if made_from[name] or name in always
+    }
     record["sha256"] = {name: sha256(content) for name, content in sorted(lock.files.items())}
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
@@ -154,7 +169,9 @@ def differing(files: Mapping[str, bytes], folder: Path) -> tuple[str, ...]:
     """Paths that `write` would change, sorted: what `--check` shows."""
     lie = {path: (folder / path).read_bytes() for path in files if (folder / path).is_file()}
     changed = {path for path, content in files.items() if lie.get(path) != content}
-    return tuple(sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)}))
+    return tuple(
+        sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)})
+    )
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
@@ -173,7 +190,12 @@ def put(files: Mapping[str, bytes], folder: Path) -> None:
 def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:
     """A requirements file, in the order given. `platform` is uv's name of it, which begins with the machine's."""
     blocks = (
-        " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{text}" for text in package.hashes)])
+        " \\\n    ".join(
+            [
+                f"{package.name}=={package.version}",
+                *(f"--hash=sha256:{text}" for text in package.hashes),
+            ]
+        )
         for package in packages
     )
     found = of_machine(platform.partition("-")[0]) or Platform.AMD64
@@ -186,9 +208,13 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
-    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
+    text = "\n".join(
+        line for line in content.decode(errors="replace").splitlines() if not line.startswith("#")
+    )
     found, problems = [], []
-    for entry in filter(None, (" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines())):
+    for entry in filter(
+        None, (" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines())
+    ):
         if match := _ENTRY.fullmatch(entry):
             hashes = tuple(re.findall(r"[0-9a-f]{64}", match["hashes"]))
             found.append(Package(name=match["name"], version=match["version"], hashes=hashes))
@@ -204,4 +230,9 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     """Requirement files in the folders of `files` that are none of them."""
     places = {folder / Path(name).parent for name in files}
-    return [path for place in places for path in place.glob("*.txt") if str(path.relative_to(folder)) not in files]
+    return [
+        path
+        for place in places
+        for path in place.glob("*.txt")
+        if str(path.relative_to(folder)) not in files
+    ]

@@ -117,7 +117,10 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
                 with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
                     rows = wheel_records.rows_of(wheel)
                 break
-            except (zipfile.BadZipFile, ValueError):  # its directory, or its RECORD, begins before the tail
+            except (
+                zipfile.BadZipFile,
+                ValueError,
+            ):  # its directory, or its RECORD, begins before the tail
                 if length >= size:
                     raise
                 length *= 8

@@ -60,19 +60,30 @@ def update(
         tell(f"resolving {name}")
         try:
             # Above its own, the versions of layers that another lock has in common with it.
-            shares = (one.versions(one.inputs.shares(lock_inputs(image))) for one in (*made.values(), *locks))
+            shares = (
+                one.versions(one.inputs.shares(lock_inputs(image)))
+                for one in (*made.values(), *locks)
+            )
             made[name] = resolve(image, run, preferred=own | next(filter(None, shares), {}))
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
             problems += error.problems
     if problems:
-        raise UserError([*problems, *(problem for found in unreachable.values() for problem in found)])
-    files = {f"{name}/{path}": text for name, lock in made.items() for path, text in lock_file.written(lock).items()}
+        raise UserError(
+            [*problems, *(problem for found in unreachable.values() for problem in found)]
+        )
+    files = {
+        f"{name}/{path}": text
+        for name, lock in made.items()
+        for path, text in lock_file.written(lock).items()
+    }
     return files, unreachable
 
 
-def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None) -> Lock:
+def resolve(
+    image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None
+) -> Lock:
     """Resolve the whole image at once, then split it into layers.
 
     Raises UserError: no versions fit, a package is source only or a local file, the torch is not the image's CUDA
@@ -90,15 +101,22 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
         platforms = wanted.builders if name == "tools" and wanted.builders else (wanted.platform,)
         alone: dict[str, Package] = {}
         for target in (replace(wanted, platform=platform) for platform in platforms):
-            for one in uv.packages(exact, target, chosen={}, run=run, where=where, dependencies=False):
+            for one in uv.packages(
+                exact, target, chosen={}, run=run, where=where, dependencies=False
+            ):
                 others = alone[one.name].hashes if one.name in alone else ()
                 alone[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
         layers[name] = tuple(alone.values())
-    files = {f"{layer}.txt": lock_file.print_requirements(found, wanted.platform) for layer, found in layers.items()}
+    files = {
+        f"{layer}.txt": lock_file.print_requirements(found, wanted.platform)
+        for layer, found in layers.items()
+    }
     return Lock(inputs=wanted, files=files, layers=layers)
 
 
-def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str) -> dict[str, tuple[Package, ...]]:
+def _split(
+    wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
+) -> dict[str, tuple[Package, ...]]:
     """Layer -> packages: a pin is in its own layer, all else in the lowest layer that needs it.
 
     What a layer needs is asked of uv, for that layer and those below at the versions chosen for the whole: markers
@@ -106,12 +124,19 @@ def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: st
     """
     home = {distribution(pin): layer for layer, pins in wanted.layers.items() for pin in pins}
     needed: dict[str, Package] = {}
-    for layer, pins in zip(wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True):
-        for package in uv.packages(pins, wanted, chosen=chosen, run=run, where=where) if pins else ():
+    for layer, pins in zip(
+        wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True
+    ):
+        for package in (
+            uv.packages(pins, wanted, chosen=chosen, run=run, where=where) if pins else ()
+        ):
             needed.setdefault(package.name, package)
             home.setdefault(package.name, layer)
     ordered = sorted(needed.values(), key=lambda package: package.name)
-    return {layer: tuple(package for package in ordered if home[package.name] == layer) for layer in wanted.layers}
+    return {
+        layer: tuple(package for package in ordered if home[package.name] == layer)
+        for layer in wanted.layers
+    }
 
 
 def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
@@ -127,12 +152,22 @@ def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem
             cause = f"{package.name} {package.version} is {kind}; the image wants CUDA {image.wheel_cuda}"
             then = "resolve with the plain index: no find-links, no extra index, no mirror that adds builds of its own"
             yield Problem(where=str(image.name), cause=cause, then=then)
-    distribution = "nvidia-cuda-runtime" + (f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else "")
+    distribution = "nvidia-cuda-runtime" + (
+        f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else ""
+    )
     by_name = {package.name: package.version for package in packages}
-    runtimes = [f"{name} {version}" for name, version in by_name.items() if name.startswith("nvidia-cuda-runtime")]
+    runtimes = [
+        f"{name} {version}"
+        for name, version in by_name.items()
+        if name.startswith("nvidia-cuda-runtime")
+    ]
     version = by_name.get(distribution)
     if version is None or Minor.parse(version) != image.wheel_cuda:
-        has = f"brings {', '.join(runtimes)}" if runtimes else "brings no CUDA runtime: it is a CPU build"
+        has = (
+            f"brings {', '.join(runtimes)}"
+            if runtimes
+            else "brings no CUDA runtime: it is a CPU build"
+        )
         cause = f"torch {by_name.get('torch', '')} {has}; the image wants CUDA {image.wheel_cuda}"
         then = "does the index have the variant that images/data/facts.yaml says?"
         yield Problem(where=str(image.name), cause=cause, then=then)

@@ -34,9 +34,7 @@ class IndexUnreachable(UserError):  # noqa: N818  # said as an outcome
     """The index that alone has an image's torch does not answer here."""
 
 
-INDEX_VARIABLES = (
-    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
-)
+INDEX_VARIABLES = r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
 """Variables of uv that say which index is the default one, and how it is reached: for locks, and in build steps.
 
 UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose. Locks name public files by hash, so a further
@@ -90,7 +88,12 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def versions(
-    requirements: Sequence[str], target: Target, *, preferred: Mapping[str, str], run: Runner, where: str
+    requirements: Sequence[str],
+    target: Target,
+    *,
+    preferred: Mapping[str, str],
+    run: Runner,
+    where: str,
 ) -> dict[str, str]:
     """Name -> version of everything that the requirements need. A preferred version is kept wherever it still fits.
 
@@ -98,7 +101,9 @@ def versions(
     """
     # --refresh: uv trusts its copy of an index page for minutes, and people lock what has just been published.
     options = ("--refresh", "--no-annotate")
-    text = _compile(requirements, target, options, "requirements.txt", run, where, preferred=preferred)
+    text = _compile(
+        requirements, target, options, "requirements.txt", run, where, preferred=preferred
+    )
     rows = (line.partition("==") for line in text.splitlines() if "==" in line)
     return {canonicalize_name(name): version.split()[0] for name, _, version in rows}
 
@@ -124,8 +129,14 @@ def packages(
 
 def addresses(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
     """sha256 -> URL of the files that exact pins mean. Raises UserError: as `packages`."""
-    rows = tomllib.loads(_compile(exact, target, ("--no-deps",), "pylock.toml", run, where)).get("packages", [])
-    files = (file for row in rows for file in (*row.get("wheels", ()), *([row["sdist"]] if "sdist" in row else ())))
+    rows = tomllib.loads(_compile(exact, target, ("--no-deps",), "pylock.toml", run, where)).get(
+        "packages", []
+    )
+    files = (
+        file
+        for row in rows
+        for file in (*row.get("wheels", ()), *([row["sdist"]] if "sdist" in row else ()))
+    )
     return {file["hashes"]["sha256"]: file["url"] for file in files if "url" in file}
 
 
@@ -149,10 +160,35 @@ def _compile(
             path.write_text("".join(f"{line}\n" for line in lines))
             return str(path)
 
-        arguments = ["pip", "compile", file("asked.in", requirements), "--quiet", "--no-config", "--no-header"]
-        arguments += ["--only-binary", ":all:", "--python", sys.executable, "--no-python-downloads", "--no-progress"]
-        arguments += ["--color", "never", "--python-version", target.python, "--python-platform", target.platform]
-        arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"] if target.index else []
+        arguments = [
+            "pip",
+            "compile",
+            file("asked.in", requirements),
+            "--quiet",
+            "--no-config",
+            "--no-header",
+        ]
+        arguments += [
+            "--only-binary",
+            ":all:",
+            "--python",
+            sys.executable,
+            "--no-python-downloads",
+            "--no-progress",
+        ]
+        arguments += [
+            "--color",
+            "never",
+            "--python-version",
+            target.python,
+            "--python-platform",
+            target.platform,
+        ]
+        arguments += (
+            ["--index", target.index, "--index-strategy", "unsafe-best-match"]
+            if target.index
+            else []
+        )
         arguments += [word for name in target.from_source for word in ("--no-binary", name)]
         arguments += ["--excludes", file("excluded.txt", target.excluded)]
         arguments += ["--overrides", file("overrides.txt", target.overrides)]
@@ -168,9 +204,15 @@ def _compile(
 
 def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     name = str(canonicalize_name(row["name"]))
-    wheels = [row["sdist"]] if name in target.from_source and "sdist" in row else row.get("wheels", [])
+    wheels = (
+        [row["sdist"]] if name in target.from_source and "sdist" in row else row.get("wheels", [])
+    )
     shown = f"{name} {row.get('version', '')}".strip()
-    hashes = tuple(sorted({wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})}))
+    hashes = tuple(
+        sorted(
+            {wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})}
+        )
+    )
     if not hashes or len(hashes) < len(wheels):
         cause = f"the index gives no sha256 for {shown}: its files could not be checked when they are installed"
         raise wrong(where, cause, "resolve from an index that gives hashes (PyPI does)")
@@ -191,12 +233,18 @@ def _failure(errors: str, target: Target, where: str) -> UserError:
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         then = "move one of the pins that it names in matrix.yaml"
-        return NoSolution(Problem(where=where, cause=f"no set of versions fits. uv says: {reason}", then=then))
+        return NoSolution(
+            Problem(where=where, cause=f"no set of versions fits. uv says: {reason}", then=then)
+        )
     if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text):
         host = urlsplit(fetched[1]).hostname
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
         only = target.index and urlsplit(target.index).hostname == host
         other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
-        then = f"`{command('lock', where)}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
-        return (IndexUnreachable if only else UserError)(Problem(where=where, cause=cause, then=then), code=1)
+        then = (
+            f"`{command('lock', where)}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
+        )
+        return (IndexUnreachable if only else UserError)(
+            Problem(where=where, cause=cause, then=then), code=1
+        )
     return failed(where, f"uv failed: {text}", "fix that, then lock again")

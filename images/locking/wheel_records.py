@@ -74,14 +74,21 @@ def written(table: Table) -> bytes:
     """Return the content of the file: a line for each wheel."""
     releases = []
     for name, rows in sorted(table.items()):
-        lines = [f"  {json.dumps(digest)}: {json.dumps(_as_json(row))}" for digest, row in sorted(rows.items())]
+        lines = [
+            f"  {json.dumps(digest)}: {json.dumps(_as_json(row))}"
+            for digest, row in sorted(rows.items())
+        ]
         releases.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
     return ("{\n" + ",\n".join(releases) + "\n}\n").encode()
 
 
 def _as_json(row: WheelRecord) -> dict[str, Any]:
     """Return the fields of a row that say something."""
-    fields = {"record": row.record, "native": row.native, "pruned": dict(sorted(row.pruned.items()))}
+    fields = {
+        "record": row.record,
+        "native": row.native,
+        "pruned": dict(sorted(row.pruned.items())),
+    }
     return {name: value for name, value in fields.items() if value}
 
 

@@ -27,7 +27,9 @@ Change = TypeVar("Change", bound=Hashable)
 _ANSWERS = {True: "fail", False: "pass", None: "unresolved"}
 
 
-def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]) -> tuple[Change, ...]:
+def smallest(
+    changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]
+) -> tuple[Change, ...]:
     """Return a smallest failing set, in the order of the changes: without any one of its changes it does not fail.
 
     Given are that without any change all is well, and that all changes together fail. `attempt` says whether a set
@@ -74,7 +76,14 @@ def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
         return []
     if newer.cause:
         return [
-            ClaimRow(check=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=newer.cause)
+            ClaimRow(
+                check=BUILD,
+                subject="",
+                tier=Tier.STATIC,
+                verdict=Status.FAIL,
+                required=True,
+                reason=newer.cause,
+            )
         ]
     worse = []
     for claim in newer.claims:
@@ -112,7 +121,9 @@ class Search:
         """Bisect the first claim, and look which of the others its culprits break."""
         claim = worse[0]
         movable = [change.name for change in self.changes if change.before and change.after]
-        self.options.progress(self.planned.name, f"bisecting {claim.key} over {len(movable)} packages")
+        self.options.progress(
+            self.planned.name, f"bisecting {claim.key} over {len(movable)} packages"
+        )
 
         def attempt(moved: frozenset[str]) -> bool:
             result = self._validate(moved, (claim.tier,))

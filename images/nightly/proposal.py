@@ -23,11 +23,15 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
     if result.proposed is None:
         return ""
     image, root = result.proposed.image, sources.workspace.root
-    matrix_text = pins(sources.workspace.matrix.read_text(encoding="utf-8"), image, result.canary.changes)
+    matrix_text = pins(
+        sources.workspace.matrix.read_text(encoding="utf-8"), image, result.canary.changes
+    )
     after = {"matrix.yaml": matrix_text}
     for name, content in lock_file.written(result.proposed.lock).items():
         after[f"locks/{image.lock_name}/{name}"] = content.decode()
-    before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
+    before = {
+        path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()
+    }
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(_patch(before, after))
@@ -68,7 +72,9 @@ def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     for path in sorted(after):
         old = before.get(path, "").splitlines(keepends=True)
         new = after[path].splitlines(keepends=True)
-        patch += "".join(difflib.unified_diff(old, new, f"a/{path}" if old else "/dev/null", f"b/{path}"))
+        patch += "".join(
+            difflib.unified_diff(old, new, f"a/{path}" if old else "/dev/null", f"b/{path}")
+        )
     return patch
 
 
@@ -80,7 +86,11 @@ def pins(text: str, image: Image, changes: Sequence[Change]) -> str:
     lines, file = text.splitlines(keepends=True), yamlfile.parse("matrix.yaml", text)
     stack = ("stacks", str(image.name.torch))
     profiles = file.data.get("profiles", {})
-    owners = [stack, *(("profiles", name, *stack) for name in profiles)] if image.name.profile else [stack]
+    owners = (
+        [stack, *(("profiles", name, *stack) for name in profiles)]
+        if image.name.profile
+        else [stack]
+    )
     added = []
     for change in changes:
         if not (change.pinned and change.before and change.after):
@@ -92,7 +102,9 @@ def pins(text: str, image: Image, changes: Sequence[Change]) -> str:
             lines[number] = re.sub(written, rf"\g<1>{change.after}", lines[number])
         if not places:
             # A version of two parts would be read as a number by other readers of YAML.
-            version = f'"{change.after}"' if re.fullmatch(r"\d+(\.\d+)?", change.after) else change.after
+            version = (
+                f'"{change.after}"' if re.fullmatch(r"\d+(\.\d+)?", change.after) else change.after
+            )
             added.append(f"    {change.name}: {version}\n")
     head = file.lines[stack]
     return "".join([*lines[:head], *added, *lines[head:]])

@@ -135,7 +135,12 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
     lines: list[JobLine | BreakageLine] = []
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl")):
-            lines += [line for _, line in read_lines(path, _LINE.validate_json, "line of a nightly run", problems)]
+            lines += [
+                line
+                for _, line in read_lines(
+                    path, _LINE.validate_json, "line of a nightly run", problems
+                )
+            ]
     if problems:
         raise UserError(problems)
     return tuple(sorted(lines, key=lambda line: line.date))
@@ -169,7 +174,9 @@ def issue(line: BreakageLine) -> str:
     table = ""
     for claim in line.claims:
         reason = shortened(claim.reason).replace("|", "\\|")
-        table += f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
+        table += (
+            f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
+        )
     return f"""# {moved} breaks {line.image}
 
 **{line.image}**, {line.date:%Y-%m-%d %H:%M} UTC: {line.sentence}

@@ -57,7 +57,9 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     try:
         refused = sets.refused_by_facts(image, options.sources)
         requirements = sets.requirements(control, nightly, refused)
-        chosen = uv.versions(requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name)
+        chosen = uv.versions(
+            requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name
+        )
         canary = sets.relocked(control, chosen, options.run)
     except uv.NoSolution as error:
         return without_canary(Outcome.UNRESOLVED, cause=error.problems[0].cause)
@@ -71,7 +73,9 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     after = options.validate(canary, options.tiers, Job.CANARY)
     canary_line = _append_result(planned, canary, Job.CANARY, changes, after, options)
     worse = bisection.regressions(before, after)
-    search = bisection.Search(planned=planned, control=control, canary=canary, changes=changes, options=options)
+    search = bisection.Search(
+        planned=planned, control=control, canary=canary, changes=changes, options=options
+    )
     return ImageResult(
         image=planned.name,
         control=control_line,
@@ -96,7 +100,12 @@ def is_as_good(before: SetResult, after: SetResult) -> bool:
 
 
 def _append_result(
-    planned: Planned, locked: Locked, job: Job, changes: Sequence[Change], result: SetResult, options: NightlyOptions
+    planned: Planned,
+    locked: Locked,
+    job: Job,
+    changes: Sequence[Change],
+    result: SetResult,
+    options: NightlyOptions,
 ) -> JobLine:
     """Append the line of a job that was validated."""
     line = _append(
@@ -129,7 +138,9 @@ def _outcome(result: SetResult) -> Outcome:
     return Outcome.UNPROVEN
 
 
-def _append(planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any) -> JobLine:
+def _append(
+    planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any
+) -> JobLine:
     """Append the line of a job."""
     line = JobLine(
         date=options.now(),

@@ -55,10 +55,14 @@ class Locked:
     def hash(self) -> str:
         """Short hash of everything that the lock installs."""
         files = sorted(self.lock.files.items())
-        return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[:_SHORT]
+        return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[
+            :_SHORT
+        ]
 
 
-def requirements(control: Locked, nightly: Nightly, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
+def requirements(
+    control: Locked, nightly: Nightly, refused: Mapping[str, Mapping[str, str]]
+) -> list[str]:
     """Return what a canary is resolved from: held layers as they are locked, other pins from theirs upward.
 
     `refused` is distribution -> versions that the facts speak against -> why.
@@ -110,7 +114,9 @@ def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]
     """
     packages = {}
     for name, known in sources.facts.packages.items():
-        packages[name] = {version: row.model_copy(update={"requires": []}) for version, row in known.items()}
+        packages[name] = {
+            version: row.model_copy(update={"requires": []}) for version, row in known.items()
+        }
     facts = sources.facts.model_copy(update={"packages": packages})
 
     refused: dict[str, dict[str, str]] = {}
@@ -118,7 +124,9 @@ def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]
         for version in (*facts.companions.get(pin.name, {}), *packages.get(pin.name, {})):
             if Version(version) <= Version(pin.version):
                 continue
-            planned = plan.plan_one(image.name, replace(sources, facts=facts), pins={pin.name: version})
+            planned = plan.plan_one(
+                image.name, replace(sources, facts=facts), pins={pin.name: version}
+            )
             if planned.reasons:
                 refused.setdefault(pin.name, {})[version] = "; ".join(planned.reasons)
     return refused
@@ -128,24 +136,32 @@ def relocked(control: Locked, chosen: Mapping[str, str], run: uv.Runner = uv.run
     """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
     pins = tuple(
         # Builds of torch other than the default index's are named by their local version, which the pin keeps apart.
-        replace(pin, version=Version(chosen[pin.name]).public) if pin.name in chosen and not pin.optional else pin
+        replace(pin, version=Version(chosen[pin.name]).public)
+        if pin.name in chosen and not pin.optional
+        else pin
         for pin in control.image.pins
     )
     image = replace(control.image, pins=pins)
     return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
 
 
-def moves(before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()) -> tuple[Change, ...]:
+def moves(
+    before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()
+) -> tuple[Change, ...]:
     """What differs between two sets of packages (name -> version): what is pinned first."""
     others = sorted(name for name in {*before, *after} if name not in pinned)
     return tuple(
-        Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned)
+        Change(
+            name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned
+        )
         for name in (*pinned, *others)
         if before.get(name) != after.get(name)
     )
 
 
-def mixed(control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run) -> Locked | None:
+def mixed(
+    control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run
+) -> Locked | None:
     """Return the control with these packages at the canary's versions; None where that can't be had.
 
     What a moved package asks for moves with it, as far as it must. Raises UserError where the index can't be asked.
@@ -234,7 +250,9 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
     """Return a lock with the RECORDs of its wheels, which claim `records` asks for, written into a folder."""
     files = lock_file.written(locked.lock)
-    lock_file.write({f"{locked.image.lock_name}/{name}": text for name, text in files.items()}, folder)
+    lock_file.write(
+        {f"{locked.image.lock_name}/{name}": text for name, text in files.items()}, folder
+    )
     lock = lock_file.read(locked.image, folder, known)
     lock_file.put(measure_records.update({str(locked.image.name): lock}, folder), folder)
     return lock_file.read(locked.image, folder, known)
@@ -246,7 +264,11 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
     No build of a canary's lock is recorded before somebody takes it, so its origin is always UNPROVEN. That says
     nothing about its versions: control and canary are compared without the claim.
     """
-    counted = [row for row in verdict.claims if row.claim.probe != ORIGIN_PROBE or row.status is Status.FAIL]
+    counted = [
+        row
+        for row in verdict.claims
+        if row.claim.probe != ORIGIN_PROBE or row.status is Status.FAIL
+    ]
     return replace(verdict, claims=tuple(counted))
 
 

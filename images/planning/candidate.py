@@ -34,7 +34,10 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
     """A profile that is pinned for this torch, with what it inherits: its own rows count over those it extends."""
     torch, line = str(minor), matrix.line(name) if name else ()
     optional = {key: text for one in line for key, text in one.optional.items()}
-    for_torch = {key: text if isinstance(text, str) else text.get(torch, "") for key, text in optional.items()}
+    for_torch = {
+        key: text if isinstance(text, str) else text.get(torch, "")
+        for key, text in optional.items()
+    }
     return ResolvedProfile(
         pins={pin: version for one in line for pin, version in one.stacks.get(torch, {}).items()},
         optional={key: version for key, version in for_torch.items() if version},
@@ -85,24 +88,36 @@ class Candidate:
     @property
     def cudnn(self) -> str:
         """The version that it will run with; empty: not known."""
-        taken = [row.partition("==")[2] for row in self.overrides if row.startswith("nvidia-cudnn-")]
+        taken = [
+            row.partition("==")[2] for row in self.overrides if row.startswith("nvidia-cudnn-")
+        ]
         return taken[0] if taken else self.variant.cudnn
 
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:
         """Pinned distribution -> what the facts know of it at that version."""
         packages = self.facts.packages
-        return {name: row for name, version in self.pins.items() if (row := packages.get(name, {}).get(version))}
+        return {
+            name: row
+            for name, version in self.pins.items()
+            if (row := packages.get(name, {}).get(version))
+        }
 
     @cached_property
     def binaries(self) -> Mapping[str, DeviceCode]:
         """The parts whose device code decides where the image runs at all: torch, what takes the place of a library of
         its own, and bitsandbytes' library."""
-        parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
+        parts: dict[str, DeviceCode] = {
+            f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant
+        }
         row = self.facts.bitsandbytes.get(self.pins.get("bitsandbytes", ""))
         if row and (library := row.library_for(self.wheel_cuda)):
-            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[str(library)]
-        return parts | {taken: code for taken in self.overrides if (code := self.facts.device_code.get(taken))}
+            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[
+                str(library)
+            ]
+        return parts | {
+            taken: code for taken in self.overrides if (code := self.facts.device_code.get(taken))
+        }
 
     @cached_property
     def compilers(self) -> Mapping[str, Collection[str]]:
@@ -124,9 +139,16 @@ class Candidate:
 
     def official_wheel(self, name: str, version: str) -> Prebuilt | None:
         """The official wheel (`prebuilt` in facts.yaml) for this torch, CUDA major, C++ ABI and Python, if any."""
-        wanted = (str(self.name.torch), self.wheel_cuda.major, self.variant.cxx11_abi, str(self.base.python))
+        wanted = (
+            str(self.name.torch),
+            self.wheel_cuda.major,
+            self.variant.cxx11_abi,
+            str(self.base.python),
+        )
         for release in self.facts.prebuilt:
-            for wheel in release.wheels if (release.package, release.version) == (name, version) else ():
+            for wheel in (
+                release.wheels if (release.package, release.version) == (name, version) else ()
+            ):
                 if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == wanted:
                     return Prebuilt(
                         name=name,

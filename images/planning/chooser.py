@@ -88,15 +88,23 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     Of the models that have all its words (brands and variants apart), the one whose words all others of them have too.
     """
     asked = frozenset(key(text).split())
-    wider = {name: own for name in models() if asked and asked <= (own := frozenset(key(name).split()))}
-    least = [name for name, own in wider.items() if not any(other < own for other in wider.values())]
+    wider = {
+        name: own for name in models() if asked and asked <= (own := frozenset(key(name).split()))
+    }
+    least = [
+        name for name, own in wider.items() if not any(other < own for other in wider.values())
+    ]
     if len(least) == 1:
         return least[0], models()[least[0]]
     short = {key(name): name for name in models()}
     near = [short[one] for one in get_close_matches(key(text), short, n=3, cutoff=0.6)]
     told = f"nearest: {_some(least or near)}; or " if least or near else ""
     then = f"{told}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
-    raise wrong(f"--gpu {text!r}", f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml", then)
+    raise wrong(
+        f"--gpu {text!r}",
+        f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml",
+        then,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +145,9 @@ def described(gpu: str, arch: str, driver: str) -> Machine:
     except UserError:
         if found is None:
             raise
-        return Machine(gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE)
+        return Machine(
+            gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE
+        )
     own = Arch.parse(row.capability)
     if found and found != own:
         raise wrong(f"--arch {arch}", f"{name} is {own}", f"leave out --arch, or give {own}")
@@ -150,7 +160,10 @@ def parse_driver(text: str) -> str:
     if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
         if not 0 < int(text.partition(".")[0]) < _FIRST_BRANCH:
             return text
-        cause, then = "is CUDA's version", "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints"
+        cause, then = (
+            "is CUDA's version",
+            "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints",
+        )
     raise wrong(f"--driver {text}", cause, then)
 
 
@@ -160,7 +173,9 @@ def torch_range(text: str) -> SpecifierSet:
     try:
         return SpecifierSet(whole if re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", text) else text)
     except InvalidSpecifier:
-        raise wrong(f"--torch {text}", "is no range of versions", "write '>=2.7', '<2.9', 2.8 or 2.7.1") from None
+        raise wrong(
+            f"--torch {text}", "is no range of versions", "write '>=2.7', '<2.9', 2.8 or 2.7.1"
+        ) from None
 
 
 def python_minor(text: str) -> str:
@@ -223,12 +238,16 @@ class ImageSummary(Row):
         return compute_capability.fit(archs, ptx, gpu)
 
 
-def summary(image: Image, facts: Facts, blocked: str = "", passed_on: Collection[str] = ()) -> ImageSummary:
+def summary(
+    image: Image, facts: Facts, blocked: str = "", passed_on: Collection[str] = ()
+) -> ImageSummary:
     """An image of the plan, as the choice sees it. `passed_on`: names of GPUs, as drivers have them."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
     triton = image.pin("triton")
     compilers = facts.compile_at_run_time(
-        triton.version if triton else "", image.wheel_cuda, image.toolkit_cuda if image.name.devel else None
+        triton.version if triton else "",
+        image.wheel_cuda,
+        image.toolkit_cuda if image.name.devel else None,
     )
     return ImageSummary(
         name=str(image.name),
@@ -245,7 +264,11 @@ def summary(image: Image, facts: Facts, blocked: str = "", passed_on: Collection
         min_driver=image.min_driver,
         native_driver=own.driver if own else image.min_driver,
         compilers=compilers,
-        silent=[str(row) for row in silent.known(image.versions).values() if row.is_ordinary(image.versions["torch"])],
+        silent=[
+            str(row)
+            for row in silent.known(image.versions).values()
+            if row.is_ordinary(image.versions["torch"])
+        ],
         libraries=dict(_libraries(image, facts)),
         passed_on=sorted({model_of(name) for name in passed_on}),
         blocked=blocked,
@@ -265,12 +288,16 @@ def _libraries(image: Image, facts: Facts) -> Iterator[tuple[str, list[str]]]:
     gpus = sorted({Arch.parse(row.capability) for row in models().values()})
     versions = {pin.name: pin.version for pin in image.pins}
     if (version := versions.get("xformers", "")) and (row := facts.xformers.get(version)):
-        served = [gpu.capability for gpu in gpus if row.covers(gpu) == "cubin" and not row.refuses(gpu)]
+        served = [
+            gpu.capability for gpu in gpus if row.covers(gpu) == "cubin" and not row.refuses(gpu)
+        ]
         yield f"xformers {version}", served
     for wheel in image.prebuilt:
         fits = {gpu.capability: compute_capability.fit(wheel.archs, wheel.ptx, gpu) for gpu in gpus}
         yield f"{wheel.name} {wheel.version}", [gpu for gpu, fit in fits.items() if fit == "cubin"]
-    if (version := versions.get("flash-attn-4", "")) in (known := facts.compilers.get("flash-attn-4", {})):
+    if (version := versions.get("flash-attn-4", "")) in (
+        known := facts.compilers.get("flash-attn-4", {})
+    ):
         yield f"flash-attn-4 {version}", known[version].archs
 
 
@@ -301,7 +328,14 @@ class Answer:
         image = self.image
         wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
         cuda = (wheel, toolkit == wheel, toolkit)
-        return (self.passed, self.fit == "cubin", version_of(image.torch), self.native, cuda, image.arch is not None)
+        return (
+            self.passed,
+            self.fit == "cubin",
+            version_of(image.torch),
+            self.native,
+            cuda,
+            image.arch is not None,
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -323,18 +357,26 @@ class Choice:
     """(names, reasons), nearest first."""
 
     def as_json(self) -> dict[str, Any]:
-        others = [{"names": list(names), "against": list(reasons)} for names, reasons in self.others]
+        others = [
+            {"names": list(names), "against": list(reasons)} for names, reasons in self.others
+        ]
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
 def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> Choice:
     """The images that run on a machine with what is wanted, best first, and why the nearest others don't."""
     answers = [answer(image, machine, options) for image in images]
-    fitting = sorted((one for one in answers if not one.against), key=lambda one: one.rank, reverse=True)
+    fitting = sorted(
+        (one for one in answers if not one.against), key=lambda one: one.rank, reverse=True
+    )
     # First those of the torch that was asked for: why they don't run is what the person wants to know.
     failing = sorted(
         (one for one in answers if one.against),
-        key=lambda one: (options.torch.contains(one.image.torch, prereleases=True), -len(one.against), one.rank),
+        key=lambda one: (
+            options.torch.contains(one.image.torch, prereleases=True),
+            -len(one.against),
+            one.rank,
+        ),
         reverse=True,
     )
     grouped: dict[tuple[str, ...], list[str]] = {}
@@ -350,12 +392,20 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     fits = {arch: image.fit(arch) for arch in machine.archs}
     worst = max(fits.values(), key=("cubin", "ptx", "no").index)
     native = not machine.driver or version_of(machine.driver) >= version_of(image.native_driver)
-    against = [*_unwanted(image, options), *wrong_for_gpu(machine), *_wrong_arch(image, machine, fits)]
+    against = [
+        *_unwanted(image, options),
+        *wrong_for_gpu(machine),
+        *_wrong_arch(image, machine, fits),
+    ]
     # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility).
     if machine.driver and version_of(machine.driver) < version_of(image.min_driver):
-        against.append(f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer")
+        against.append(
+            f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
+        )
     elif worst == "ptx" and not native:
-        against.append(f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer")
+        against.append(
+            f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
+        )
     passed = bool(machine.gpus) and {model_of(gpu) for gpu in machine.gpus} <= set(image.passed_on)
     reasons = [f"torch {image.torch}"]
     for arch, fit in fits.items():
@@ -364,7 +414,9 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
             through = "" if own == arch else f" through {own}, of the same major"
             reasons.append(f"machine code for {arch}{through}")
     ptx = [arch for arch, fit in fits.items() if fit == "ptx"]
-    reasons += [f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx]
+    reasons += [
+        f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx
+    ]
     if old := ", ".join(str(arch) for arch in fits if arch < _TRITONS_FIRST):
         reasons.append(f"torch.compile refuses {old}: Triton begins at {_TRITONS_FIRST}")
     for name, served in image.libraries.items():
@@ -374,16 +426,30 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     if not machine.driver:
         reasons.append(f"needs driver {image.min_driver} or newer")
     elif native:
-        reasons.append(f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({image.native_driver} is its first)")
+        reasons.append(
+            f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({image.native_driver} is its first)"
+        )
     else:
         older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {image.native_driver}"
         reasons.append(f"{older}, new enough by minor version compatibility ({image.min_driver})")
-    modules = {row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))}
+    modules = {
+        row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))
+    }
     if machine.arm and _GRACE_HOPPER in machine.archs:
         modules["Grace Hopper"] = "open"
     needed = {architecture: kind for architecture, kind in modules.items() if kind != "either"}
-    reasons += [f"{architecture} needs the driver's {kind} kernel modules" for architecture, kind in needed.items()]
-    return Answer(image=image, fit=worst, reasons=tuple(reasons), against=tuple(against), native=native, passed=passed)
+    reasons += [
+        f"{architecture} needs the driver's {kind} kernel modules"
+        for architecture, kind in needed.items()
+    ]
+    return Answer(
+        image=image,
+        fit=worst,
+        reasons=tuple(reasons),
+        against=tuple(against),
+        native=native,
+        passed=passed,
+    )
 
 
 def wrong_for_gpu(machine: Machine) -> Iterator[str]:
@@ -402,7 +468,11 @@ def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:
     if image.blocked:
         yield f"has no lock: it can't be built before `{command('lock')}` has made one"
     if image.profile != options.profile:
-        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {options.profile}"
+        yield (
+            f"is for the profile {image.profile}"
+            if image.profile
+            else f"has no profile {options.profile}"
+        )
     if not options.torch.contains(image.torch, prereleases=True):
         yield f"torch {image.torch} is not {options.torch}"
     if options.python and image.python != options.python:
@@ -410,7 +480,11 @@ def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:
     if not options.python and not image.default_python:
         yield f"Python {image.python} was not asked for (--python {image.python})"
     if image.devel != options.devel:
-        yield "has a devel toolkit, which was not asked for (--devel)" if image.devel else "has no devel toolkit"
+        yield (
+            "has a devel toolkit, which was not asked for (--devel)"
+            if image.devel
+            else "has no devel toolkit"
+        )
 
 
 def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit]) -> Iterator[str]:

@@ -41,6 +41,8 @@ def unproven(versions: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text, claims in _ROWS["unproven"].items():
         asked = Requirement(text)
-        if asked.name in versions and asked.specifier.contains(versions[asked.name], prereleases=True):
+        if asked.name in versions and asked.specifier.contains(
+            versions[asked.name], prereleases=True
+        ):
             found |= claims
     return found

@@ -173,7 +173,9 @@ class Image:
     @property
     def versions(self) -> dict[str, str]:
         """Of its pins, and of cuDNN where that is known."""
-        return {pin.name: pin.version for pin in self.pins} | ({"cudnn": self.cudnn} if self.cudnn else {})
+        return {pin.name: pin.version for pin in self.pins} | (
+            {"cudnn": self.cudnn} if self.cudnn else {}
+        )
 
     def pin(self, name: str) -> Pin | None:
         return next((pin for pin in self.pins if pin.name == name), None)

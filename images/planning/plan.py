@@ -69,7 +69,9 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
+    return tuple(
+        _planned(name, row, sources) for row in sources.matrix.images for name in row.names()
+    )
 
 
 class NoImageError(UserError):
@@ -109,7 +111,9 @@ def _named(glob: str, sources: Sources) -> list[Planned]:
     planned = plan_one(wanted, sources)
     if not planned.image:
         close = ", ".join(nearest(wanted, [image for image in plan(sources) if image.image]))
-        planned = replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
+        planned = replace(
+            planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}")
+        )
     return [planned]
 
 
@@ -133,7 +137,9 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
     return tuple(planned.name for planned in sorted(others, key=distance)[:count])
 
 
-def plan_one(name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _AS_IN_MATRIX) -> Planned:
+def plan_one(
+    name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _AS_IN_MATRIX
+) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch.
 
     `pins`: versions in place of the matrix's, to ask whether the rules would accept them.
@@ -143,11 +149,15 @@ def plan_one(name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _AS
     return _planned(name, row, sources, pins)
 
 
-def _planned(name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str, str] = _AS_IN_MATRIX) -> Planned:
+def _planned(
+    name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str, str] = _AS_IN_MATRIX
+) -> Planned:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
     # The stack's torch, else the newest known release of that minor.
     known = [text for text in facts.torch if Minor.parse(text) == name.torch]
-    release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(known, key=Version, default=None)
+    release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(
+        known, key=Version, default=None
+    )
     if hopeless := _impossible(name, release, matrix, facts):
         return Planned(image_name=name, reasons=(*hopeless, *_meant(name, matrix)), torch=release)
     candidate = _candidate(name, row, matrix, facts, pins)
@@ -169,23 +179,34 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str
     if reasons:
         return replace(planned, reasons=(*reasons, *_meant(name, matrix)))
     kept = str(matrix.nightly.kept.get(str(name.torch), ""))
-    return replace(planned, image=_image_of(candidate, sources, min_driver, planned.warnings), kept=kept)
+    return replace(
+        planned, image=_image_of(candidate, sources, min_driver, planned.warnings), kept=kept
+    )
 
 
 def _meant(name: ImageName, matrix: Matrix) -> list[str]:
     """What a refused image that an alias names is told besides."""
     aliases = [alias for alias, text in matrix.aliases.items() if text == str(name)]
-    return [f"the alias {one} means it: point that at an accepted image (`aliases` in matrix.yaml)" for one in aliases]
+    return [
+        f"the alias {one} means it: point that at an accepted image (`aliases` in matrix.yaml)"
+        for one in aliases
+    ]
 
 
-def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
+def _impossible(
+    name: ImageName, release: str | None, matrix: Matrix, facts: Facts
+) -> tuple[str, ...]:
     """Reasons that leave nothing for the rules to look at: they need a torch wheel and a stack."""
     if name.platform is Platform.ARM64 and release not in facts.arm64.torch:
         first = min(facts.arm64.torch, key=Version)
         shown = f"torch {release or name.torch}"
-        return (f"{shown} has no wheel for CUDA on aarch64 that was measured: {first} is the first on the index",)
+        return (
+            f"{shown} has no wheel for CUDA on aarch64 that was measured: {first} is the first on the index",
+        )
     if release is None:
-        known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
+        known = ", ".join(
+            str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch})
+        )
         return (f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})",)
     if release not in facts.torch:
         return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
@@ -195,20 +216,30 @@ def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Fac
         why = f"none for CUDA {name.cuda.major}"
         if any(build.major == name.cuda.major for build in builds):
             why = f"the oldest for CUDA {name.cuda.major} is newer than toolkit {name.cuda}"
-        reasons.append(f"torch {release} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}")
+        reasons.append(
+            f"torch {release} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}"
+        )
     if str(name.torch) not in matrix.stacks:
-        reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})")
+        reasons.append(
+            f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})"
+        )
     if name.profile and name.profile not in matrix.profiles:
-        reasons.append(f"matrix.yaml has no profile {name.profile!r} (it has {', '.join(matrix.profiles) or 'none'})")
+        reasons.append(
+            f"matrix.yaml has no profile {name.profile!r} (it has {', '.join(matrix.profiles) or 'none'})"
+        )
     elif name.profile and str(name.torch) not in (fits := matrix.profiles[name.profile].stacks):
         reasons.append(f"the profile {name.profile} is pinned for torch {', '.join(fits)} alone")
     if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
         plain = replace(name, python=None)
-        reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
+        reasons.append(
+            f"Python {name.python} is the default and is not spelled out: the name is {plain}"
+        )
     return tuple(reasons)
 
 
-def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]) -> Candidate:
+def _candidate(
+    name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]
+) -> Candidate:
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
     wanted = {**stack_pins, **profile.pins, **pins}
@@ -216,7 +247,9 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pin
     # Optional pins that no index has for this platform.
     lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
     declined = [key for key in matrix.optional if key in wanted and key in lacking]
-    bases = [key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)]
+    bases = [
+        key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)
+    ]
     key = next(iter(bases), matrix.defaults.base)
     base = matrix.bases[key]
     torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
@@ -249,12 +282,16 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pin
         stack=stack_pins,
         pins={key: version for key, version in wanted.items() if key not in declined},
         optional=frozenset(matrix.optional),
-        declined={f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined},
+        declined={
+            f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined
+        },
         overrides=overrides,
     )
     for key, version in profile.optional.items():
         if reasons := unfit(candidate, key, version):
-            candidate = replace(candidate, declined={**candidate.declined, f"{key} {version}": reasons})
+            candidate = replace(
+                candidate, declined={**candidate.declined, f"{key} {version}": reasons}
+            )
         else:  # it may lack what must be compiled
             compiled = {key} if facts.packages[key][version].form == "cuda-source" else set()
             pins, optional = {**candidate.pins, key: version}, candidate.optional | compiled
@@ -262,7 +299,9 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pin
     return candidate
 
 
-def _image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]) -> Image:
+def _image_of(
+    candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]
+) -> Image:
     """The image of a candidate that no rule refuses."""
     matrix, profile, toolkit = candidate.matrix, candidate.name.profile, candidate.toolkit
     variant = f"cu{candidate.wheel_cuda.digits}"
@@ -275,14 +314,21 @@ def _image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings:
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
     nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
-    own_name = {_ALLOCATOR: allocator_variable((candidate.name.torch.major, candidate.name.torch.minor))}
+    own_name = {
+        _ALLOCATOR: allocator_variable((candidate.name.torch.major, candidate.name.torch.minor))
+    }
     pruning = None
     if candidate.name.arch:
         alternatives = {}
         if bitsandbytes := candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", "")):
-            kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so")
+            kept = (
+                bitsandbytes.file_for(candidate.wheel_cuda),
+                "bitsandbytes/libbitsandbytes_cpu.so",
+            )
             alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept}
-        pruning = Pruning(arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives)
+        pruning = Pruning(
+            arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives
+        )
     return Image(
         name=candidate.name,
         base=candidate.base,
@@ -296,7 +342,8 @@ def _image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings:
         cxx11_abi=candidate.variant.cxx11_abi,
         pins=pins,
         toolkit=tuple(
-            Pin(name=name, version=version, layer="toolkit") for name, version in (part.split("==") for part in parts)
+            Pin(name=name, version=version, layer="toolkit")
+            for name, version in (part.split("==") for part in parts)
         ),
         nvcc_suite=nvcc_of_debian.debian if nvcc_of_debian else "",
         layers=layers,
@@ -309,7 +356,9 @@ def _image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings:
             **candidate.profile.environment,
         },
         revision=sources.revision_on(candidate.name.platform),
-        prebuilt=tuple(wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))),
+        prebuilt=tuple(
+            wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))
+        ),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
         cudnn=candidate.cudnn,
@@ -325,11 +374,20 @@ def _image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings:
 
 def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
     """In layer order. A profile's own layer has what no layer of the matrix installs."""
-    installed, sources, made_by = candidate.matrix.layers, candidate.matrix.sources, extensions_of(candidate)
+    installed, sources, made_by = (
+        candidate.matrix.layers,
+        candidate.matrix.sources,
+        extensions_of(candidate),
+    )
     layered = {name for names in installed.values() for name in names}
     own = [name for name in candidate.pins if name not in layered]
     pins = []
-    wanted = [(layer, name) for layer in layers for name in installed.get(layer, own) if name in candidate.pins]
+    wanted = [
+        (layer, name)
+        for layer in layers
+        for name in installed.get(layer, own)
+        if name in candidate.pins
+    ]
     for layer, name in wanted:
         row, source = candidate.known.get(name), sources.get(made_by.get(name, name))
         compiled = row if row and row.form == "cuda-source" and name not in made_by else None
@@ -343,7 +401,9 @@ def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tupl
             local=torch_local if name == "torch" else "",
             compiled=compiled is not None,
             minimum_arch=Arch.parse(source.minimum_arch) if source and has_code else None,
-            needs=tuple(sorted(f"{on}{one.specifier}" for on, one in required if on not in candidate.pins)),
+            needs=tuple(
+                sorted(f"{on}{one.specifier}" for on, one in required if on not in candidate.pins)
+            ),
             extensions=made_by.get(name, ""),
         )
         pins.append(pin)

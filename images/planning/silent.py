@@ -36,7 +36,9 @@ class SilentFault(Row):
     avoid such images. None: no version."""
 
     def __str__(self) -> str:
-        return f"silently wrong: {self.what} ({self.issue})" + (f"; {self.remedy}" if self.remedy else "")
+        return f"silently wrong: {self.what} ({self.issue})" + (
+            f"; {self.remedy}" if self.remedy else ""
+        )
 
     def is_ordinary(self, torch: str) -> bool:
         return self.ordinary is not None and within(torch, self.ordinary)
@@ -44,20 +46,31 @@ class SilentFault(Row):
     def of(self, versions: Mapping[str, str]) -> bool:
         """Whether these versions are known to have it. A cuDNN that is not known excludes nothing."""
         ranges = self.affected.items()
-        return bool(ranges) and all(within(versions[name], wanted) for name, wanted in ranges if name in versions)
+        return bool(ranges) and all(
+            within(versions[name], wanted) for name, wanted in ranges if name in versions
+        )
 
 
 @cache
 def faults() -> Mapping[str, SilentFault]:
     """Subject -> row."""
-    return {name: SilentFault.model_validate(row) for name, row in yamlfile.table("silent_faults.yaml").items()}
+    return {
+        name: SilentFault.model_validate(row)
+        for name, row in yamlfile.table("silent_faults.yaml").items()
+    }
 
 
 def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
     """The faults that these versions (of distributions, and of `cudnn`) are known to have."""
-    return {name: row for name, row in faults().items() if row.package in versions and row.of(versions)}
+    return {
+        name: row for name, row in faults().items() if row.package in versions and row.of(versions)
+    }
 
 
 def ordinary(label: str, torch: str) -> list[str]:
     """The sentences of those that an image's label names (`ISSUE ISSUE`) and plain training meets: aliases avoid it."""
-    return [str(row) for row in faults().values() if row.is_ordinary(torch) and row.issue in label.split()]
+    return [
+        str(row)
+        for row in faults().values()
+        if row.is_ordinary(torch) and row.issue in label.split()
+    ]

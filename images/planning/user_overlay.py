@@ -34,7 +34,12 @@ def environment(image: Image, key: str) -> str:
 
 def variables(image: Image) -> Mapping[str, str]:
     """What the image sets so that caches lie in the home, and so that nothing that is added moves torch."""
-    meant = {"cache": CACHE, "image": image.lock_name, "constraints": CONSTRAINTS, "python": python(image)}
+    meant = {
+        "cache": CACHE,
+        "image": image.lock_name,
+        "constraints": CONSTRAINTS,
+        "python": python(image),
+    }
     return {name: value.format(**meant) for name, value in expectations.USER_VARIABLES.items()}
 
 

@@ -114,7 +114,10 @@ class PublishedImage:
         found: dict[bytes, Attestation] = {}
         for one in self.of(statements.TEST_RESULT):
             try:
-                runs = {file: found.get(file) or statements.attested(file, self.reference) for file in one.evidence}
+                runs = {
+                    file: found.get(file) or statements.attested(file, self.reference)
+                    for file in one.evidence
+                }
                 others = {run.verdict.digest for run in runs.values()} - {self.image_id}
                 faults = statements.test_result_faults(one, tuple(runs.values()))
                 if self.manifest.digest not in one.subjects:
@@ -137,7 +140,9 @@ class PublishedImage:
         return tuple(one.evidence for one in self.attestations)
 
 
-def load(source: Registry, manifest: Manifest, *, platform: str = "", with_statements: bool = True) -> PublishedImage:
+def load(
+    source: Registry, manifest: Manifest, *, platform: str = "", with_statements: bool = True
+) -> PublishedImage:
     """Read an image's configuration, and the statements that are attached to it; of an index, for a platform.
 
     Raises UserError.
@@ -148,16 +153,29 @@ def load(source: Registry, manifest: Manifest, *, platform: str = "", with_state
         if platform in digests:
             return load(source, source.get(digests[platform]), with_statements=with_statements)
         if platform:
-            raise failed(where, f"the index has no image for {platform}", f"publish the image for {platform}")
-        listed = ", ".join(f"{source.repository}@{digest} ({one})" for one, digest in digests.items())
-        raise wrong(where, "is an index of images for several platforms", f"name one of them: {listed}")
+            raise failed(
+                where, f"the index has no image for {platform}", f"publish the image for {platform}"
+            )
+        listed = ", ".join(
+            f"{source.repository}@{digest} ({one})" for one, digest in digests.items()
+        )
+        raise wrong(
+            where, "is an index of images for several platforms", f"name one of them: {listed}"
+        )
     config = json.loads(source.blob(manifest.config))
-    there, found = source.find(attached_tag(manifest.digest, "att")) if with_statements else None, list[Statement]()
+    there, found = (
+        source.find(attached_tag(manifest.digest, "att")) if with_statements else None,
+        list[Statement](),
+    )
     for layer in there.layers if there else ():
         if layer.media_type == _ENVELOPE and layer.annotations.get(_TYPE) in statements.NAMES:
-            with suppress(*statements.UNREADABLE):  # it counts for nothing: whoever may push may put anything there
+            with suppress(
+                *statements.UNREADABLE
+            ):  # it counts for nothing: whoever may push may put anything there
                 found.append(Statement.from_envelope(source.blob(layer)))
-    return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=tuple(found))
+    return PublishedImage(
+        repository=source.repository, manifest=manifest, config=config, statements=tuple(found)
+    )
 
 
 def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
@@ -165,14 +183,18 @@ def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]
     if not manifest.is_index:
         return (load(source, manifest),)
     if not manifest.manifests:
-        raise failed(f"{source.repository}@{manifest.digest}", "is an empty index", "publish its images anew")
+        raise failed(
+            f"{source.repository}@{manifest.digest}", "is an empty index", "publish its images anew"
+        )
     return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
 
 
 def index_of(images: Sequence[PublishedImage]) -> Manifest:
     """The index of some images, linux/amd64 first. The same images give the same bytes."""
     ranked = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
-    return distribution.index([replace(image.manifest.descriptor, platform=image.platform) for image in ranked])
+    return distribution.index(
+        [replace(image.manifest.descriptor, platform=image.platform) for image in ranked]
+    )
 
 
 def counted(image: PublishedImage, key: str) -> PublishedImage:
@@ -182,13 +204,21 @@ def counted(image: PublishedImage, key: str) -> PublishedImage:
     """
     if not key:
         return image
-    own = [one for one in image.statements if one.signature and image.manifest.digest in one.subjects]
+    own = [
+        one for one in image.statements if one.signature and image.manifest.digest in one.subjects
+    ]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        valid = list(pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own))
-    return replace(image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds))
+        valid = list(
+            pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own)
+        )
+    return replace(
+        image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds)
+    )
 
 
-def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], key: str) -> PublishedImage:
+def attach(
+    target: Registry, image: PublishedImage, new: Sequence[Statement], key: str
+) -> PublishedImage:
     """Sign (with a private key) and store statements beside those that count. Returns the image with them.
 
     What a new test result supersedes goes, where this key, or without one nobody, signed it. Raises UserError.
@@ -199,24 +229,38 @@ def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], ke
         # cosign takes half a second for each, most of it to open the key.
         with ThreadPoolExecutor(max_workers=4) as pool:
             signatures = list(pool.map(lambda one: signing.sign_bytes(one.signed_bytes, key), made))
-        made = [replace(one, signature=signature) for one, signature in zip(made, signatures, strict=True)]
-    old = [one for one in image.statements if any(each.supersedes(one) for each in made) and (key or not one.signature)]
+        made = [
+            replace(one, signature=signature)
+            for one, signature in zip(made, signatures, strict=True)
+        ]
+    old = [
+        one
+        for one in image.statements
+        if any(each.supersedes(one) for each in made) and (key or not one.signature)
+    ]
     for one in made:
         target.put_blob(one.envelope)
     _write(
-        target, attached_tag(image.manifest.digest, "att"), [_layer(one) for one in made], [_layer(one) for one in old]
+        target,
+        attached_tag(image.manifest.digest, "att"),
+        [_layer(one) for one in made],
+        [_layer(one) for one in old],
     )
     return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
-def sign_image(target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()) -> None:
+def sign_image(
+    target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()
+) -> None:
     """Sign an image or an index, and that these tags are to name it, for readers with `cosign verify`.
 
     Once, unless one of them was signed for another one since. Tags, date and counter are annotations of cosign's
     (`cosign verify -a`). `public`: the key's. Raises UserError.
     """
     named = " ".join(sorted(tags))
-    is_known = any(found.counter and found.tags == named for found in signed(target, digest, public))
+    is_known = any(
+        found.counter and found.tags == named for found in signed(target, digest, public)
+    )
     if is_known and all(last_signed(target, public, tag)[1] == digest for tag in tags):
         return
     counter = max(time.time_ns() // 1_000_000, last_signed(target, public)[0].counter + 1)
@@ -231,13 +275,19 @@ def sign_image(target: Registry, digest: str, key: str, public: str, tags: Colle
     }
     content = json.dumps(payload, separators=(",", ":")).encode()
     target.put_blob(content)
-    signature = Descriptor.of(_SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)})
+    signature = Descriptor.of(
+        _SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)}
+    )
     _write(target, attached_tag(digest, "sig"), [signature])
 
 
 def signed(source: Registry, digest: str, key: str) -> Iterator[Signed]:
     """What a public key signed of an image or an index. Raises UserError."""
-    return (said for said, content, by in _claims(source, digest) if signing.is_signature(by, content, key))
+    return (
+        said
+        for said, content, by in _claims(source, digest)
+        if signing.is_signature(by, content, key)
+    )
 
 
 def last_signed(source: Registry, key: str, tag: str = "") -> tuple[Signed, str]:
@@ -245,10 +295,16 @@ def last_signed(source: Registry, key: str, tag: str = "") -> tuple[Signed, str]
 
     Nobody can tell what whoever may write there deleted. Raises UserError.
     """
-    digests = [one.removesuffix(".sig").replace("-", ":", 1) for one in source.tags() if one.endswith(".sig")]
+    digests = [
+        one.removesuffix(".sig").replace("-", ":", 1)
+        for one in source.tags()
+        if one.endswith(".sig")
+    ]
     with ThreadPoolExecutor(max_workers=8) as pool:
         claims = pool.map(lambda one: list(_claims(source, one)), digests)
-        ranked = sorted([(*one, digest) for digest, every in zip(digests, claims, strict=True) for one in every])
+        ranked = sorted(
+            [(*one, digest) for digest, every in zip(digests, claims, strict=True) for one in every]
+        )
     for said, content, by, digest in reversed(ranked):
         if (not tag or tag in said.tags.split()) and signing.is_signature(by, content, key):
             return said, digest
@@ -266,7 +322,9 @@ def _claims(source: Registry, digest: str) -> Iterator[tuple[Signed, bytes, str]
         with suppress(*statements.UNREADABLE):
             said = json.loads(content)
             own = said["optional"] or {}
-            found = Signed(int(own.get(_COUNTER, 0)), str(own.get(_DATE, "")), str(own.get(_TAGS, "")))
+            found = Signed(
+                int(own.get(_COUNTER, 0)), str(own.get(_DATE, "")), str(own.get(_TAGS, ""))
+            )
             if said["critical"]["image"]["docker-manifest-digest"] == digest:
                 yield found, content, signature
 
@@ -284,7 +342,9 @@ def copy(source: Registry, target: Registry, digest: str, key: str) -> None:
     for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
         if found := source.find(tag):
             mount_blobs(source, target, found)
-            _write(target, tag, found.layers, [one for one in superseded if one not in found.layers])
+            _write(
+                target, tag, found.layers, [one for one in superseded if one not in found.layers]
+            )
 
 
 def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
@@ -293,7 +353,11 @@ def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
     for digest, size in sizes.items():
         if not target.mount(digest, source.repository, size):
             cause = f"the registry does not mount {digest[:19]} of {source.repository}"
-            raise failed(str(target.repository), cause, "both repositories must be readable with the same login")
+            raise failed(
+                str(target.repository),
+                cause,
+                "both repositories must be readable with the same login",
+            )
 
 
 def attached_tag(digest: str, kind: str) -> str:
@@ -303,10 +367,14 @@ def attached_tag(digest: str, kind: str) -> str:
 
 def _layer(one: Statement) -> Descriptor:
     # The empty annotation is where the signature of an image stands; cosign wants it (pkg/oci/static).
-    return Descriptor.of(_ENVELOPE, one.envelope, annotations={_SIGNATURE: "", _TYPE: one.predicate_type})
+    return Descriptor.of(
+        _ENVELOPE, one.envelope, annotations={_SIGNATURE: "", _TYPE: one.predicate_type}
+    )
 
 
-def _write(target: Registry, tag: str, new: Sequence[Descriptor], old: Collection[Descriptor] = ()) -> None:
+def _write(
+    target: Registry, tag: str, new: Sequence[Descriptor], old: Collection[Descriptor] = ()
+) -> None:
     """Let a tag of cosign name layers beside what others left under it, without old ones. The blobs are there.
 
     Reading back detects a concurrent writer that overwrote it: registries have no conditional write.

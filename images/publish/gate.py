@@ -19,7 +19,9 @@ from validate.judging import Status, listed
 
 _OF_STAGING = (Tier.STATIC, Tier.CPU)
 _RECORDS = "static.records"
-_BOUNDS = frozenset("at_most baseline fault known least most peak peak_operations times tolerance".split())
+_BOUNDS = frozenset(
+    "at_most baseline fault known least most peak peak_operations times tolerance".split()
+)
 """What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
 meanwhile."""
 _NOT_ASKED = "the attestation has no such claim"
@@ -57,7 +59,12 @@ class ReleasePolicy:
         return judged(run, claims)
 
     def refusals(
-        self, labels: Mapping[str, str], runs: Sequence[Evidence], tiers: Sequence[Tier], *, origin_exception: str = ""
+        self,
+        labels: Mapping[str, str],
+        runs: Sequence[Evidence],
+        tiers: Sequence[Tier],
+        *,
+        origin_exception: str = "",
     ) -> tuple[str, ...]:
         """Why an image's validation runs don't open the gate of these tiers; empty if they do.
 
@@ -65,23 +72,34 @@ class ReleasePolicy:
         """
         exception = self.origin_exception or origin_exception
         try:
-            return refusals([self.judged(labels, one) for one in runs], tiers, origin_exception=exception)
+            return refusals(
+                [self.judged(labels, one) for one in runs], tiers, origin_exception=exception
+            )
         except UserError as error:
             return (error.problems[0].cause,)
 
     def require_open(
-        self, where: str, labels: Mapping[str, str], runs: Sequence[Evidence], *, origin_exception: str = ""
+        self,
+        where: str,
+        labels: Mapping[str, str],
+        runs: Sequence[Evidence],
+        *,
+        origin_exception: str = "",
     ) -> None:
         """Raises UserError with every reason why the gate is closed."""
         reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
         if not reasons:
             return
         then = "fix the image, or validate it again"
-        opens_staging = not self.refusals(labels, runs, _OF_STAGING, origin_exception=origin_exception)
+        opens_staging = not self.refusals(
+            labels, runs, _OF_STAGING, origin_exception=origin_exception
+        )
         if Tier.GPU in self.gate and opens_staging:
             asked = ",".join(map(str, self.gate))
             then = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
-        raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
+        raise UserError(
+            [Problem(where=where, cause=reason, then=then) for reason in reasons], code=1
+        )
 
 
 def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
@@ -93,7 +111,11 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
     own = {(one.check, one.subject): one for one in run.claims}
     not_here = {one.subject for one in claims.claims if one.probe == _RECORDS and one.unproven}
     asked = [
-        replace(one, unproven=one.unproven or _not_measured(one, own.get((one.check, one.subject)), not_here))
+        replace(
+            one,
+            unproven=one.unproven
+            or _not_measured(one, own.get((one.check, one.subject)), not_here),
+        )
         for one in claims.in_tiers(tiers or [one.tier for one in run.claims]).claims
     ]
     return judge(limited(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
@@ -129,25 +151,33 @@ def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(expect)))
 
 
-def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = "") -> tuple[str, ...]:
+def refusals(
+    verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = ""
+) -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate of these tiers; empty if they do.
 
     No verdict may have a required claim FAIL, of whatever tier: an image that is known to be broken is published by no
     gate. And one verdict must have every required claim of a tier PASS. With an `origin_exception`, the origin may be
     UNPROVEN.
     """
-    failures = [row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required]
+    failures = [
+        row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required
+    ]
     reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures]
     for tier in tiers:
         reasons += tier_refusals(verdicts, tier, origin_exception=origin_exception)
     return tuple(dict.fromkeys(reasons))
 
 
-def tier_refusals(verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = "") -> tuple[str, ...]:
+def tier_refusals(
+    verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = ""
+) -> tuple[str, ...]:
     """Why an image did not pass a tier, whatever was found of the others; empty if it did."""
     if not verdicts:
         return (f"the {tier} tier was not judged",)
-    failures = [row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required]
+    failures = [
+        row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required
+    ]
     reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures if row.claim.tier is tier]
     lacking = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]
     if all(lacking):
@@ -161,7 +191,9 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
     try:
         return tuple(dict.fromkeys(Tier(word.strip()) for word in text.split(",")))
     except ValueError:
-        raise wrong(f"--gate {text}", "names no tiers", f"write some of {', '.join(map(str, Tier))}") from None
+        raise wrong(
+            f"--gate {text}", "names no tiers", f"write some of {', '.join(map(str, Tier))}"
+        ) from None
 
 
 def _lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Iterator[str]:
@@ -172,7 +204,11 @@ def _lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Iterator[st
     lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
     if origin_exception:
         lacking = [one for one in lacking if not _is_unproven_origin(one)]
-    yield from (f"{_title(one)} is {one.status}: {one.reason}" for one in lacking if one.reason != _NOT_ASKED)
+    yield from (
+        f"{_title(one)} is {one.status}: {one.reason}"
+        for one in lacking
+        if one.reason != _NOT_ASKED
+    )
     if missing := [one.claim.key for one in lacking if one.reason == _NOT_ASKED]:
         yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
 

@@ -16,12 +16,13 @@ _BASE = "base:"
 def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     """A folder's build.json. Raises UserError when it is not of this very image, or lacks what the provenance says."""
     path = folder / "build.json"
-    then = (
-        f"publish first where `{command('build', name)}` was run (its folder holds build.json), with the same options"
-    )
+    then = f"publish first where `{command('build', name)}` was run (its folder holds build.json), with the same options"
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
-        digest, _ = found["digest"], (found["base"]["reference"], found["base"]["origin"], found["engine"]["version"])
+        digest, _ = (
+            found["digest"],
+            (found["base"]["reference"], found["base"]["origin"], found["engine"]["version"]),
+        )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
     if digest != image_id:
@@ -29,19 +30,34 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     return found
 
 
-def predicate(build: Mapping[str, Any], *, name: ImageName, revision: str, created: str) -> dict[str, Any]:
+def predicate(
+    build: Mapping[str, Any], *, name: ImageName, revision: str, created: str
+) -> dict[str, Any]:
     """What one image was built from, and how. Pure.
 
     `build`: a build.json; its `commit` is empty where none says all, and older ones have neither that nor `locks`.
     `revision`: of matrix and facts.
     """
-    base = {"name": f"{_BASE}{build['base']['reference']}", "annotations": {"origin": build["base"]["origin"]}}
+    base = {
+        "name": f"{_BASE}{build['base']['reference']}",
+        "annotations": {"origin": build["base"]["origin"]},
+    }
     digest = build["base"].get("digest")
     dependencies = [
-        *([{"name": "checkout", "digest": {"gitCommit": build["commit"]}}] if build.get("commit") else []),
-        *({"name": path, "digest": _digest(its)} for path, its in sorted(build.get("locks", {}).items())),
+        *(
+            [{"name": "checkout", "digest": {"gitCommit": build["commit"]}}]
+            if build.get("commit")
+            else []
+        ),
+        *(
+            {"name": path, "digest": _digest(its)}
+            for path, its in sorted(build.get("locks", {}).items())
+        ),
         {**base, "digest": _digest(digest)} if digest else base,
-        *({"name": wheel, "digest": _digest(its)} for wheel, its in sorted(build.get("wheels", {}).items())),
+        *(
+            {"name": wheel, "digest": _digest(its)}
+            for wheel, its in sorted(build.get("wheels", {}).items())
+        ),
     ]
     return {
         "buildDefinition": {
@@ -51,7 +67,10 @@ def predicate(build: Mapping[str, Any], *, name: ImageName, revision: str, creat
             "resolvedDependencies": dependencies,
         },
         "runDetails": {
-            "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": build["engine"]["version"]}},
+            "builder": {
+                "id": f"{BUILD_TYPE}/docker-engine",
+                "version": {"engine": build["engine"]["version"]},
+            },
             "metadata": {"finishedOn": created},
             "byproducts": [{"name": "image-id", "digest": _digest(build["digest"])}],
         },

@@ -67,7 +67,9 @@ class LocalImage:
     def version(self) -> ImageVersion:
         """Raises UserError for an image without our labels."""
         name = str(self.name)
-        found = ImageVersion.require(self.info.labels, self.created, name, f"linux/{self.info.architecture}")
+        found = ImageVersion.require(
+            self.info.labels, self.created, name, f"linux/{self.info.architecture}"
+        )
         return replace(found, name=name)
 
 
@@ -79,10 +81,14 @@ def read(engine: Engine, reference: str, name: ImageName, folder: Path) -> Local
     try:
         run = statements.attested((folder / statements.EVIDENCE_FILE).read_bytes(), str(folder))
     except OSError as error:
-        raise wrong(str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then) from None
+        raise wrong(
+            str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then
+        ) from None
     if (run.verdict.image, run.verdict.digest) != (str(name), info.id):
         is_of = f"{run.verdict.image} {run.verdict.digest[:19]}"
-        raise failed(str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then)
+        raise failed(
+            str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then
+        )
     return LocalImage(name=name, info=info, run=run, folder=folder)
 
 
@@ -124,10 +130,14 @@ def publish(
 
         # What this key signed with a counter was compared with the image's layers before it was signed.
         if published is None or not _has_signed(target, published, public):
-            manifest, sent = push(engine, image.info, target, options.cache, created=image.created, on_event=on_event)
+            manifest, sent = push(
+                engine, image.info, target, options.cache, created=image.created, on_event=on_event
+            )
             say(f"sent {sent / 1e6:.0f} MB of layers")
             if published is None:
-                pushed = load_same(target, manifest, image.info.id, f"{repository}@{manifest.digest}")
+                pushed = load_same(
+                    target, manifest, image.info.id, f"{repository}@{manifest.digest}"
+                )
                 published = attachments.counted(pushed, public)
             else:
                 _require_same_layers(published, manifest)
@@ -135,8 +145,14 @@ def publish(
 
         changes, left_out = release.plan(stored)
         for digest in dict.fromkeys(change.after.digest for change in changes if options.key):
-            moving = [one for one in changes if one.after.digest == digest and one.action is not Action.LEAVE]
-            attachments.sign_image(target, digest, options.key, public, [change.tag for change in moving])
+            moving = [
+                one
+                for one in changes
+                if one.after.digest == digest and one.action is not Action.LEAVE
+            ]
+            attachments.sign_image(
+                target, digest, options.key, public, [change.tag for change in moving]
+            )
         return release.move(stored, changes, left_out)
 
 
@@ -153,11 +169,15 @@ def _find_published(
     counted = attachments.counted(published, public)
     ignored = len(published.statements) - len(counted.statements)
     if ignored:
-        say(f"{published.reference}: {ignored} attachments count for nothing: --key did not sign them")
+        say(
+            f"{published.reference}: {ignored} attachments count for nothing: --key did not sign them"
+        )
     return counted
 
 
-def _require_open(image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy) -> None:
+def _require_open(
+    image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy
+) -> None:
     """Raises UserError where the runs of an image, new and attached ones, don't open the gate."""
     runs = [image.run, *(published.attestations if published else ())]
     exception = published.origin_exception if published else ""
@@ -168,7 +188,9 @@ def _require_open(image: LocalImage, published: PublishedImage | None, policy: R
     others = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
     if others:
         names = listed([failure.claim.key for failure in others], limit=5)
-        where = f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
+        where = (
+            f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
+        )
         cause = f"{names} failed by the claims that it was measured for, which are not today's"
         then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
         raise failed(where, cause, then)
@@ -199,7 +221,9 @@ def _require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
 
 def _dated(target: Registry, image: LocalImage) -> LocalImage:
     """The image, with the date of its first publication, whenever it was validated again. Raises UserError."""
-    tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{image.info.id.removeprefix('sha256:')[:12]}")
+    tag = re.compile(
+        rf"{re.escape(str(image.name))}-\d{{8}}-{image.info.id.removeprefix('sha256:')[:12]}"
+    )
     try:
         tags_there = target.tags()
     except RegistryError as error:  # before the first publication there is no repository
@@ -211,7 +235,9 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
             known = load_same(target, manifest, image.info.id, f"{target.repository}:{one}")
             date = replace(image, published=known.created).version.created
             # Whoever may push may have written it: a later date would keep every build that follows away.
-            if one == tags.immutable_tag(str(image.name), date, image.info.id) and date <= datetime.now(UTC):
+            if one == tags.immutable_tag(
+                str(image.name), date, image.info.id
+            ) and date <= datetime.now(UTC):
                 return replace(image, published=known.created)
     return image
 
@@ -219,11 +245,19 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
 def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
     """What a run found that today's claims do not ask: its verdict by those would not say it."""
     said = {(one.claim.check, one.claim.subject) for one in today.of(Status.FAIL)}
-    return tuple(one for one in run.verdict.of(Status.FAIL) if (one.claim.check, one.claim.subject) not in said)
+    return tuple(
+        one
+        for one in run.verdict.of(Status.FAIL)
+        if (one.claim.check, one.claim.subject) not in said
+    )
 
 
 def _attach(
-    engine: Engine, target: Registry, local: LocalImage, found: PublishedImage, options: PublishOptions
+    engine: Engine,
+    target: Registry,
+    local: LocalImage,
+    found: PublishedImage,
+    options: PublishOptions,
 ) -> PublishedImage:
     """SBOM and provenance where there is none that counts, and one test result of all validation runs, signed.
 
@@ -248,9 +282,13 @@ def _attach(
         )
     if not found.of(CYCLONEDX):
         created = datetime.fromisoformat(local.created)
-        said[CYCLONEDX] = sbom.cyclonedx(sbom.read(engine, info.id), name=name, digest=info.id, created=created)
+        said[CYCLONEDX] = sbom.cyclonedx(
+            sbom.read(engine, info.id), name=name, digest=info.id, created=created
+        )
     new = [
-        Statement.of(kind, predicate, repository=str(options.repository), digest=found.manifest.digest)
+        Statement.of(
+            kind, predicate, repository=str(options.repository), digest=found.manifest.digest
+        )
         for kind, predicate in said.items()
     ]
     verify.require_sound(replace(found, statements=(*found.statements, *new)))

@@ -74,7 +74,9 @@ def push(
             if diff_id in placed:  # an engine that gives all layers
                 spooled.close()
                 continue
-            placed[diff_id] = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
+            placed[diff_id] = Descriptor(
+                media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size
+            )
             room.acquire()
             for one in [one for one in sending if one.done()]:
                 one.result()
@@ -87,7 +89,9 @@ def push(
     if lost := [diff_id for diff_id in missing if diff_id not in placed]:
         raise _changed(info, f"layer {lost[0]}, which the engine does not give,")
     target.put_blob(config)
-    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [placed[one] for one in info.layers], created)
+    manifest = image_manifest(
+        Descriptor.of(OCI_CONFIG, config), [placed[one] for one in info.layers], created
+    )
     target.put(manifest)
     return manifest, tally.sent
 
@@ -107,7 +111,9 @@ def _compressed(
 
 
 def _changed(info: ImageInfo, what: str) -> UserError:
-    cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
+    cause = (
+        f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
+    )
     return failed(info.id, cause, "build the image anew")
 
 
@@ -121,7 +127,11 @@ def _there(target: Registry, cache: Path, diff_ids: Sequence[str]) -> dict[str, 
         return None
 
     with _threads(target, _AT_ONCE * 2) as pool:
-        return {one: found for one, found in zip(diff_ids, pool.map(placed, diff_ids), strict=True) if found}
+        return {
+            one: found
+            for one, found in zip(diff_ids, pool.map(placed, diff_ids), strict=True)
+            if found
+        }
 
 
 def _record(cache: Path, diff_id: str) -> Path:
@@ -140,7 +150,9 @@ def _known(cache: Path, diff_id: str) -> Descriptor | None:
 def _note(cache: Path, diff_id: str, blob: Descriptor) -> None:
     """A cache that can't be written is none."""
     with suppress(OSError):
-        write_whole(_record(cache, diff_id), json.dumps({"digest": blob.digest, "size": blob.size}).encode())
+        write_whole(
+            _record(cache, diff_id), json.dumps({"digest": blob.digest, "size": blob.size}).encode()
+        )
 
 
 class _Tally:
@@ -160,11 +172,17 @@ class _Tally:
             self.read += read
             current = min(self.read, self.total) if self.total else self.read
             what = f"sent {self.sent / 1e6:.0f} MB, compressed"
-            self._on_event(StepProgress(step=self._step, name=self._name, what=what, current=current, total=self.total))
+            self._on_event(
+                StepProgress(
+                    step=self._step, name=self._name, what=what, current=current, total=self.total
+                )
+            )
 
     def finish(self) -> None:
         seconds = time.monotonic() - self._start
-        self._on_event(StepFinished(step=self._step, name=self._name, seconds=seconds, cached=False))
+        self._on_event(
+            StepFinished(step=self._step, name=self._name, seconds=seconds, cached=False)
+        )
 
 
 @contextmanager

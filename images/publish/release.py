@@ -49,7 +49,9 @@ class Release:
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
         """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
         alone = [version for version in versions if version.name not in self.row[:1]]
-        follows: list[tuple[str, Sequence[ImageVersion], Sequence[str]]] = [(one.name, [one], ()) for one in alone]
+        follows: list[tuple[str, Sequence[ImageVersion], Sequence[str]]] = [
+            (one.name, [one], ()) for one in alone
+        ]
         if self.row:
             others, absent = self._others([version.name for version in versions])
             every = [*versions, *map(tags.version_of, others)]
@@ -82,7 +84,10 @@ class Release:
         return changes, left_out
 
     def move(
-        self, stored: Sequence[PublishedImage], changes: Sequence[TagChange], left_out: Sequence[str]
+        self,
+        stored: Sequence[PublishedImage],
+        changes: Sequence[TagChange],
+        left_out: Sequence[str],
     ) -> PublishResult:
         """Let the tags name what is planned: all of them, or none. Raises UserError."""
         tags.move(self.target, changes)
@@ -128,7 +133,9 @@ class Release:
     def _tags_of_image(self, image: PublishedImage) -> list[TagChange]:
         """Of the tags that name an image itself, in the order in which people are told."""
         version = tags.version_of(image)
-        kinds = {tags.immutable_tag(version.name, version.created, image.image_id): TagKind.IMMUTABLE}
+        kinds = {
+            tags.immutable_tag(version.name, version.created, image.image_id): TagKind.IMMUTABLE
+        }
         if version.name not in self.row[:1]:
             kinds[version.name] = TagKind.NAME
             kinds |= dict.fromkeys(self.policy.aliases_of(version.name), TagKind.ALIAS)
@@ -142,15 +149,22 @@ class Release:
         name = self.row[0]
         fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)
         wanted = {fixed: TagKind.IMMUTABLE, name: TagKind.NAME}
-        changes = tags.plan(self.target, every, versions, wanted, drop_platforms=self.drop_platforms, absent=absent)
+        changes = tags.plan(
+            self.target, every, versions, wanted, drop_platforms=self.drop_platforms, absent=absent
+        )
         aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
-        closed = {image.platform: refusal for image in images if (refusal := self._alias_refusal(image))}
+        closed = {
+            image.platform: refusal for image in images if (refusal := self._alias_refusal(image))
+        }
         if not aliases:
             return changes, []
         if shut := closed.get(str(Platform.AMD64)):
             return changes + tags.plan(self.target, every, versions, aliases, shut), []
         some, versions = self._index([image for image in images if image.platform not in closed])
-        lacks = [f"{', '.join(aliases)} lacks {platform}: {refusal}" for platform, refusal in closed.items()]
+        lacks = [
+            f"{', '.join(aliases)} lacks {platform}: {refusal}"
+            for platform, refusal in closed.items()
+        ]
         return changes + tags.plan(self.target, some, versions, aliases), lacks
 
     def _index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
@@ -160,10 +174,15 @@ class Release:
         return made, [tags.version_of(one) for one in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        faults, torch = (image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch"))
+        faults, torch = (
+            image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch")
+        )
         met = silent.ordinary(faults, torch)
         refused = self.policy.refusals(
-            image.labels, image.evidence, self.policy.alias_gate, origin_exception=image.origin_exception
+            image.labels,
+            image.evidence,
+            self.policy.alias_gate,
+            origin_exception=image.origin_exception,
         )
         return next(iter([*met, *refused]), "")
 
@@ -184,7 +203,12 @@ def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str)
 
 
 def promote(
-    reference: Reference, to: Repository, policy: ReleasePolicy, *, key: str = "", drop_platforms: bool = False
+    reference: Reference,
+    to: Repository,
+    policy: ReleasePolicy,
+    *,
+    key: str = "",
+    drop_platforms: bool = False,
 ) -> PublishResult:
     """Copy an image with all that is attached to it and signed, and move the tags there.
 
@@ -197,17 +221,35 @@ def promote(
         raise wrong(str(to), f"is not on {reference.repository.host}", then)
     if key:
         signing.require(key)
-    with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
+    with (
+        Registry(reference.repository) as source,
+        Registry(to, mount_from=[reference.repository]) as target,
+    ):
         named = source.get(reference.identifier)
         images = attachments.load_all(source, named)
         if named.is_index:  # it must be the same in the other repository
             fault = verify.check_index(named, images)
-            if fault.status is not Status.PASS or named.digest != attachments.index_of(images).digest:
-                cause = fault.reason if fault.status is not Status.PASS else "is no index as `publish` writes it"
-                raise failed(f"{source.repository}@{named.digest}", cause, "publish its images anew")
+            if (
+                fault.status is not Status.PASS
+                or named.digest != attachments.index_of(images).digest
+            ):
+                cause = (
+                    fault.reason
+                    if fault.status is not Status.PASS
+                    else "is no index as `publish` writes it"
+                )
+                raise failed(
+                    f"{source.repository}@{named.digest}", cause, "publish its images anew"
+                )
         tag = "" if is_digest(reference.identifier) or not key else reference.identifier
-        if faults := list(verify.tag_faults(source, tag, named, images, policy, key) if tag else ()):
-            raise failed(str(reference), "; ".join(faults), f"promote what is meant by digest ({named.digest}: this)")
+        if faults := list(
+            verify.tag_faults(source, tag, named, images, policy, key) if tag else ()
+        ):
+            raise failed(
+                str(reference),
+                "; ".join(faults),
+                f"promote what is meant by digest ({named.digest}: this)",
+            )
         for image in images:
             verify.admitted(image, policy, key)
         versions = [tags.version_of(image) for image in images]
@@ -227,7 +269,9 @@ def promote(
         for image in images:
             copy(source, target, image.manifest, key)
             copied = attachments.load(target, image.manifest)
-            stored.append(verify.admitted(copied, policy, key))  # what failed in the target alone counts, too
+            stored.append(
+                verify.admitted(copied, policy, key)
+            )  # what failed in the target alone counts, too
 
         planned, left_out = release.plan(stored)
         for digest in {change.after.digest for change in planned if change.after.is_index}:
@@ -254,8 +298,14 @@ def _signed(
         if change.action is Action.LEAVE or last == digest:
             changes.append(change)
             continue
-        cause = f"the key signed {last[:19]} for it last" if last else f"the key did not sign {digest[:19]} for it"
-        sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
+        cause = (
+            f"the key signed {last[:19]} for it last"
+            if last
+            else f"the key did not sign {digest[:19]} for it"
+        )
+        sign = command(
+            "publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key"
+        )
         then = f"`{sign}` signs it there"
         if joined and change.after.is_index:
             take = command("promote", f"{staging}:{joined}", "--to", str(target.repository))

@@ -35,7 +35,9 @@ def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) 
     root = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     metadata = BomMetaData(component=root, timestamp=created)
     components = list(_components(packages))
-    bom = Bom(serial_number=uuid.uuid5(_NAMESPACE, digest), metadata=metadata, components=components)
+    bom = Bom(
+        serial_number=uuid.uuid5(_NAMESPACE, digest), metadata=metadata, components=components
+    )
     bom.register_dependency(root, components)
     found: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     return found
@@ -55,26 +57,37 @@ def _components(packages: Packages) -> Iterator[Component]:
     licences = LicenseFactory()
     for kind, qualifiers in (("python", {}), ("toolkit", {"toolkit": "true"})):
         for row in packages[kind]:
-            url = PackageURL("pypi", None, canonicalize_name(row["name"]), row["version"], qualifiers)
+            url = PackageURL(
+                "pypi", None, canonicalize_name(row["name"]), row["version"], qualifiers
+            )
             component = _component(row["name"], row["version"], url)
             if row["licence"]:
                 component.licenses.add(licences.make_from_string(row["licence"]))
             component.components.update(_bundled(one, url) for one in row.get("bundled", ()))
             yield component
     family = packages["os"].get("ID") or "debian"
-    distro = "-".join(filter(None, (packages["os"].get(key) for key in ("ID", "VERSION_ID")))) or "unknown"
+    distro = (
+        "-".join(filter(None, (packages["os"].get(key) for key in ("ID", "VERSION_ID"))))
+        or "unknown"
+    )
     for row in packages["debian"]:
         qualifiers = {"arch": row["architecture"], "distro": distro}
-        qualifiers |= {"upstream": row["source"]} if row["source"] else {}  # Debian's source package
+        qualifiers |= (
+            {"upstream": row["source"]} if row["source"] else {}
+        )  # Debian's source package
         yield _component(
-            row["name"], row["version"], PackageURL("deb", family, row["name"], row["version"], qualifiers)
+            row["name"],
+            row["version"],
+            PackageURL("deb", family, row["name"], row["version"], qualifiers),
         )
 
 
 def _bundled(row: Mapping[str, Any], holder: PackageURL) -> Component:
     """A library of others in a wheel. Without a version it has no address: a scanner must not take it for any."""
     name, version = row["name"], row["version"]
-    component = _component(name, version, PackageURL("generic", None, name, version) if version else None)
+    component = _component(
+        name, version, PackageURL("generic", None, name, version) if version else None
+    )
     component.bom_ref.value = f"{holder.to_string()}#{name}{'@' if version else ''}{version}"
     component.properties.update(Property(name=_FILE, value=file) for file in row["files"])
     return component
@@ -82,4 +95,6 @@ def _bundled(row: Mapping[str, Any], holder: PackageURL) -> Component:
 
 def _component(name: str, version: str, url: PackageURL | None) -> Component:
     reference = url.to_string() if url else None
-    return Component(type=ComponentType.LIBRARY, name=name, version=version or None, purl=url, bom_ref=reference)
+    return Component(
+        type=ComponentType.LIBRARY, name=name, version=version or None, purl=url, bom_ref=reference
+    )

@@ -88,7 +88,10 @@ def sign_bytes(content: bytes, key: str) -> str:
     names of private images. The key's password comes from COSIGN_PASSWORD, or from `require_password`.
     """
     with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
-        place = {name: str(Path(folder, name)) for name in ("content", "signature", "bundle", *_NO_SERVICES)}
+        place = {
+            name: str(Path(folder, name))
+            for name in ("content", "signature", "bundle", *_NO_SERVICES)
+        }
         Path(place["content"]).write_bytes(content)
         known = _help("sign-blob", shutil.which("cosign") or "cosign")
         if "--use-signing-config=true" in known:  # cosign 3's default
@@ -97,11 +100,19 @@ def sign_bytes(content: bytes, key: str) -> str:
             options = [f"--{option}={place[option]}" for option in _NO_SERVICES]
         else:
             options = ["--tlog-upload=false"]
-        out = next(one for one in ("signature", "bundle") if one == "bundle" or "--output-signature" in known)
+        out = next(
+            one
+            for one in ("signature", "bundle")
+            if one == "bundle" or "--output-signature" in known
+        )
         options += ["--output-signature" if out == "signature" else "--bundle", place[out]]
         _cosign(["sign-blob", "--yes", *options, "--key", key, place["content"]], f"--key {key}")
         written = Path(place[out]).read_text()
-        return written.strip() if out == "signature" else str(json.loads(written)["messageSignature"]["signature"])
+        return (
+            written.strip()
+            if out == "signature"
+            else str(json.loads(written)["messageSignature"]["signature"])
+        )
 
 
 def is_signature(signature: str, content: bytes, key: str) -> bool:
@@ -127,7 +138,9 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
 @functools.cache
 def _help(verb: str, program: str) -> str:
     """Of a verb; hidden options are not in it."""
-    done = subprocess.run([program, verb, "--help"], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    done = subprocess.run(
+        [program, verb, "--help"], capture_output=True, text=True, check=False, timeout=_SECONDS
+    )
     return done.stdout
 
 
@@ -149,7 +162,11 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
             Problem(where=where, cause=f"cosign can't be run: {error}", then="`cosign version`")
         ) from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        lines = [
+            line
+            for line in done.stderr.splitlines()
+            if line.strip() and not line.startswith("WARNING")
+        ]
         cause = f"cosign {arguments[0]}: {'; '.join(lines[-2:]) or f'status {done.returncode}'}"
         then = "is it the right key, and COSIGN_PASSWORD its password? publishing again only adds what is missing"
         failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)

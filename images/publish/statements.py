@@ -78,7 +78,9 @@ def attested(evidence_file: bytes, where: str) -> Attestation:
     except ValueError as error:
         then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
-    return Attestation(verdict=judge(evidence.claim_set, evidence), evidence=evidence, evidence_file=evidence_file)
+    return Attestation(
+        verdict=judge(evidence.claim_set, evidence), evidence=evidence, evidence_file=evidence_file
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,9 @@ class Statement:
     signature: str = ""
 
     @classmethod
-    def of(cls, predicate_type: str, predicate: Mapping[str, Any], *, repository: str, digest: str) -> Self:
+    def of(
+        cls, predicate_type: str, predicate: Mapping[str, Any], *, repository: str, digest: str
+    ) -> Self:
         """Say something of `REPOSITORY@sha256:...`. The same content gives the same bytes."""
         algorithm, _, value = digest.partition(":")
         content = {
@@ -152,14 +156,20 @@ class Statement:
         found = []
         for row in self.predicate["configuration"]:
             unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            found.append(unpacking.decompress(base64.b64decode(row["content"], validate=True), _LARGEST_EVIDENCE))
+            found.append(
+                unpacking.decompress(
+                    base64.b64decode(row["content"], validate=True), _LARGEST_EVIDENCE
+                )
+            )
             if not unpacking.eof:
                 raise ValueError("its evidence is cut off, or too much")
         return found
 
     def supersedes(self, old: Self) -> bool:
         """Whether it is a test result with all evidence of an older one."""
-        if self.payload == old.payload or {self.predicate_type, old.predicate_type} != {TEST_RESULT}:
+        if self.payload == old.payload or {self.predicate_type, old.predicate_type} != {
+            TEST_RESULT
+        }:
             return False
         try:
             return set(self.evidence) >= set(old.evidence)
@@ -186,15 +196,21 @@ def test_result(found: Sequence[Attestation], origin_exception: str = "") -> dic
 
 def _summary(found: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
     tiers = {
-        str(tier): _tier(found, tier, origin_exception) for tier in Tier if any(_judged(one, tier) for one in found)
+        str(tier): _tier(found, tier, origin_exception)
+        for tier in Tier
+        if any(_judged(one, tier) for one in found)
     }
     statuses: dict[str, set[Status]] = {}
     for one in (row for run in found for row in run.verdict.claims):
         statuses.setdefault(f"{one.claim.tier}/{one.claim.key}", set()).add(one.status)
     failed = sorted(name for name, seen in statuses.items() if Status.FAIL in seen)
     return {
-        "result": PASSED if tiers and all(one["result"] == PASSED for one in tiers.values()) else FAILED,
-        "passedTests": sorted(name for name, seen in statuses.items() if Status.PASS in seen and name not in failed),
+        "result": PASSED
+        if tiers and all(one["result"] == PASSED for one in tiers.values())
+        else FAILED,
+        "passedTests": sorted(
+            name for name, seen in statuses.items() if Status.PASS in seen and name not in failed
+        ),
         "warnedTests": [],
         "failedTests": failed,
         TIERS: tiers,
@@ -226,10 +242,14 @@ def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterato
             continue
         if tier.get("measuredOn", "") != measured_on(run):
             yield f"the {name} tier was measured on {measured_on(run) or 'an unknown day'}"
-        missing = gate.tier_refusals([run.verdict], Tier(name), origin_exception=said.origin_exception)
+        missing = gate.tier_refusals(
+            [run.verdict], Tier(name), origin_exception=said.origin_exception
+        )
         if tier["result"] == PASSED and missing:
             yield f"the {name} tier did not pass"
-    if predicate["result"] == PASSED and any(tier["result"] != PASSED for tier in predicate[TIERS].values()):
+    if predicate["result"] == PASSED and any(
+        tier["result"] != PASSED for tier in predicate[TIERS].values()
+    ):
         yield "it says PASSED, and not every tier passed"
 
 
@@ -238,7 +258,9 @@ def _without_open_origin(run: Attestation) -> Attestation:
     claims = tuple(
         row
         for row in run.verdict.claims
-        if row.claim.probe != ORIGIN_PROBE or row.claim.unproven or row.status is not Status.UNPROVEN
+        if row.claim.probe != ORIGIN_PROBE
+        or row.claim.unproven
+        or row.status is not Status.UNPROVEN
     )
     return replace(run, verdict=replace(run.verdict, claims=claims))
 
@@ -246,7 +268,11 @@ def _without_open_origin(run: Attestation) -> Attestation:
 def measured_on(one: Attestation) -> str:
     """RFC 3339 in UTC; empty where the evidence has no date."""
     try:
-        return datetime.fromisoformat(str(one.evidence.host["date"])).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return (
+            datetime.fromisoformat(str(one.evidence.host["date"]))
+            .astimezone(UTC)
+            .strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
     except (LookupError, ValueError):
         return ""
 
@@ -275,7 +301,9 @@ def _judged(one: Attestation, tier: Tier) -> bool:
 
 def _names(one: Attestation, tier: Tier, status: Status) -> list[str]:
     """Required claims of a tier that have a verdict."""
-    rows = [row.claim for row in one.verdict.of(status) if row.claim.tier is tier and row.claim.required]
+    rows = [
+        row.claim for row in one.verdict.of(status) if row.claim.tier is tier and row.claim.required
+    ]
     return sorted(claim.key for claim in rows)
 
 

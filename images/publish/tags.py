@@ -70,7 +70,9 @@ class ImageVersion:
         return cls(name=name, torch=torch, created=moment.astimezone(UTC), platform=platform)
 
     @classmethod
-    def require(cls, labels: Mapping[str, str], created: str, where: str, platform: str = "") -> Self:
+    def require(
+        cls, labels: Mapping[str, str], created: str, where: str, platform: str = ""
+    ) -> Self:
         """The version of an image that is to be published. Raises UserError."""
         found = cls.of(labels, created, platform)
         if found is None or not found.name:
@@ -83,7 +85,9 @@ class ImageVersion:
         return Version(self.torch), self.created
 
 
-def step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> tuple[ImageVersion, ImageVersion] | None:
+def step_back(
+    old: Sequence[ImageVersion], new: Sequence[ImageVersion]
+) -> tuple[ImageVersion, ImageVersion] | None:
     """Old and new image of the first platform whose old one is newer: by torch version, then by date.
 
     Where no platform is in both, the newest images are compared themselves.
@@ -145,7 +149,15 @@ def plan(
             reason, then = refusal(target, before, versions, tag, kind, drop_platforms, absent)
         if reason:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-        change = TagChange(tag=tag, kind=kind, action=action, before=before, after=manifest, reason=reason, then=then)
+        change = TagChange(
+            tag=tag,
+            kind=kind,
+            action=action,
+            before=before,
+            after=manifest,
+            reason=reason,
+            then=then,
+        )
         found.append(change)
     return found
 
@@ -162,8 +174,14 @@ def refusal(
     """Why a tag must not leave what it names for a new image, and what to do then."""
     listed = [target.find(one.digest) for one in before.manifests] if before.is_index else [before]
     there = [load(target, one, with_statements=False) for one in listed if one]
-    old = [one for image in there if (one := ImageVersion.of(image.labels, image.created, image.platform))]
-    if not old or len(old) != len(listed):  # one of them is not ours: no build of ours may ever follow it
+    old = [
+        one
+        for image in there
+        if (one := ImageVersion.of(image.labels, image.created, image.platform))
+    ]
+    if not old or len(old) != len(
+        listed
+    ):  # one of them is not ours: no build of ours may ever follow it
         then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
         return f"{tag} names an image that is not ours", then
     lost = [one.platform for one in old if one.platform not in [image.platform for image in new]]
@@ -171,11 +189,16 @@ def refusal(
         newer, own = back
         cause = f"{tag} has torch {newer.torch}, this is {own.torch}"
         if Version(newer.torch) == Version(own.torch):
-            cause = f"{tag} is of {newer.created:%Y-%m-%d %H:%M}, this of {own.created:%Y-%m-%d %H:%M}"
+            cause = (
+                f"{tag} is of {newer.created:%Y-%m-%d %H:%M}, this of {own.created:%Y-%m-%d %H:%M}"
+            )
         anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
         return cause, anew
     if kind is TagKind.IMMUTABLE:
-        return f"{tag} names {before.digest[:19]} already, and such tags are never moved", "build anew"
+        return (
+            f"{tag} names {before.digest[:19]} already, and such tags are never moved",
+            "build anew",
+        )
     if lost and (kind is TagKind.ALIAS or not drop_platforms):
         why = f": {'; '.join(absent)}" if absent else ""
         then = "publish that image anew, too, or give a --gate that it opens; --drop-platforms lets it go"
@@ -186,7 +209,10 @@ def refusal(
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
     """Raises UserError with every change that is refused."""
     if refused := [change for change in changes if change.action is Action.REFUSE]:
-        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
+        problems = [
+            Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then)
+            for one in refused
+        ]
         raise UserError(problems, code=1)
 
 
@@ -210,25 +236,35 @@ def move(target: Registry, changes: Sequence[TagChange]) -> None:
 
 
 def _move(target: Registry, changes: Sequence[TagChange], stop: threading.Event) -> None:
-    in_order = [one for action in (Action.MOVE, Action.CREATE) for one in changes if one.action is action]
+    in_order = [
+        one for action in (Action.MOVE, Action.CREATE) for one in changes if one.action is action
+    ]
     touched: list[TagChange] = []
     try:
         for change in in_order:
             now = target.find(change.tag)
-            if now and now.digest not in (change.after.digest, change.before.digest if change.before else ""):
+            if now and now.digest not in (
+                change.after.digest,
+                change.before.digest if change.before else "",
+            ):
                 raise _moved_by_others(target, change.tag)  # since its move was planned
             touched.append(change)  # before the request: it may arrive although its answer does not
             target.put(change.after, change.tag)
             if stop.is_set():
                 raise Cancelled
         for change in changes:
-            if change.action is not Action.LEAVE and target.get(change.tag).digest != change.after.digest:
+            if (
+                change.action is not Action.LEAVE
+                and target.get(change.tag).digest != change.after.digest
+            ):
                 raise _moved_by_others(target, change.tag)
     except Exception as error:
         if left := [change.tag for change in reversed(touched) if not _restored(target, change)]:
             cause = f"moving tags failed ({str(error) or type(error).__name__})"
             cause += f", and {', '.join(left)} could not be put back"
-            raise failed(str(target.repository), cause, "give the same command again: it finishes the move") from error
+            raise failed(
+                str(target.repository), cause, "give the same command again: it finishes the move"
+            ) from error
         raise
 
 
@@ -246,4 +282,8 @@ def _restored(target: Registry, change: TagChange) -> bool:
 
 
 def _moved_by_others(target: Registry, tag: str) -> UserError:
-    return failed(f"{target.repository}:{tag}", "somebody else moved it at the same time", "give the command again")
+    return failed(
+        f"{target.repository}:{tag}",
+        "somebody else moved it at the same time",
+        "give the command again",
+    )

@@ -30,7 +30,11 @@ class Check:
     @classmethod
     def of(cls, subject: str, faults: Sequence[str], passed: str) -> Self:
         """FAIL with the faults, or PASS with the reason `passed`."""
-        return cls(subject=subject, status=Status.FAIL if faults else Status.PASS, reason="; ".join(faults) or passed)
+        return cls(
+            subject=subject,
+            status=Status.FAIL if faults else Status.PASS,
+            reason="; ".join(faults) or passed,
+        )
 
 
 def checks(image: PublishedImage) -> tuple[Check, ...]:
@@ -44,19 +48,32 @@ def checks(image: PublishedImage) -> tuple[Check, ...]:
         _ = image.attestations
     except UserError as error:
         return (attached, Check.of("attestation", [error.problems[0].cause], ""))
-    of_image = f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
+    of_image = (
+        f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
+    )
     return (
         attached,
         Check.of("attestation", [], of_image),
-        Check.of("SBOM", _statement_faults(image, CYCLONEDX), "has every pin of the label, in its version"),
-        Check.of("provenance", _statement_faults(image, PROVENANCE), "of this digest, matrix revision and base"),
+        Check.of(
+            "SBOM",
+            _statement_faults(image, CYCLONEDX),
+            "has every pin of the label, in its version",
+        ),
+        Check.of(
+            "provenance",
+            _statement_faults(image, PROVENANCE),
+            "of this digest, matrix revision and base",
+        ),
     )
 
 
 def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
     """An index against the images that it lists."""
     platforms = [entry.platform for entry in manifest.manifests]
-    faults = [f"two images are for {one}" for one in sorted({one for one in platforms if platforms.count(one) > 1})]
+    faults = [
+        f"two images are for {one}"
+        for one in sorted({one for one in platforms if platforms.count(one) > 1})
+    ]
     faults += [
         f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, and is for {image.platform or 'none'}"
         for platform, image in zip(platforms, images, strict=True)
@@ -68,7 +85,11 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
         faults.append(f"its images are not one row of the matrix: they are called {called}")
     if Platform.AMD64 not in [image.platform for image in images]:
         faults.append(f"it has no image for {Platform.AMD64}")
-    return Check.of("index", faults, f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled")
+    return Check.of(
+        "index",
+        faults,
+        f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled",
+    )
 
 
 def _row_name(image: PublishedImage) -> str:
@@ -87,7 +108,9 @@ def require_sound(image: PublishedImage) -> None:
         remove = f"`cosign clean --type attestation {image.reference}`"
         then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
         causes = [f"{check.subject}: {check.reason}" for check in failed]
-        raise UserError([Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1)
+        raise UserError(
+            [Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1
+        )
 
 
 def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
@@ -107,7 +130,9 @@ def _statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
     faults: list[str] = []
     for one in image.of(predicate_type):
         if image.manifest.digest not in one.subjects:
-            faults.append(f"is of {', '.join(sorted(one.subjects))}, the image is {image.manifest.digest}")
+            faults.append(
+                f"is of {', '.join(sorted(one.subjects))}, the image is {image.manifest.digest}"
+            )
         try:
             if predicate_type == CYCLONEDX:
                 pins, versions = _pins(image.labels), sbom.versions(one.predicate)
@@ -160,7 +185,12 @@ def verify(
 
 
 def tag_faults(
-    source: Registry, tag: str, named: Manifest, images: Sequence[PublishedImage], policy: ReleasePolicy, key: str
+    source: Registry,
+    tag: str,
+    named: Manifest,
+    images: Sequence[PublishedImage],
+    policy: ReleasePolicy,
+    key: str,
 ) -> Iterator[str]:
     """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for."""
     try:
@@ -170,7 +200,11 @@ def tag_faults(
         return
     name, digest = versions[0].name, named.digest
     image_id = digest if named.is_index else images[0].image_id
-    own = [name, tags.immutable_tag(name, max(one.created for one in versions), image_id), *policy.aliases_of(name)]
+    own = [
+        name,
+        tags.immutable_tag(name, max(one.created for one in versions), image_id),
+        *policy.aliases_of(name),
+    ]
     if tag not in own and not policy.own_claims:  # else a signature tells aliases
         yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own, limit=5)}"
     elif key:
@@ -181,18 +215,26 @@ def tag_faults(
             yield f"{tag} names {digest[:19]}; the key signed {of[:19]} for it last, {last.date}"
 
 
-def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> Iterator[Check]:
+def _checks(
+    image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool
+) -> Iterator[Check]:
     """What the key signed, then that alone; all that is attached where something is not signed."""
     if key:
         signed = image
         try:
             signed = attachments.counted(image, key)
-            faults = [f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)]
+            faults = [
+                f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)
+            ]
         except UserError as error:
             faults = [error.problems[0].cause]
         ignored = len(image.statements) - len(signed.statements)
         more = f"; {ignored} more are not, and are ignored" if ignored else ""
-        yield Check.of("signature", faults, f"{len(signed.statements)} attachments are signed with the key{more}")
+        yield Check.of(
+            "signature",
+            faults,
+            f"{len(signed.statements)} attachments are signed with the key{more}",
+        )
         image = image if faults else signed
     elif not unsigned:
         reason = "not checked: give --key cosign.pub, or say --unsigned"
@@ -201,7 +243,9 @@ def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned:
     subject = f"gate {','.join(map(str, policy.gate))}"
     try:
         exception = image.origin_exception
-        closed = policy.refusals(image.labels, image.evidence, policy.gate, origin_exception=exception)
+        closed = policy.refusals(
+            image.labels, image.evidence, policy.gate, origin_exception=exception
+        )
     except UserError as error:
         closed, exception = (error.problems[0].cause,), ""
     by = "today's matrix"
@@ -211,5 +255,7 @@ def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned:
             reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
             yield Check(subject=subject, status=Status.UNPROVEN, reason=reason)
             return
-    excepted = f"; the origin of its layers is UNPROVEN, by an exception: {exception}" if exception else ""
+    excepted = (
+        f"; the origin of its layers is UNPROVEN, by an exception: {exception}" if exception else ""
+    )
     yield Check.of(subject, closed, f"judged by {by}{excepted}")

@@ -58,7 +58,11 @@ def anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
 def origin(url: str) -> tuple[str, str, int]:
     """Where a login belongs (RFC 6454): however an address writes its host, and a port that its scheme has anyway."""
     parts = urlsplit(url)
-    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    return (
+        parts.scheme,
+        parts.hostname or "",
+        parts.port or (443 if parts.scheme == "https" else 80),
+    )
 
 
 class Login:
@@ -105,10 +109,16 @@ class Login:
     def _token(self, challenge: Mapping[str, str], known: Credentials | None) -> str:
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
-            raise RegistryError(problem(self._repository, "asks for credentials over an unencrypted connection"))
+            raise RegistryError(
+                problem(self._repository, "asks for credentials over an unencrypted connection")
+            )
         service = {"service": challenge["service"]} if "service" in challenge else {}
         if known and known.identity_token:
-            grant = {"grant_type": "refresh_token", "refresh_token": known.identity_token, "client_id": _CLIENT_ID}
+            grant = {
+                "grant_type": "refresh_token",
+                "refresh_token": known.identity_token,
+                "client_id": _CLIENT_ID,
+            }
             form = {**grant, **service, "scope": " ".join(self._scopes(challenge))}
             answer = self._session.post(realm, data=form, auth=anonymous, timeout=SECONDS)
         else:
@@ -124,7 +134,9 @@ class Login:
         """What a token is to allow; to delete, only where the registry's challenge names that."""
         own = f"repository:{self._repository.name}"
         wanted = [scope.rpartition(":") for scope in challenge.get("scope", "").split()]
-        deletes = any(where == own and "delete" in actions.split(",") for where, _, actions in wanted)
+        deletes = any(
+            where == own and "delete" in actions.split(",") for where, _, actions in wanted
+        )
         return [
             f"{own}:pull,push",
             *([f"{own}:delete"] if deletes else []),

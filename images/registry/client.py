@@ -22,9 +22,23 @@ from urllib3.exceptions import InvalidHeader
 
 from images.errors import Problem, root_cause
 from images.host.hashing import oci_digest
-from images.registry.auth import SECONDS, CredentialStore, Login, anonymous, docker_credentials, origin
+from images.registry.auth import (
+    SECONDS,
+    CredentialStore,
+    Login,
+    anonymous,
+    docker_credentials,
+    origin,
+)
 from images.registry.distribution import MANIFEST_TYPES, Descriptor, Manifest
-from images.registry.errors import RegistryError, Stopped, TransientError, json_object, problem, refusal
+from images.registry.errors import (
+    RegistryError,
+    Stopped,
+    TransientError,
+    json_object,
+    problem,
+    refusal,
+)
 from images.registry.reference import Reference, Repository, is_digest, is_loopback
 
 _LARGEST_BLOB = 256 * 1024**2
@@ -59,7 +73,9 @@ class Registry:
         """Set: requests of other threads end without another attempt, and raise Stopped. For good."""
         self._session = _Session()
         if is_loopback(repository.host):
-            self._session.trust_env = False  # as Docker: a proxy can't reach this machine's loopback
+            self._session.trust_env = (
+                False  # as Docker: a proxy can't reach this machine's loopback
+            )
         self._scheme = self._find_scheme()
         self._login = Login([repository, *mount_from], credentials, self._session)
         self._root = f"{self._scheme}://{repository.api_host}/v2/{repository.name}/"
@@ -83,7 +99,9 @@ class Registry:
             wait(self.stopping, seconds)
         return work()
 
-    def _read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
+    def _read(
+        self, path: str, most: int, headers: Mapping[str, str] | None = None
+    ) -> tuple[Mapping[str, str], bytes]:
         """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
 
         def read() -> tuple[Mapping[str, str], bytes]:
@@ -100,7 +118,9 @@ class Registry:
 
         return self._repeat(read)
 
-    def _request(self, method: str, path: str, *, missing_ok: bool = False, **more: Any) -> requests.Response | None:
+    def _request(
+        self, method: str, path: str, *, missing_ok: bool = False, **more: Any
+    ) -> requests.Response | None:
         """A request that may be repeated. None for 404 where `missing_ok`. Raises RegistryError."""
         try:
             return self._repeat(lambda: self._send(method, path, **more))
@@ -121,7 +141,9 @@ class Registry:
             raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
         try:
             answer = self._ask(method, url, more)
-            is_refused = answer.status_code == requests.codes.unauthorized and self._is_own(answer.url)
+            is_refused = answer.status_code == requests.codes.unauthorized and self._is_own(
+                answer.url
+            )
             if is_refused:
                 challenge = answer.headers.get("WWW-Authenticate", "")
                 refused = answer.request.headers.get("Authorization", "")
@@ -152,7 +174,9 @@ class Registry:
         return origin(url) == origin(self._root)
 
     def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
-        return TransientError(problem(self.repository, f"the connection broke: {root_cause(error)}"))
+        return TransientError(
+            problem(self.repository, f"the connection broke: {root_cause(error)}")
+        )
 
     def _find_scheme(self) -> str:
         """https; on this machine's loopback http too, as Docker has it, where nobody speaks https."""
@@ -192,12 +216,16 @@ class Registry:
         if found := self.find(identifier):
             return found
         where = str(Reference(self.repository, identifier))
-        raise RegistryError(Problem(where=where, cause="the registry has no such image", then="check the name"), 404)
+        raise RegistryError(
+            Problem(where=where, cause="the registry has no such image", then="check the name"), 404
+        )
 
     def put(self, manifest: Manifest, tag: str = "") -> None:
         """Store a manifest under a tag, or (`tag` empty) by its digest alone. Raises RegistryError."""
         headers = {"Content-Type": manifest.media_type}
-        self._request("PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content)
+        self._request(
+            "PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content
+        )
 
     def delete_tag(self, tag: str) -> bool:
         """Delete a tag, never the manifest. False where the registry has no such operation. Raises RegistryError."""
@@ -223,10 +251,14 @@ class Registry:
     def blob(self, descriptor: Descriptor) -> bytes:
         """A blob's content, checked against its digest. Raises RegistryError."""
         if descriptor.size > _LARGEST_BLOB:
-            raise self._invalid(descriptor.digest, f"it has {descriptor.size} bytes, too many to read whole")
+            raise self._invalid(
+                descriptor.digest, f"it has {descriptor.size} bytes, too many to read whole"
+            )
         _, content = self._read(f"blobs/{descriptor.digest}", descriptor.size)
         if len(content) > descriptor.size:
-            raise self._invalid(descriptor.digest, f"it has more bytes than the {descriptor.size} that are declared")
+            raise self._invalid(
+                descriptor.digest, f"it has more bytes than the {descriptor.size} that are declared"
+            )
         if oci_digest(content) != descriptor.digest:
             raise self._invalid(descriptor.digest, "the content does not fit the digest")
         return content
@@ -283,13 +315,21 @@ class Registry:
                 return
             location = self._start_upload()
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            answer = self._send("PATCH", location, headers=headers, data=_Body(chunks, size), timeout=_UPLOAD_SECONDS)
+            answer = self._send(
+                "PATCH",
+                location,
+                headers=headers,
+                data=_Body(chunks, size),
+                timeout=_UPLOAD_SECONDS,
+            )
             location = urljoin(answer.url, answer.headers.get("Location", location))
             closing = f"{location}{'&' if '?' in location else '?'}digest={digest}"
             self._send("PUT", closing, timeout=_UPLOAD_SECONDS)
 
         self._repeat(send)
-        self.has_blob(digest, size)  # docker-registry keeps what it had, and says that it stored the blob
+        self.has_blob(
+            digest, size
+        )  # docker-registry keeps what it had, and says that it stored the blob
 
     def _start_upload(self, query: str = "") -> str:
         """Where to send a blob; empty when a mount made sending needless."""
@@ -306,7 +346,9 @@ class Registry:
 
     def _invalid(self, identifier: str, cause: str) -> RegistryError:
         where = str(Reference(self.repository, identifier))
-        return RegistryError(Problem(where=where, cause=cause, then="don't use it; tell who runs the registry"))
+        return RegistryError(
+            Problem(where=where, cause=cause, then="don't use it; tell who runs the registry")
+        )
 
 
 @dataclass(frozen=True)
@@ -326,9 +368,15 @@ class _Body:
 class _Session(requests.Session):
     """One that gives a redirect no login of ~/.netrc: storage refuses a second one beside its signed address."""
 
-    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
         request = response.request
-        if request.url and prepared_request.url and self.should_strip_auth(request.url, prepared_request.url):  # type: ignore[no-untyped-call]
+        if (
+            request.url
+            and prepared_request.url
+            and self.should_strip_auth(request.url, prepared_request.url)
+        ):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
 
 
@@ -339,4 +387,6 @@ def wait(stopping: threading.Event, seconds: float) -> None:
 
 
 def _is_certificate(error: requests.exceptions.RequestException) -> bool:
-    return isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+    return isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(
+        error
+    )

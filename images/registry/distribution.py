@@ -29,10 +29,14 @@ class Descriptor:
     """`linux/arm64`: of an image in an index."""
 
     @classmethod
-    def of(cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None) -> Self:
+    def of(
+        cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None
+    ) -> Self:
         """Describe content that is at hand."""
         digest = oci_digest(content)
-        return cls(media_type=media_type, digest=digest, size=len(content), annotations=annotations or {})
+        return cls(
+            media_type=media_type, digest=digest, size=len(content), annotations=annotations or {}
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -46,7 +50,11 @@ class Descriptor:
         )
 
     def as_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        data: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
         if self.annotations:
             data["annotations"] = dict(self.annotations)
         if self.platform:
@@ -107,7 +115,9 @@ def platform_of(data: object) -> str:
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor], created: str = "") -> Manifest:
     """The manifest of an image, bottom layer first. The same blobs and date give the same bytes."""
     said = {"annotations": {CREATED: created}} if created else {}
-    return _manifest(OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers], **said)
+    return _manifest(
+        OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers], **said
+    )
 
 
 def index(entries: Sequence[Descriptor]) -> Manifest:

@@ -50,7 +50,9 @@ def refusal(repository: Repository, answer: requests.Response, what: str = "") -
     """An answer that is an error, in the registry's own words. `what` says what was asked for."""
     try:
         errors = answer.json()["errors"]
-        message = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors)
+        message = "; ".join(
+            f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors
+        )
     except (ValueError, LookupError, TypeError, AttributeError):
         message = ""
     status = answer.status_code
@@ -70,5 +72,7 @@ def json_object(answer: requests.Response) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         where = urlsplit(answer.url).netloc
-        raise RegistryError(Problem(where=where, cause="its answer is not a JSON object", then="is it a registry?"))
+        raise RegistryError(
+            Problem(where=where, cause="its answer is not a JSON object", then="is it a registry?")
+        )
     return found

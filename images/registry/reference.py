@@ -9,8 +9,12 @@ from images.errors import wrong
 
 DOCKER_HUB = "docker.io"
 _DOCKER_HUB_API = "registry-1.docker.io"
-_HOST = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)/(?P<path>.+)")
-_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+_HOST = re.compile(
+    r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)/(?P<path>.+)"
+)
+_NAME = re.compile(
+    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -27,9 +31,13 @@ class Repository:
         """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
         match = _HOST.fullmatch(text)
         # Docker's rule: without a dot or a port, and not `localhost`, it is a name on Docker Hub.
-        is_host = match and ("." in match["host"] or ":" in match["host"] or match["host"] == "localhost")
+        is_host = match and (
+            "." in match["host"] or ":" in match["host"] or match["host"] == "localhost"
+        )
         if not match or not is_host or not _NAME.fullmatch(match["path"]):
-            raise wrong(text, "is no repository of a registry", "write HOST[:PORT]/NAME, in lower case")
+            raise wrong(
+                text, "is no repository of a registry", "write HOST[:PORT]/NAME, in lower case"
+            )
         return cls(match["host"], match["path"])
 
     @property

@@ -52,7 +52,11 @@ def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -
 
 
 def _rows(
-    model: str, arch: Arch, arm: bool, images: Sequence[ImageSummary], profiles: Sequence[str | None]
+    model: str,
+    arch: Arch,
+    arm: bool,
+    images: Sequence[ImageSummary],
+    profiles: Sequence[str | None],
 ) -> list[tuple[str, Answers]]:
     """Return the answers for each range of drivers, newest first. Neighbours with the same answers are one range."""
     ranges: list[tuple[str, Answers]] = []  # (oldest driver, answers), ascending
@@ -90,7 +94,9 @@ def _range(lower: str, upper: str) -> str:
     return f"{lower} or newer, {older}" if older else f"{lower} or newer"
 
 
-def _answers(machine: Machine, images: Sequence[ImageSummary], profiles: Sequence[str | None]) -> Answers:
+def _answers(
+    machine: Machine, images: Sequence[ImageSummary], profiles: Sequence[str | None]
+) -> Answers:
     best = []
     why_none = ""
     for profile in profiles:

@@ -90,7 +90,9 @@ class ImageRow(chooser.ImageSummary):
     @property
     def sentence(self) -> str:
         """What was validated, as one sentence."""
-        current = sorted(deciding(self.runs), key=lambda one: (list(Tier).index(one.tier), one.gpus))
+        current = sorted(
+            deciding(self.runs), key=lambda one: (list(Tier).index(one.tier), one.gpus)
+        )
         if not current:
             return "Not validated: no run of this image was recorded."
         days = [one.date for one in current if one.date]
@@ -98,7 +100,9 @@ class ImageRow(chooser.ImageSummary):
         verdicts = []
         for one in current:
             told = f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}"
-            verdicts.append(f"{told} but for {one.never_run} claims never run" if one.never_run else told)
+            verdicts.append(
+                f"{told} but for {one.never_run} claims never run" if one.never_run else told
+            )
         on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
         had = f" with {self.drift}" if self.drift else ""
         return f"Validated{had}: {', '.join(verdicts)}{since}{on_gpu}."

@@ -13,7 +13,15 @@ from images.planning import chooser, plan
 from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site import records
-from images.site.index import STALE_AFTER_DAYS, ImageRow, Index, RefusedRow, TierRun, Validation, deciding
+from images.site.index import (
+    STALE_AFTER_DAYS,
+    ImageRow,
+    Index,
+    RefusedRow,
+    TierRun,
+    Validation,
+    deciding,
+)
 from images.site.runs import Published, Run, newest_first
 from validate.claims import Claim, Tier
 from validate.judging import Status
@@ -88,7 +96,11 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
     drift = "" if tag else records.drift(packages, pins)
     passed_on = []
     if not drift:
-        passed_on = [run.gpus for run in deciding(tier_runs) if run.tier is Tier.GPU and run.verdict is Status.PASS]
+        passed_on = [
+            run.gpus
+            for run in deciding(tier_runs)
+            if run.tier is Tier.GPU and run.verdict is Status.PASS
+        ]
 
     blocked = "" if tag else inputs.blocked.get(image.lock_name, "")
     summary = chooser.summary(image, inputs.sources.facts, blocked, passed_on)
@@ -104,7 +116,9 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         bytes=sizes[0] if sizes else 0,
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=f"docker pull {inputs.repository}:{name}" if tag else _build_command(name, image, blocked),
+        get=f"docker pull {inputs.repository}:{name}"
+        if tag
+        else _build_command(name, image, blocked),
         validation=validation,
         validated_on=validated_on,
         runs=_shown(tier_runs),
@@ -161,7 +175,9 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
     return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
 
 
-def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> tuple[Validation, date | None]:
+def _validation(
+    tier_runs: Sequence[TierRun], gate: Sequence[Tier]
+) -> tuple[Validation, date | None]:
     """Return whether an image is validated, and the day of its oldest tier of the gate if each has one."""
     current = deciding(tier_runs)
     if any(run.verdict is Status.FAIL for run in current):
@@ -193,10 +209,14 @@ def _shown(tier_runs: Sequence[TierRun]) -> list[TierRun]:
     return shown
 
 
-def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
+def _refused(
+    everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources
+) -> Iterator[RefusedRow]:
     """Yield the rows of matrix.yaml that the plan refuses."""
     in_matrix = {row.name for row in sources.matrix.images}
     for row in everything:
         if row.name in in_matrix and not row.image:
             nearest = list(plan.nearest(row.image_name, accepted))
-            yield RefusedRow(name=row.name, torch=row.torch, reasons=list(row.reasons), nearest=nearest)
+            yield RefusedRow(
+                name=row.name, torch=row.torch, reasons=list(row.reasons), nearest=nearest
+            )

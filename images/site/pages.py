@@ -67,7 +67,9 @@ class _Site:
         # Images without a lock come last: nobody can have them.
         locked = [image for image in self.index.images if not image.blocked]
         unlocked = [image for image in self.index.images if image.blocked]
-        groups = [list(group) for _, group in groupby(locked, lambda image: Minor.parse(image.torch))]
+        groups = [
+            list(group) for _, group in groupby(locked, lambda image: Minor.parse(image.torch))
+        ]
         return self._page(
             "index.html.j2",
             "index.html",
@@ -92,7 +94,10 @@ class _Site:
             (counts[Validation.PARTLY], "partly validated"),
             (counts[Validation.FAILED], "failed"),
             (counts[Validation.NEVER], "not validated"),
-            (sum(bool(image.blocked) for image in images), "of all without a lock: can't be built here"),
+            (
+                sum(bool(image.blocked) for image in images),
+                "of all without a lock: can't be built here",
+            ),
             (len(self.index.refused), "further rows of matrix.yaml refused"),
         ]
 
@@ -112,14 +117,17 @@ class _Site:
             profiles=profiles,
             tables=choosing.gpu_tables(self.index.images, profiles),
             minimum_drivers=[
-                (major, minimum.driver) for major, minimum in self.inputs.sources.facts.minimum_drivers.items()
+                (major, minimum.driver)
+                for major, minimum in self.inputs.sources.facts.minimum_drivers.items()
             ],
         )
 
     def image_page(self, row: ImageRow) -> bytes:
         image, inputs = self.planned[row.name], self.inputs
         stack = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
-        runs = newest_first(run for run in inputs.runs if (run.image, run.digest) == (row.name, row.digest))
+        runs = newest_first(
+            run for run in inputs.runs if (run.image, run.digest) == (row.name, row.digest)
+        )
 
         newest_jobs: dict[Job, JobLine] = {}
         breakages: list[BreakageLine] = []
@@ -135,7 +143,9 @@ class _Site:
             "image.html.j2",
             row.page,
             image=row,
-            sentence=f"{stack}, for {row.profile}. {row.sentence}" if row.profile else f"{stack}. {row.sentence}",
+            sentence=f"{stack}, for {row.profile}. {row.sentence}"
+            if row.profile
+            else f"{stack}. {row.sentence}",
             base=image.base.reference,
             gaps=list(_gaps(row, self.index, runs, inputs.claims.get(row.name, ()))),
             open_claims=_open_claims(runs),
@@ -147,7 +157,9 @@ class _Site:
         )
 
 
-def _gaps(row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:
+def _gaps(
+    row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Claim]
+) -> Iterator[str]:
     """Yield tiers and digests that were not validated, and claims that are newer than every run of this digest."""
     current = [run for run in row.runs if run.current]
     judged = {run.tier for run in current}
@@ -170,4 +182,6 @@ def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:
     for run in runs:
         for row in run.claims:
             newest.setdefault((row.check, row.subject, row.tier), row)
-    return [row for row in newest.values() if row.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]
+    return [
+        row for row in newest.values() if row.verdict not in (Status.PASS, Status.NOT_APPLICABLE)
+    ]

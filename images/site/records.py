@@ -77,7 +77,14 @@ class RunLine(Row):
             for verdict, keys in verdicts.items():
                 for key in keys:
                     check, _, subject = key.partition("/")
-                    row = ClaimRow(check=check, subject=subject, tier=tier, verdict=verdict, required=True, reason="")
+                    row = ClaimRow(
+                        check=check,
+                        subject=subject,
+                        tier=tier,
+                        verdict=verdict,
+                        required=True,
+                        reason="",
+                    )
                     yield findings.get((tier, check, subject), row)
 
 
@@ -146,7 +153,9 @@ def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
     return f"Its gpu tier: {_result(run)}{packages}, image ID {image_id}; `build` says whether yours is the same)."
 
 
-def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]) -> tuple[str, bool]:
+def of_this_build(
+    runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]
+) -> tuple[str, bool]:
     """Return what the runs say of an image with this ID and payload, and whether one is about it."""
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False
@@ -157,12 +166,18 @@ def of_this_build(runs: Sequence[RunLine], image_id: str, payload: Mapping[str, 
     for run in runs:
         if payload and payload == run.payload:
             same = f"the layers and settings of the image whose gpu tier got {_result(run)})"
-            other = "its other ID comes of our suite, labels, history, or how the engine writes tars"
+            other = (
+                "its other ID comes of our suite, labels, history, or how the engine writes tars"
+            )
             return f"this build has, bit for bit, {same}; {other}", True
 
     run = next((run for run in runs if run.payload), runs[0])
     if payload and run.payload:
-        names = [name for name in {**payload, **run.payload} if payload.get(name) != run.payload.get(name)]
+        names = [
+            name
+            for name in {**payload, **run.payload}
+            if payload.get(name) != run.payload.get(name)
+        ]
         differs = f"this build differs in {listed(names)} from the image whose gpu tier got {_result(run)})"
         advice = ""
         if names == [SUITE]:

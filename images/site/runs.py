@@ -120,7 +120,9 @@ def published(
         remote = attachments.load(registry, registry.get(name), platform=platform)
         counted = attachments.counted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
-            report_progress(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
+            report_progress(
+                f"{name}: {ignored} attachments are not signed with the key, and are ignored"
+            )
 
         version = ImageVersion.of(remote.labels, remote.created)
         fixed = immutable_tag(name, version.created, remote.image_id) if version else ""

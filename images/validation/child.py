@@ -39,7 +39,11 @@ class Changes:
     def lines(self) -> list[str]:
         """Return sentences about it, one for each kind of change."""
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
-        kinds = {"packages added": self.added, "packages removed": self.removed, "packages moved": moved}
+        kinds = {
+            "packages added": self.added,
+            "packages removed": self.removed,
+            "packages moved": moved,
+        }
         changed = []
         for kind, versions in kinds.items():
             if versions:
@@ -79,7 +83,9 @@ def claims(
     `known`: package -> why it fails in the parent. `failing`, `conflicts`: what fails in any image
     (facts.yaml). `nvcc`: the parent has it.
     """
-    locked = {name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]}
+    locked = {
+        name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]
+    }
     pinned = sorted(locked | {one.subject for one in parent.claims if one.check == "pins"})
     rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
     for addition in failing:
@@ -99,7 +105,9 @@ def claims(
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     statement = "after `import torch`, Python and torch are as in the parent"
     added.append(claim("state", "after-import", "cpu.state", statement, {"state": state}))
-    return ClaimSet(image=parent.image, claims=(*(_of_child(one, pinned) for one in parent.claims), *added))
+    return ClaimSet(
+        image=parent.image, claims=(*(_of_child(one, pinned) for one in parent.claims), *added)
+    )
 
 
 def _of_child(parents: Claim, pinned: list[str]) -> Claim:
@@ -115,10 +123,14 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
     if "image_kind" in expect:
         expect["image_kind"] = ImageKind.DERIVED
     if "leftovers" in expect:
-        expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
+        expect["leftovers"] = {
+            path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES
+        }
         expect["told"] = list(_TOLD)
     if "labels" in expect:
-        expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
+        expect["labels"] = {
+            name: value for name, value in expect["labels"].items() if name.startswith(_OURS)
+        }
     required = parents.required and (parents.check, parents.subject) not in _FREE
     return replace(parents, expect=expect, required=required)
 
@@ -128,7 +140,10 @@ def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
 
     `steps`: those above the image below, the first first.
     """
-    lock = next((claim for claim in evidence.claims if (claim.check, claim.subject) == ("pins", "lock")), None)
+    lock = next(
+        (claim for claim in evidence.claims if (claim.check, claim.subject) == ("pins", "lock")),
+        None,
+    )
     record = evidence.of(lock.probe) if lock else None
     measured = record.of("lock") if record else None
     if lock is None or measured is None or "error" in measured.evidence:

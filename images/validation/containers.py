@@ -68,7 +68,9 @@ class ContainerPlan:
     """Folder -> more files that are put there."""
 
 
-def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -> list[ContainerPlan]:
+def planned(
+    home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b""
+) -> list[ContainerPlan]:
     """Return the containers with something to measure, the one that takes longest first. Pure.
 
     `home`: of the image's user. `start`: how its processes start (own_python.user_of).
@@ -87,8 +89,15 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
 
     plans = [
         ContainerPlan(name="cpu", claims=cpu.less(elsewhere), writable=run_in),
-        ContainerPlan(name="static", claims=claims.in_tiers([Tier.STATIC]), arguments=OF_USER, files=of_user),
-        ContainerPlan(name="any-user", claims=any_user, writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}"),
+        ContainerPlan(
+            name="static", claims=claims.in_tiers([Tier.STATIC]), arguments=OF_USER, files=of_user
+        ),
+        ContainerPlan(
+            name="any-user",
+            claims=any_user,
+            writable=run_in,
+            user=f"{ARBITRARY_UID}:{ARBITRARY_UID}",
+        ),
     ]
     for number, claim in enumerate(each_claim.claims):
         plans.append(
@@ -101,8 +110,14 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b"") -
         )
     if gpus.attached:
         several = claims.in_tiers([Tier.MULTIGPU])
-        plans.append(ContainerPlan(name="gpu", claims=claims.in_tiers([Tier.GPU]), writable=run_in, gpus=gpus))
-        plans.append(ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True))
+        plans.append(
+            ContainerPlan(
+                name="gpu", claims=claims.in_tiers([Tier.GPU]), writable=run_in, gpus=gpus
+            )
+        )
+        plans.append(
+            ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True)
+        )
     return [plan for plan in plans if plan.claims.claims]
 
 
@@ -115,7 +130,9 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     # The image's own Python reads no YAML.
     files[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
 
-    named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
+    named = {
+        claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect
+    }
     for folder in (".", "data", *sorted(named)):
         for path in sorted((EXAMPLES / folder).iterdir()):
             if path.is_file() and not path.name.startswith("."):
@@ -175,7 +192,9 @@ def measure_in_container(
     spec = container_spec(engine, image, plan)
     files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
     probes = {claim.probe for claim in plan.claims.claims}
-    run = partial(run_suite, engine, files=files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record)
+    run = partial(
+        run_suite, engine, files=files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
+    )
     refused = ""
     try:
         suite_run = run(spec)
@@ -194,7 +213,13 @@ def measure_in_container(
 def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
     """Return what an engine is asked for, for a planned container."""
     gpus, facts = plan.gpus, engine.facts
-    command = [*IMAGES_PYTHON, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
+    command = [
+        *IMAGES_PYTHON,
+        f"{INSIDE}/validate",
+        "--claims",
+        f"{INSIDE}/claims.json",
+        *plan.arguments,
+    ]
     if gpus.attached:
         command += ["--jobs", str(_probes_at_once(plan, facts.cpus))]
 
@@ -209,7 +234,10 @@ def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> Con
     return ContainerSpec(
         image.id,
         command,
-        tmpfs={**dict.fromkeys(plan.writable, scratch), **dict.fromkeys(mounted.get("own", ()), own)},
+        tmpfs={
+            **dict.fromkeys(plan.writable, scratch),
+            **dict.fromkeys(mounted.get("own", ()), own),
+        },
         volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
         copied_volumes=mounted.get("volume", ()),
         memory=min(GPU_MEMORY if gpus.attached else MEMORY, facts.memory * 3 // 4),
@@ -249,7 +277,11 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     was_killed = end.code == KILLED and not end.oom
     if not run.has_begun and not was_killed:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
-        raise failed(where, f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}", then)
+        raise failed(
+            where,
+            f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}",
+            then,
+        )
     if was_killed:
         cause = f"its container `{container}` was killed amid the suite, and the engine heard of no kill for memory"
         then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"

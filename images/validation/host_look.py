@@ -35,7 +35,12 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     measurements = []
     for subject, measured in evidence.items():
         measurements.append(Measurement(subject=subject, seconds=seconds, evidence=measured))
-    record = Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=tuple(measurements))
+    record = Record(
+        probe=HOST_PROBE,
+        outcome=Outcome.COMPLETED,
+        seconds=seconds,
+        measurements=tuple(measurements),
+    )
     return (record,)
 
 
@@ -57,7 +62,9 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     """Return what of an image's layers is in none of its containers, and travels with it."""
     unseen = exported.unseen(engine, image)
     if unseen is None:
-        return {"unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"}
+        return {
+            "unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"
+        }
     files, count = unseen
     secrets: dict[tuple[str, str], None] = {}
     for _, path, content in files:

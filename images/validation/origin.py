@@ -25,7 +25,11 @@ def known_forms(claims: ClaimSet) -> dict[str, str]:
 
 
 def measure_origin(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, read: LayerReading, steps_above: Sequence[str]
+    engine: Engine,
+    image: ImageInfo,
+    claims: ClaimSet,
+    read: LayerReading,
+    steps_above: Sequence[str],
 ) -> Sequence[Record]:
     """Return what the layers of an image are; nothing where no claim asks. Raises EngineError.
 
@@ -37,14 +41,24 @@ def measure_origin(
     started = time.monotonic()
     evidence = OriginEvidence(
         recipe=image.labels.get(f"{LABELS}.recipe", ""),
-        layers=[MeasuredLayer(layer=name, diff_id=diff_id) for name, diff_id in with_one_base(read.payload).items()],
+        layers=[
+            MeasuredLayer(layer=name, diff_id=diff_id)
+            for name, diff_id in with_one_base(read.payload).items()
+        ],
         canonical=read.canonical,
         beside_suite=list(read.beside_suite[:_MOST_LISTED]),
         changes=changes_above(engine, image, steps_above),
     )
     seconds = round(time.monotonic() - started, 3)
-    measured = tuple(Measurement(subject=claim.subject, seconds=seconds, evidence={**evidence}) for claim in asked)
-    return (Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured),)
+    measured = tuple(
+        Measurement(subject=claim.subject, seconds=seconds, evidence={**evidence})
+        for claim in asked
+    )
+    return (
+        Record(
+            probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured
+        ),
+    )
 
 
 def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
@@ -53,7 +67,10 @@ def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
     others = {name: diff_id for name, diff_id in payload.items() if name.partition("-")[0] != _BASE}
     if not of_base:
         return others
-    return {_BASE: of_base[0] if len(of_base) == 1 else oci_digest(" ".join(of_base).encode()), **others}
+    return {
+        _BASE: of_base[0] if len(of_base) == 1 else oci_digest(" ".join(of_base).encode()),
+        **others,
+    }
 
 
 def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) -> list[StepChange]:

@@ -24,7 +24,14 @@ from images.config.platforms import Platform, of_machine
 from images.engine import Engine
 from images.engine.runtime import ContainerSpec, ImageInfo
 from images.errors import failed
-from images.validation.containers import INSIDE, OF_USER, SuiteRun, require_end, run_suite, suite_files
+from images.validation.containers import (
+    INSIDE,
+    OF_USER,
+    SuiteRun,
+    require_end,
+    run_suite,
+    suite_files,
+)
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import machine_named
@@ -56,11 +63,19 @@ def require_native(engine: Engine, image: ImageInfo) -> None:
     if this_machine is None or this_machine.architecture != engine.facts.architecture:
         this = f"this one of {platform.machine()} with {platform.system()}"
         cause = f"the engine's machine is of {engine.facts.architecture}, {this}: its files can't be read from outside"
-        raise failed(image.id[:19], cause, "give the command on Linux, on a machine of the engine's processor")
+        raise failed(
+            image.id[:19],
+            cause,
+            "give the command on Linux, on a machine of the engine's processor",
+        )
 
 
 def user_of(
-    image: ImageInfo, *, python: str = "", start: Mapping[str, Any] = MappingProxyType({}), hidden: Sequence[str] = ()
+    image: ImageInfo,
+    *,
+    python: str = "",
+    start: Mapping[str, Any] = MappingProxyType({}),
+    hidden: Sequence[str] = (),
 ) -> bytes:
     """Return how a user's process would start in the image, as validate/environment/user_environment.py reads it.
 
@@ -145,7 +160,9 @@ def document(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> 
     Raises UserError, Stopped.
     """
     no_claims = ClaimSet(image="", claims=())
-    run = _read(engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), timeout=timeout)
+    run = _read(
+        engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), timeout=timeout
+    )
     for line in run.other_lines:
         if not line.startswith("{"):
             continue
@@ -153,8 +170,12 @@ def document(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> 
             document = json.loads(line)
             if document:
                 return dict(document)
-    tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
-    then = "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
+    tail = (
+        " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
+    )
+    then = (
+        "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
+    )
     raise failed(_name(image), f"could not be read: {tail}", then)
 
 
@@ -188,13 +209,27 @@ def _read(
     )
     content = {**files(INSIDE), **suite_files(claims), "user.json": user}
     probes = {claim.probe for claim in claims.claims}
-    return run_suite(engine, spec, {INSIDE: content}, timeout=timeout, asked=probes, on_record=on_record)
+    return run_suite(
+        engine, spec, {INSIDE: content}, timeout=timeout, asked=probes, on_record=on_record
+    )
 
 
 def environment(root: str) -> dict[str, str]:
     """Return variables that let nothing of the image into that Python, whatever the image's own variables say."""
-    unset = ("LD_PRELOAD", "LD_AUDIT", "LD_ORIGIN_PATH", "LD_DEBUG", "LD_PROFILE", "GLIBC_TUNABLES", "TMPDIR")
-    openssl = {"OPENSSL_CONF": "/dev/null", "OPENSSL_MODULES": root, "OPENSSL_ENGINES": root}  # it loads what they name
+    unset = (
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "LD_ORIGIN_PATH",
+        "LD_DEBUG",
+        "LD_PROFILE",
+        "GLIBC_TUNABLES",
+        "TMPDIR",
+    )
+    openssl = {
+        "OPENSSL_CONF": "/dev/null",
+        "OPENSSL_MODULES": root,
+        "OPENSSL_ENGINES": root,
+    }  # it loads what they name
     own = {"LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
     return {**dict.fromkeys(unset, ""), **openssl, **own}
 
@@ -232,7 +267,9 @@ def _standard_library(folder: Path) -> dict[str, Path]:
     """Return the files of the standard library that the suite uses: path in the container -> file here."""
     found = {}
     for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
+        folders[:] = [
+            name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")
+        ]
         for name in names:
             if name.partition(".")[0] in _LEFT_OUT or not name.endswith((".py", ".so")):
                 continue
@@ -253,7 +290,9 @@ def _bytecode(source: Path) -> Path | None:
     """
     bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
-    header = struct.pack("<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    header = struct.pack(
+        "<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF
+    )
     with suppress(FileNotFoundError), bytecode.open("rb") as stream:
         if stream.read(16) == header:
             return bytecode
@@ -270,7 +309,9 @@ def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
         kind, _, offset, _, _, room = struct.unpack_from("<IIQQQQ", program, table + index * size)
         if kind == _PT_INTERP:
             if len(loader) >= room:
-                raise ElfError(f"its interpreter's name has room for {room} bytes, {len(loader) + 1} are needed")
+                raise ElfError(
+                    f"its interpreter's name has room for {room} bytes, {len(loader) + 1} are needed"
+                )
             was = program[offset : offset + room].split(b"\0")[0].decode()
             return program[:offset] + loader.ljust(room, b"\0") + program[offset + room :], was
     raise ElfError("it names no interpreter")
@@ -287,11 +328,23 @@ def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
     for program in programs:
         preloaded = {"LD_PRELOAD": " ".join(_DECODERS)} if program is programs[0] else {}
         listing = subprocess.run(
-            [loader, "--list", str(program)], env=preloaded, cwd="/", capture_output=True, text=True, check=False
+            [loader, "--list", str(program)],
+            env=preloaded,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
         ).stdout
         found |= {name: b"" for name in _LACKING.findall(listing) if name not in found}
-        found |= {name or Path(path).name: Path(os.path.realpath(path)) for name, path in _LISTED.findall(listing)}
+        found |= {
+            name or Path(path).name: Path(os.path.realpath(path))
+            for name, path in _LISTED.findall(listing)
+        }
     for path in (*programs, *(one for one in found.values() if isinstance(one, Path))):
-        if outside := [one for one in elf.read(path).rpath if not one.startswith(("$ORIGIN", "${ORIGIN}"))]:
-            raise ElfError(f"{path} has the RPATH {':'.join(outside)}, where the image's libraries would come first")
+        if outside := [
+            one for one in elf.read(path).rpath if not one.startswith(("$ORIGIN", "${ORIGIN}"))
+        ]:
+            raise ElfError(
+                f"{path} has the RPATH {':'.join(outside)}, where the image's libraries would come first"
+            )
     return found

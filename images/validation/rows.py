@@ -21,7 +21,9 @@ Line = TypeVar("Line")
 _REASON = 600
 """Characters of a reason that a line keeps."""
 Seconds = Annotated[float, Field(ge=0)]
-Digest = Annotated[str, Field(description="`sha256:...` of the image; empty where the image judged itself")]
+Digest = Annotated[
+    str, Field(description="`sha256:...` of the image; empty where the image judged itself")
+]
 
 
 class Row(BaseModel):
@@ -102,7 +104,9 @@ def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
         required = {row.verdict for row in rows if row.tier is tier and row.required}
         passed = Status.PASS if required == {Status.PASS} else Status.UNPROVEN
         counts = {status: verdicts.count(status) for status in Status if status in verdicts}
-        found[tier] = TierCount(verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts)
+        found[tier] = TierCount(
+            verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts
+        )
     return found
 
 
@@ -126,11 +130,15 @@ def read_lines(
     path: Path, parse: Callable[[str], Line], what: str, problems: list[Problem]
 ) -> Iterator[tuple[str, Line]]:
     """Every line of a file with its place; none of a missing file. Bad ones are added to the problems."""
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
+    for number, text in enumerate(
+        path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1
+    ):
         try:
             yield f"{path.name}:{number}", parse(text)
         except ValidationError as error:
-            problems.append(bad_line(f"{path.name}:{number}", f"is no {what}: {first_fault(error)}"))
+            problems.append(
+                bad_line(f"{path.name}:{number}", f"is no {what}: {first_fault(error)}")
+            )
 
 
 def bad_line(where: str, cause: str) -> Problem:
@@ -141,7 +149,11 @@ def bad_line(where: str, cause: str) -> Problem:
 def installed(evidence: Mapping[str, Any]) -> str:
     """The version in `pins`'s evidence, as the distribution's metadata has it; empty where it has none."""
     found = evidence.get("installed")
-    return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
+    return (
+        str(found[0].get("version", ""))
+        if isinstance(found, list) and found and isinstance(found[0], dict)
+        else ""
+    )
 
 
 class HintRow(Row):
@@ -202,7 +214,9 @@ def parse_evidence(text: str) -> Evidence:
     data = json.loads(text)
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version < SCHEMA_VERSION:
-        raise OlderSchemaError(f"it is of schema version {version}, in which claims had numbers and not names")
+        raise OlderSchemaError(
+            f"it is of schema version {version}, in which claims had numbers and not names"
+        )
     EvidenceFile.model_validate(data)
     return Evidence.loads(text)
 

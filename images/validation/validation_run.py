@@ -18,7 +18,13 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
 from images.validation import host_look, origin, own_python
 from images.validation.admission import judge_first, left_unproven, with_admission_claims
-from images.validation.containers import MEMORY, SUITE_SECONDS, ContainerPlan, measure_in_container, planned
+from images.validation.containers import (
+    MEMORY,
+    SUITE_SECONDS,
+    ContainerPlan,
+    measure_in_container,
+    planned,
+)
 from validate import checks, host_faults
 from validate.claims import ClaimSet, Tier
 from validate.environment import host as host_facts
@@ -107,7 +113,11 @@ class GrowingEvidence:
     """The evidence of one image while it is measured. Containers run side by side, so records come from threads."""
 
     def __init__(
-        self, image: ImageInfo, claims: ClaimSet, host: MeasuredOn, on_record: Callable[[Record], None]
+        self,
+        image: ImageInfo,
+        claims: ClaimSet,
+        host: MeasuredOn,
+        on_record: Callable[[Record], None],
     ) -> None:
         self.claims = claims
         self.host = host
@@ -170,11 +180,15 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
     if to_read.claims:
         user = own_python.user_of(image, hidden=own_python.covered_files(engine, image))
         seed = evidence.host["seed"]
-        own_python.measure(engine, image, to_read, user, seed=seed, timeout=SUITE_SECONDS, on_record=evidence.add)
+        own_python.measure(
+            engine, image, to_read, user, seed=seed, timeout=SUITE_SECONDS, on_record=evidence.add
+        )
     return evidence.claims.less({claim.probe for claim in of_files.claims})
 
 
-def look_from_host(engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]) -> None:
+def look_from_host(
+    engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]
+) -> None:
     """Measure what no container shows: the image's configuration, and its layers as the engine stores them."""
     claims = evidence.claims
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
@@ -198,7 +212,9 @@ def run_containers(
         if stopped.is_set():
             return
         try:
-            with_seed = replace(plan, arguments=(*plan.arguments, "--seed", str(evidence.host["seed"])))
+            with_seed = replace(
+                plan, arguments=(*plan.arguments, "--seed", str(evidence.host["seed"]))
+            )
             end, refused = measure_in_container(engine, image, with_seed, evidence.add)
             evidence.note_container_end(out_of_memory=end.oom, refused_limits=refused)
         except BaseException:
@@ -208,7 +224,9 @@ def run_containers(
 
     # Side by side as far as the machine allows.
     memory, cores = engine.facts.memory, engine.facts.cpus
-    at_once = max(1, min(_AT_ONCE, memory // _MEMORY_EACH), min(cores // _CORES_EACH, memory // MEMORY))
+    at_once = max(
+        1, min(_AT_ONCE, memory // _MEMORY_EACH), min(cores // _CORES_EACH, memory // MEMORY)
+    )
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         try:  # around the start, too: a container may run before the last one is submitted
             containers = [pool.submit(measure, plan) for plan in plans if not plan.gpus.attached]
@@ -250,5 +268,8 @@ def other_processor(facts: EngineFacts, image: ImageInfo) -> str:
 def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
     """Return claims as evidence of a host can answer them: what was unsupported there is unproven, so never green."""
     reasons = host.get("unsupported") or {}
-    known = [replace(claim, unproven=claim.unproven or reasons.get(claim.key, "")) for claim in claims.claims]
+    known = [
+        replace(claim, unproven=claim.unproven or reasons.get(claim.key, ""))
+        for claim in claims.claims
+    ]
     return replace(claims, claims=tuple(known))

@@ -90,7 +90,12 @@ def wheel_builder(
 
 
 def build_wheel(
-    engine: Engine, image: Image, recipe: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
+    engine: Engine,
+    image: Image,
+    recipe: Recipe,
+    options: WheelOptions,
+    host: HostSettings,
+    progress: Progress,
 ) -> Path:
     """Return the wheel of a recipe for an image: from the wheel cache, else compiled, judged and stored there.
 
@@ -113,7 +118,10 @@ def build_wheel(
     files = builder_context(image, recipe, base, options, host=host.files(), jobs=jobs)
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
 
-    tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
+    tag, log = (
+        f"truetag-wheel:{recipe.key}",
+        options.out / "wheels" / str(image.name) / f"{recipe.package}.log",
+    )
     try:
         _compile(engine, recipe, files, tag, log, host, progress, label)
         with engine.container(ContainerSpec(tag, ["true"])) as container:
@@ -130,7 +138,12 @@ def build_wheel(
         "objects": made["objects"],
         "shim": made["shim"],
         "verdict": [
-            {"check": row.claim.check, "subject": row.claim.subject, "verdict": str(row.status), "reason": row.reason}
+            {
+                "check": row.claim.check,
+                "subject": row.claim.subject,
+                "verdict": str(row.status),
+                "reason": row.reason,
+            }
             for row in verdict.claims
         ],
     }
@@ -178,7 +191,9 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     """Raises UserError unless this machine can have the nvcc, and it goes with the base's gcc."""
     newest = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
     if recipe.gcc > newest:
-        cause = f"nvcc {recipe.toolkit} accepts gcc up to {newest}, {recipe.base} has gcc {recipe.gcc}"
+        cause = (
+            f"nvcc {recipe.toolkit} accepts gcc up to {newest}, {recipe.base} has gcc {recipe.gcc}"
+        )
         raise wrong(str(image.name), cause, "take an image on another base, or newer CUDA")
     if recipe.provider != "image":
         return
@@ -194,16 +209,29 @@ def judge_wheel(
     new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
     everything = image_claims(ClaimContext(image=beside_torch, facts=facts)).claims
-    judged = [one for one in everything if (one.check, one.subject) in {*_JUDGED, ("pins", recipe.distribution)}]
+    judged = [
+        one
+        for one in everything
+        if (one.check, one.subject) in {*_JUDGED, ("pins", recipe.distribution)}
+    ]
     if recipe.archs:
         archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
-        judged.append(kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content)))
+        judged.append(
+            kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content))
+        )
     claims = ClaimSet(image=tag, claims=tuple(judged))
     evidence = validation_run.validate(engine, tag, claims, [Tier.STATIC])
     verdict = judge(claims, evidence, [Tier.STATIC])
-    where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
+    where, then = (
+        f"{recipe.distribution} {recipe.version}",
+        f"it is not kept; what did the compiler do? {log}",
+    )
     problems = [
-        Problem(where=where, cause=f"compiled, but {one.claim.key} is {one.status}: {one.reason}", then=then)
+        Problem(
+            where=where,
+            cause=f"compiled, but {one.claim.key} is {one.status}: {one.reason}",
+            then=then,
+        )
         for one in verdict.claims
         if one.status is not Status.PASS
     ]
@@ -215,7 +243,9 @@ def judge_wheel(
 def libraries(content: bytes) -> tuple[str, ...]:
     """The libraries in a wheel."""
     with zipfile.ZipFile(BytesIO(content)) as archive:
-        return tuple(sorted(name for name in archive.namelist() if re.search(r"\.so(?:\.\d+)*$", name)))
+        return tuple(
+            sorted(name for name in archive.namelist() if re.search(r"\.so(?:\.\d+)*$", name))
+        )
 
 
 def builder_context(
@@ -243,7 +273,11 @@ def builder_context(
     files |= render.scripts()
     files |= {"locks/debian.txt": base.packages} if base.packages else {}
     files |= host
-    files |= {f"recipe/{path.name}": path.read_bytes() for path in FOLDER.iterdir() if path.suffix in (".sh", ".py")}
+    files |= {
+        f"recipe/{path.name}": path.read_bytes()
+        for path in FOLDER.iterdir()
+        if path.suffix in (".sh", ".py")
+    }
     if recipe.patch:
         patches = {sha256_of_file(path): path for path in (FOLDER / "patches").glob("*.patch")}
         files["recipe/source.patch"] = patches[recipe.patch].read_bytes()
@@ -267,9 +301,15 @@ def builder_context(
     files["recipe/source.txt"] = source.encode()
     if options.sdists is not None:  # else the step downloads its own
         archives = sorted(options.sdists.glob("*.tar.gz"))
-        if not (archive := next((path for path in archives if sha256_of_file(path) == recipe.sdist), None)):
+        if not (
+            archive := next(
+                (path for path in archives if sha256_of_file(path) == recipe.sdist), None
+            )
+        ):
             cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
-            raise wrong(str(options.sdists), cause, "`pip download --no-binary :all: --no-deps` gets it")
+            raise wrong(
+                str(options.sdists), cause, "`pip download --no-binary :all: --no-deps` gets it"
+            )
         files[f"recipe/{archive.name}"] = archive
     files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs).encode()
     return dict(sorted(files.items()))
@@ -278,7 +318,9 @@ def builder_context(
 def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     """The hashes of a devel toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
     for place in sorted(folder.glob("*-devel*")):
-        if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(recipe.parts):
+        if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(
+            recipe.parts
+        ):
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
     cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"

@@ -80,7 +80,9 @@ def gather(
     for pin in image.pins:
         compile_it = f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
         if pin.extensions and pin.name in in_base:
-            missing[pin.lacking] = f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
+            missing[pin.lacking] = (
+                f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
+            )
             details[pin.lacking] = "build on another base"
         elif pin.extensions:  # a wheel of pure Python is the lock's
             with_extensions = [path for path in listing if has_extensions(path.name)]
@@ -111,7 +113,9 @@ def gather(
         raise UserError(lacking, code=1)
     for requirement in TOOLS:
         name, _, version = requirement.partition("==")
-        if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
+        if installer := _in_wheelhouse(
+            Pin(name=name, version=version, layer="tools"), image, listing
+        ):
             files[installer.name] = installer
     return Gathered(files=files, missing=missing, details=details)
 
@@ -123,24 +127,38 @@ def _wheel(
     row = next((row for row in image.prebuilt if row.name == pin.name), None)
     own = _in_wheelhouse(pin, image, listing)
     if own and row and own.name == row.filename:
-        require_hash(own, row, "put the official file there, or give a wheel of your own another build's name")
+        require_hash(
+            own,
+            row,
+            "put the official file there, or give a wheel of your own another build's name",
+        )
     if (found := own or compiled(image, pin)) or row is None:
         return found
     try:
         return official(row)
     except NotFetched as error:
         (problem,) = error.problems
-        also = f", `{command('wheels', str(image.name), pin.name)}` compiles one" if pin.compiled else ""
+        also = (
+            f", `{command('wheels', str(image.name), pin.name)}` compiles one"
+            if pin.compiled
+            else ""
+        )
         return replace(problem, then=f"{problem.then}{also}")
 
 
 def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[str, str]:
     """Why an image goes without a wheel, as it says itself; and what happened here, with the next step."""
     if unfetched:
-        return "its official wheel could not be fetched", f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
+        return (
+            "its official wheel could not be fetched",
+            f"{unfetched.cause} ({unfetched.where}); {unfetched.then}",
+        )
     if pin.compiled:
         return _NOT_COMPILED, f"{compile_it} compiles it"
-    return "no official wheel for this combination is known", "--wheelhouse FOLDER takes one of yours"
+    return (
+        "no official wheel for this combination is known",
+        "--wheelhouse FOLDER takes one of yours",
+    )
 
 
 def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
@@ -155,9 +173,7 @@ def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Pat
         else:
             lacking.append(f"{package.name} {package.version}")
     if lacking:
-        cause = (
-            f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
-        )
+        cause = f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
         then = "`pip download --no-deps NAME==VERSION` on a machine with a network, then --wheelhouse FOLDER"
         raise wrong(str(wheelhouse or "--offline without --wheelhouse"), cause, then)
     return found
@@ -172,7 +188,9 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
     if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
         return False
     # Some write CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue.
-    build = f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{str(image.cxx11_abi).lower()}"
+    build = (
+        f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{str(image.cxx11_abi).lower()}"
+    )
     if "torch" in (local := version.local or "") and local.lower() != build:
         return False
     return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.name.platform))
@@ -190,7 +208,9 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
     fitting = [path for path in listing if fits(path.name, pin, image)]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
-        raise wrong(str(fitting[0].parent), f"two wheels fit {pin.requirement}: {names}", "keep one")
+        raise wrong(
+            str(fitting[0].parent), f"two wheels fit {pin.requirement}: {names}", "keep one"
+        )
     return fitting[0] if fitting else None
 
 
@@ -227,7 +247,9 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
             then = "--wheelhouse FOLDER takes it from a folder"
             raise NotFetched(Problem(where=place, cause=cause, then=then)) from None
         then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
-        require_hash(partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", place)
+        require_hash(
+            partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", place
+        )
         partial.replace(target)
     return target
 
@@ -250,7 +272,9 @@ def download(url: str, target: Path) -> None:
     web.download(url, target, patience=_PATIENCE)
 
 
-def find_compiled(folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None) -> Path | None:
+def find_compiled(
+    folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None
+) -> Path | None:
     """Return the wheel of a key in a folder of compiled wheels. One that is damaged is told and not taken."""
     place = folder / key
     try:
@@ -267,7 +291,9 @@ def find_compiled(folder: Path, key: str, on_progress: Callable[[str], None] = l
     return None
 
 
-def store_compiled(folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> Path:
+def store_compiled(
+    folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]
+) -> Path:
     """Put a wheel in, in place of whatever lay there. Return where it lies. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
@@ -311,9 +337,13 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 @cache
-def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AMD64) -> frozenset[Tag]:
+def supported_tags(
+    python: Minor, glibc: Minor, platform: Platform = Platform.AMD64
+) -> frozenset[Tag]:
     """Every tag of a wheel that installs on this Python and this glibc."""
-    minors = range(min(_LEGACY), glibc.minor + 1)  # a manylinux tag names the oldest glibc that will do
+    minors = range(
+        min(_LEGACY), glibc.minor + 1
+    )  # a manylinux tag names the oldest glibc that will do
     names = [f"manylinux_{glibc.major}_{minor}" for minor in minors]
     names += ["linux", *(name for minor, name in _LEGACY.items() if minor in minors)]
     platforms = [f"{name}_{platform.machine}" for name in names]
@@ -333,13 +363,17 @@ def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
     for name, path in found.items():
         if name in names and not pruner.reads(image.pruning, name):
             # Of one that can't be read nothing is known: whoever installs it says why.
-            unreadable = suppress(OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError)
+            unreadable = suppress(
+                OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError
+            )
             with unreadable, zipfile.ZipFile(path) as opened:
                 digests[name] = wheel_contents.digest_of(rows_of(opened))
     return digests
 
 
-def expected_wheels(image: Image, missing: Collection[str], compiled: FindWheel, cache: Path) -> dict[Path, str]:
+def expected_wheels(
+    image: Image, missing: Collection[str], compiled: FindWheel, cache: Path
+) -> dict[Path, str]:
     """Return path -> sha256 of the wheels that a build on this machine would take for the pins that no lock has.
 
     As `gather` chooses, without a folder of the user's own: a compiled wheel before the official one, which need not

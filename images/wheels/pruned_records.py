@@ -44,7 +44,9 @@ def update(
     key, program = pruner.key(image.pruning), dict(pruner.files(image.pruning))
     table = wheel_records.read(folder)
     for number, (package, digest) in enumerate(wanted, start=1):
-        on_progress(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})")
+        on_progress(
+            f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})"
+        )
         whole = lock.records[digest]
         pruned = {**whole.pruned, key: _pruned(addresses[digest], digest, program)}
         table.setdefault(wheel_records.release(package), {})[digest] = replace(whole, pruned=pruned)
@@ -63,9 +65,15 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
         try:
             prebuilt.download(url, wheel)
         except OSError as error:
-            raise failed(where, f"can't be fetched: {error}", f"`{command('lock')}` again") from None
+            raise failed(
+                where, f"can't be fetched: {error}", f"`{command('lock')}` again"
+            ) from None
         if (found := sha256_of_file(wheel)) != digest:
-            raise failed(where, f"has sha256 {found}, the lock has {digest}: refused", "ask whoever serves the index")
+            raise failed(
+                where,
+                f"has sha256 {found}, the lock has {digest}: refused",
+                "ask whoever serves the index",
+            )
         with zipfile.ZipFile(wheel) as opened:
             rows = wheel_records.rows_of(opened)
             outside = {path: one for path, one in rows.items() if path.startswith(":")}
@@ -78,14 +86,24 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
         prune = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
         done = subprocess.run(prune, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise failed(where, done.stderr.strip(), "the build of this image ends in the same way: report it")
+            raise failed(
+                where,
+                done.stderr.strip(),
+                "the build of this image ends in the same way: report it",
+            )
         with record.open(encoding="utf-8", newline="") as lines:
-            return wheel_contents.digest_of({**outside, **wheel_contents.rows_of_wheel(csv.reader(lines))})
+            return wheel_contents.digest_of(
+                {**outside, **wheel_contents.rows_of_wheel(csv.reader(lines))}
+            )
 
 
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
     """The libraries of a wheel, and a RECORD of its rows below site-packages: all that the pruner looks at."""
-    info = next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
+    info = next(
+        name
+        for name in wheel.namelist()
+        if name.endswith(".dist-info/RECORD") and name.count("/") == 1
+    )
     for member in wheel.namelist():
         path = wheel_contents.installed_path(member)
         if path in rows and ".so" in path.rpartition("/")[2]:
@@ -96,5 +114,7 @@ def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path
     record = site / info
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows((path, f"sha256={one}", "") for path, one in rows.items())
+        csv.writer(stream, lineterminator="\n").writerows(
+            (path, f"sha256={one}", "") for path, one in rows.items()
+        )
     return record

@@ -58,9 +58,15 @@ class Recipe:
     @property
     def key(self) -> str:
         """Names the wheel: PACKAGE-VERSION-HASH."""
-        depends = {name: value for name, value in asdict(self).items() if name not in ("package", "job_memory")}
+        depends = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("package", "job_memory")
+        }
         # A wheel that neither concerns keeps the key that it had before there were such.
-        depends = {name: value for name, value in depends.items() if value or name not in ("cpu", "patch")}
+        depends = {
+            name: value for name, value in depends.items() if value or name not in ("cpu", "patch")
+        }
         depends |= {"method": _METHOD, "tools": (FOLDER / "build.txt").read_text()}
         digest = sha256(json.dumps(depends, sort_keys=True).encode())
         return f"{self.package}-{self.version}-{digest[:16]}"
@@ -79,17 +85,25 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         then = "name it under `sources` in matrix.yaml, with the hash of its source archive"
         raise wrong(package, f"is no package that is compiled here: {cause}", then)
     version = _version(image, package, row)
-    archs = tuple(arch for arch in image.archs if arch >= Arch.parse(row.minimum_arch)) if row.nvcc else ()
+    archs = (
+        tuple(arch for arch in image.archs if arch >= Arch.parse(row.minimum_arch))
+        if row.nvcc
+        else ()
+    )
     if row.nvcc and not archs:
         minimum = Arch.parse(row.minimum_arch)
-        cause = f"compiles for {minimum} and newer, the image is for {' '.join(map(str, image.archs))}"
+        cause = (
+            f"compiles for {minimum} and newer, the image is for {' '.join(map(str, image.archs))}"
+        )
         raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
     provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
     torch = image.pin("torch")
     numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
     capabilities = ";".join(arch.capability for arch in archs)
     environment = {
-        key: row.environment[key].replace("{numbers}", numbers).replace("{capabilities}", capabilities)
+        key: row.environment[key]
+        .replace("{numbers}", numbers)
+        .replace("{capabilities}", capabilities)
         for key in sorted(row.environment)
     }
     return Recipe(
@@ -128,7 +142,9 @@ def _version(image: Image, package: str, row: SourceRow) -> str:
     pin = image.pin(row.distribution or package)
     version = pin.version if pin else max(row.releases, key=Version)
     if version not in row.releases:
-        cause = f"the image pins {version}, `sources.{package}.releases` has {', '.join(row.releases)}"
+        cause = (
+            f"the image pins {version}, `sources.{package}.releases` has {', '.join(row.releases)}"
+        )
         then = "add that release with the sha256 of its source archive to matrix.yaml"
         raise wrong(f"{package} for {image.name}", cause, then)
     return version
@@ -141,7 +157,11 @@ def _provider(image: Image, matrix: Matrix) -> tuple[str, tuple[str, ...]]:
         return "wheels", (*row.parts, *row.devel)
     if row.compiler is None:
         raise no_nvcc(image, f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider")
-    return ("debian", (row.compiler.debian,)) if row.compiler.debian else ("image", (row.compiler.image,))
+    return (
+        ("debian", (row.compiler.debian,))
+        if row.compiler.debian
+        else ("image", (row.compiler.image,))
+    )
 
 
 def no_nvcc(image: Image, why: str) -> UserError:
@@ -149,7 +169,9 @@ def no_nvcc(image: Image, why: str) -> UserError:
         "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect to a registry that "
         "has NVIDIA's devel image, or `docker load` it"
     )
-    return failed(str(image.name), f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}", then)
+    return failed(
+        str(image.name), f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}", then
+    )
 
 
 def beside(image: Image) -> tuple[Pin, ...]:

@@ -54,7 +54,9 @@ def base(engine: Engine) -> BaseContext:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")
-    return base_images.acquire(engine, wanted, root=CHECKOUT.root, host=host_settings(), on_progress=say)
+    return base_images.acquire(
+        engine, wanted, root=CHECKOUT.root, host=host_settings(), on_progress=say
+    )
 
 
 @pytest.fixture(scope="session")
@@ -134,4 +136,6 @@ def parent(engine: Engine, built: Mapping[str, Any]) -> ImageInfo:
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
-    return image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))
+    return image_claims(
+        ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)
+    )

@@ -50,12 +50,16 @@ def hostile(
 ) -> Iterator[tuple[Verdict, Path]]:
     folder = tmp_path_factory.mktemp("hostile")
     files = dict(hostile_image.context(base.reference))
-    with built(engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files) as tag:
+    with built(
+        engine, "truetag-test-hostile", bytes(files.pop("Dockerfile")).decode(), files
+    ) as tag:
         yield audited(engine, tag, folder, run=False), folder
 
 
 @pytest.mark.engine
-def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: tuple[Verdict, Path]) -> None:
+def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(
+    hostile: tuple[Verdict, Path],
+) -> None:
     found = {row.claim.subject: row.reason for row in hostile[0].of(Status.FAIL)}
     assert "/usr/local/bin/nvidia-smi" in found["driver"]
     assert "/etc/ld.so.preload loads /evil.so into every process" in found["preload"]
@@ -65,18 +69,27 @@ def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(host
 
 
 @pytest.mark.engine
-def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: tuple[Verdict, Path]) -> None:
+def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(
+    hostile: tuple[Verdict, Path],
+) -> None:
     verdict, folder = hostile
     shown = "\n".join(report.lines(verdict))
     html = (folder / "report.html").read_text()
-    for text in (shown, html, (folder / "verdict.json").read_text(), (folder / "junit.xml").read_text()):
+    for text in (
+        shown,
+        html,
+        (folder / "verdict.json").read_text(),
+        (folder / "junit.xml").read_text(),
+    ):
         assert not CONTROL.search(text)
         assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
     assert "<script>" not in html
 
 
 @pytest.fixture(scope="module")
-def faulty(engine: Engine, parent: ImageInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdict]:
+def faulty(
+    engine: Engine, parent: ImageInfo, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Verdict]:
     layers = "\n".join(AUDITED["layers"])
     dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n"
     with built(engine, "truetag-test-audited", dockerfile, host_settings().files()) as tag:
@@ -97,13 +110,17 @@ def test_an_environments_folder_is_audited_without_an_engine(tmp_path: Path) -> 
     (site,) = folder.glob("lib/python*/site-packages")
     info = site / "some-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some\nVersion: 1.0\nRequires-Dist: other>=2\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: some\nVersion: 1.0\nRequires-Dist: other>=2\n"
+    )
     (info / "RECORD").write_text("some.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n")
     (site / "some.py").write_text("altered = True\n")
     done = call("audit", str(folder), "--out", str(out))
     assert done.returncode == 1, done.stderr
     verdict = json.loads((out / "verdict.json").read_text())
-    reasons = {row["subject"]: row["reason"] for row in verdict["claims"] if row["verdict"] == "FAIL"}
+    reasons = {
+        row["subject"]: row["reason"] for row in verdict["claims"] if row["verdict"] == "FAIL"
+    }
     assert "some 1.0 requires other, which is not installed" in reasons["requirements"]
     assert any("some.py" in reason and "altered" in reason for reason in reasons.values())
     again = call("validate", "--evidence", str(out / "evidence.json"), "--json")
@@ -112,4 +129,8 @@ def test_an_environments_folder_is_audited_without_an_engine(tmp_path: Path) -> 
 
 def test_a_folder_that_is_no_environment_is_told(tmp_path: Path) -> None:
     done = call("audit", str(tmp_path))
-    assert done.returncode == 2 and "is no Python environment" in done.stderr and "next:" in done.stderr
+    assert (
+        done.returncode == 2
+        and "is no Python environment" in done.stderr
+        and "next:" in done.stderr
+    )

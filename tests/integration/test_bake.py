@@ -47,13 +47,23 @@ def base(engine: Engine, base: BaseContext, modern: Engine, trixie: Other) -> Ba
         trixie.take(base.reference, engine)
     bases = (one.image.base for one in plan.plan(SOURCES) if one.image)
     wanted = next(row for row in bases if row.key == "bookworm")
-    return base_images.acquire(modern, wanted, root=SOURCES.workspace.root, host=host_settings(), on_progress=print)
+    return base_images.acquire(
+        modern, wanted, root=SOURCES.workspace.root, host=host_settings(), on_progress=print
+    )
 
 
-def buildx_bake(buildx: str, folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "BUILDX_CONFIG": str(folder / ".buildx"), **({"DOCKER_HOST": url} if url else {})}
+def buildx_bake(
+    buildx: str, folder: Path, *arguments: str, url: str = ""
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "BUILDX_CONFIG": str(folder / ".buildx"),
+        **({"DOCKER_HOST": url} if url else {}),
+    }
     command = [buildx, "bake", "--progress=plain", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -69,11 +79,17 @@ def test_buildx_reads_it_as_it_is_meant(buildx: str, tmp_path: Path) -> None:
     place = "registry.test/images"
     cache = f"type=registry,ref={place}/cache:x,mode=max"
     our_bake(tmp_path, *NAMES, "--to", place)
-    read = json.loads(buildx_bake(buildx, tmp_path, "--print", "--set", f"{NAMES[0]}.cache-to={cache}").stdout)
-    assert read["group"] == {"default": {"targets": list(NAMES)}} and set(read["target"]) == set(NAMES)
+    read = json.loads(
+        buildx_bake(buildx, tmp_path, "--print", "--set", f"{NAMES[0]}.cache-to={cache}").stdout
+    )
+    assert read["group"] == {"default": {"targets": list(NAMES)}} and set(read["target"]) == set(
+        NAMES
+    )
     for name in NAMES:
         found = read["target"][name]
-        assert found["tags"] == [f"{place}:{name}-candidate"] and found["output"] == ["type=registry"]
+        assert found["tags"] == [f"{place}:{name}-candidate"] and found["output"] == [
+            "type=registry"
+        ]
         assert found["attest"] == ["type=provenance,disabled=true"] and found["platforms"] == [
             str(ImageName.parse(name).platform)
         ]
@@ -97,7 +113,9 @@ RUN echo {name} > /own
     return {"Dockerfile": dockerfile.encode(), "data/word": word}
 
 
-def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base: BaseContext, tmp_path: Path) -> None:
+def test_a_baked_image_is_that_of_its_context(
+    buildx: str, modern: Engine, base: BaseContext, tmp_path: Path
+) -> None:
     contexts = {name: thin(base, name) for name in NAMES[:2]}
     images = [one.image for one in plan.select(list(contexts), SOURCES) if one.image]
     for name, files in contexts.items():
@@ -108,7 +126,11 @@ def test_a_baked_image_is_that_of_its_context(buildx: str, modern: Engine, base:
         for name, files in contexts.items():
             baked = modern.inspect(f"{name}-candidate")
             plain = modern.inspect(modern.build(files, f"{name}-plain", network="none").image_id)
-            assert (len(baked.layers), baked.labels, baked.env) == (len(plain.layers), plain.labels, plain.env)
+            assert (len(baked.layers), baked.labels, baked.env) == (
+                len(plain.layers),
+                plain.labels,
+                plain.env,
+            )
             assert _holds(modern, baked.id) == _holds(modern, plain.id) == f"shared\n{name}\n"
     finally:
         for name in contexts:
@@ -121,7 +143,9 @@ def _holds(engine: Engine, image: str) -> str:
         return box.run(300).stdout
 
 
-def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, modern: Engine, base: BaseContext) -> None:
+def test_a_layer_counts_the_same_whichever_engine_wrote_it(
+    engine: Engine, modern: Engine, base: BaseContext
+) -> None:
     """The other engine (26.1) writes what both are compared by; this machine's may write names and kinds of files."""
     steps = "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g && chmod 4755 /opt/a/f"
     dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
@@ -131,7 +155,11 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, moder
         for one in (engine, modern):
             one.build(dockerfile, tag, no_cache=True)
         info = engine.inspect(tag)
-        found = layers_of.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+        found = (
+            layers_of.stored(Path(engine.facts.data_root), info.layers)
+            if engine.facts.local
+            else {}
+        )
         if not found:
             pytest.skip("the engine's files are not here to be read")
         assert tuple(map(layers_of.canonical_diff_id, found.values())) == modern.inspect(tag).layers
@@ -140,16 +168,27 @@ def test_a_layer_counts_the_same_whichever_engine_wrote_it(engine: Engine, moder
             one.untag(tag)
 
 
-def test_our_contexts_bake_up_to_the_toolkit(buildx: str, modern: Engine, base: BaseContext, tmp_path: Path) -> None:
+def test_our_contexts_bake_up_to_the_toolkit(
+    buildx: str, modern: Engine, base: BaseContext, tmp_path: Path
+) -> None:
     """Baked from the product's own command, and its assembler runs."""
     name = "cu126-torch27"
     our_bake(tmp_path, name, "--base", base.reference)
     told = tmp_path / "metadata.json"
-    kept = ("--metadata-file", str(told), "--set", f"{name}.output=type=docker", "--set", f"{name}.target=toolkit")
+    kept = (
+        "--metadata-file",
+        str(told),
+        "--set",
+        f"{name}.output=type=docker",
+        "--set",
+        f"{name}.target=toolkit",
+    )
     buildx_bake(buildx, tmp_path, *kept, name, url=modern.facts.url)
     baked = json.loads(told.read_text())[name]["containerimage.config.digest"]
     try:
-        with modern.container(ContainerSpec(baked, ["/usr/local/cuda-12.6/bin/ptxas", "--version"])) as box:
+        with modern.container(
+            ContainerSpec(baked, ["/usr/local/cuda-12.6/bin/ptxas", "--version"])
+        ) as box:
             assert "release 12.6, V12.6.85" in box.run(300).stdout
     finally:
         modern.remove(baked, force=True)

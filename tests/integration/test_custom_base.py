@@ -48,7 +48,9 @@ def given_base(engine: Engine, base: BaseContext, host: HostSettings) -> Iterato
         yield tag
 
 
-def _built(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> AbstractContextManager[str]:
+def _built(
+    engine: Engine, dockerfile: str, tag: str, host: HostSettings
+) -> AbstractContextManager[str]:
     return built(engine, tag, dockerfile, host.files(), host.network(local=True))
 
 
@@ -60,14 +62,18 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
         name: content if name in ("light.txt", "tools.txt") else b""
         for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
     }
-    given = base_images.acquire(engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print)
+    given = base_images.acquire(
+        engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print
+    )
     assert given.origin == "custom" and given.python
     base_images.require_no_contradiction(image, given)
     context = render.render(image, small, given, host=host.files())
     check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
     try:
         engine.build(context, TAG)
-        with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
+        with engine.container(
+            ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])
+        ) as box:
             done = box.run(timeout=600)
         assert (done.code, done.stdout.split()[0]) == (0, str(user_overlay.USER)), done.stderr
     finally:
@@ -76,11 +82,21 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
 
 def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettings) -> None:
     """The Python that its PATH finds first, with what is installed there: Debian's, then a virtual environment's."""
-    wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
+    wanted = Base(
+        key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
+    )
     own = f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n"
-    with _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host), _built(engine, own, OWN, host):
+    with (
+        _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host),
+        _built(engine, own, OWN, host),
+    ):
         system = read_python(engine, WITH_VENV)
-        given = base_images.acquire(engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print)
-    assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None) and system.installed["packaging"]
+        given = base_images.acquire(
+            engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print
+        )
+    assert (system.executable, system.torch_cuda) == (
+        "/usr/bin/python3",
+        None,
+    ) and system.installed["packaging"]
     assert (given.origin, given.reference) == ("custom", OWN)
     assert (given.environment, given.torch_cuda) == ("/opt/own", "12.6")

@@ -25,7 +25,11 @@ from images.locking.debian import DebianLock
 
 pytestmark = pytest.mark.engine
 DAY, LATER = "20261126T021500Z", "20261128T000000Z"
-PROGRAM = {"python3": "#!/bin/sh\necho 3.11\n", "truetag-tool": "#!/bin/sh\n", "truetag-needed": "#!/bin/sh\n"}
+PROGRAM = {
+    "python3": "#!/bin/sh\necho 3.11\n",
+    "truetag-tool": "#!/bin/sh\n",
+    "truetag-needed": "#!/bin/sh\n",
+}
 PLACES = {
     "python3": "debian/pool/main/p/python3/python3_3.11.2-1_all.deb",
     "truetag-tool": "debian/pool/main/t/truetag-tool/truetag-tool_1.0+deb12u1_all.deb",
@@ -68,7 +72,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
         (tree / "usr/bin").mkdir(parents=True)
         (tree / "usr/bin" / name).write_text(PROGRAM[name])
         (tree / "usr/bin" / name).chmod(0o755)
-        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, folder / "made.deb"], check=True)
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "--build", tree, folder / "made.deb"], check=True
+        )
         found[place] = (folder / "made.deb").read_bytes()
     return found
 
@@ -86,7 +92,9 @@ class Archives:
         for place, content in files.items():
             archive, _, path = place.partition("/")
             day = LATER if archive == "debian-security" else DAY
-            file = self._folder / (f"snapshot/archive/{archive}/{day}/{path}" if snapshot else f"mirror/{place}")
+            file = self._folder / (
+                f"snapshot/archive/{archive}/{day}/{path}" if snapshot else f"mirror/{place}"
+            )
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
 
@@ -95,13 +103,18 @@ class Archives:
 
     @property
     def variables(self) -> dict[str, str]:
-        mirrors = {name: f"{self._address}/mirror/{archive}/" for archive, (name, _) in debian.ARCHIVES.items()}
+        mirrors = {
+            name: f"{self._address}/mirror/{archive}/"
+            for archive, (name, _) in debian.ARCHIVES.items()
+        }
         return {**mirrors, debian.SNAPSHOT: f"{self._address}/snapshot"}
 
     def install(self, locked: Mapping[str, bytes], dockerfile: str = DOCKERFILE) -> list[str]:
         """What dpkg says of them, and which apt installed for another. Raises BuildFailed."""
         digests = {place: hashlib.sha256(content).hexdigest() for place, content in locked.items()}
-        lock = DebianLock(suite="bookworm", architecture="amd64", day=DAY, asked=(), base={}, layer=digests)
+        lock = DebianLock(
+            suite="bookworm", architecture="amd64", day=DAY, asked=(), base={}, layer=digests
+        )
         host = HostSettings(mirrors=self.variables)
         context = {
             **host.files(),
@@ -149,13 +162,19 @@ def test_what_the_mirror_no_longer_has_comes_from_the_snapshot_archive_or_the_bu
         archives.install(packages)
     said = str(gone.value)
     assert gone.value.failure.kind == "apt"
-    assert "a Debian package that the lock names can't be had" in said and "truetag-needed_2" in said and "404" in said
+    assert (
+        "a Debian package that the lock names can't be had" in said
+        and "truetag-needed_2" in said
+        and "404" in said
+    )
     assert "lock -- NAME --upgrade" in said, "the next command"
     archives.put(packages, snapshot=True)
     assert archives.install(packages) == INSTALLED
 
 
-def test_other_bytes_under_a_name_of_the_lock_end_the_build(archives: Archives, packages: Mapping[str, bytes]) -> None:
+def test_other_bytes_under_a_name_of_the_lock_end_the_build(
+    archives: Archives, packages: Mapping[str, bytes]
+) -> None:
     archives.put(packages, snapshot=True)
     archives.put({**packages, PLACES["python3"]: packages[PLACES["truetag-tool"]]}, snapshot=False)
     with pytest.raises(BuildFailed, match="a file is not the one that the lock names") as other:
@@ -173,7 +192,9 @@ def test_a_download_that_breaks_off_is_fetched_from_the_snapshot_archive(
     assert archives.install(packages) == INSTALLED
 
 
-def test_each_source_of_a_base_names_the_mirrors_and_those_of_other_archives_stay(archives: Archives) -> None:
+def test_each_source_of_a_base_names_the_mirrors_and_those_of_other_archives_stay(
+    archives: Archives,
+) -> None:
     debian_mirror, security = (archives.variables[name] for name, _ in debian.ARCHIVES.values())
     conf, *lines = archives.install({}, SOURCES)
     assert 'SourceList "/dev/null"; Dir::Etc::SourceParts "/tmp/' in conf

@@ -77,7 +77,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> bool:
     return False
 
 
-def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, base: BaseContext, tag: str) -> None:
+def test_a_build_with_mounts_and_its_second_run_from_the_cache(
+    engine: Engine, base: BaseContext, tag: str
+) -> None:
     cache = f"--mount=type=cache,target=/cache,id={uuid.uuid4().hex}"
     files = {
         "Dockerfile": dockerfile(
@@ -105,11 +107,17 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
     assert done.stdout == "from the context\n"  # and the mounted file is gone
 
 
-def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(engine: Engine, base: BaseContext, tag: str) -> None:
+def test_a_failed_step_is_named_by_its_last_words_and_has_no_tag(
+    engine: Engine, base: BaseContext, tag: str
+) -> None:
     events: list[BuildEvent] = []
     with pytest.raises(BuildFailed) as caught:
         engine.build(
-            {"Dockerfile": dockerfile(base, f"RUN {nonce()} echo before; apt-get install -y nosuchpackage")},
+            {
+                "Dockerfile": dockerfile(
+                    base, f"RUN {nonce()} echo before; apt-get install -y nosuchpackage"
+                )
+            },
             tag,
             network="none",
             on_event=events.append,
@@ -132,19 +140,31 @@ def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
     step = f"RUN {nonce()} echo 'Temporary failure resolving mirror.test'; exit 100"
     with pytest.raises(BuildFailed):
         engine.build(
-            {"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append, on_event=events.append
+            {"Dockerfile": dockerfile(base, step)},
+            tag,
+            network="none",
+            sleep=pauses.append,
+            on_event=events.append,
         )
     assert pauses == [5, 10]
-    again = [event.text.rpartition("; ")[2] for event in events if isinstance(event, LogLine) and not event.step]
+    again = [
+        event.text.rpartition("; ")[2]
+        for event in events
+        if isinstance(event, LogLine) and not event.step
+    ]
     assert again == ["attempt 2 of 3 in 5 s", "attempt 3 of 3 in 10 s"]
 
     step = f"RUN {nonce()} echo 'error: Hash mismatch for x'; exit 1"
     with pytest.raises(BuildFailed):
-        engine.build({"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append)
+        engine.build(
+            {"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append
+        )
     assert pauses == [5, 10]
 
 
-def test_a_broken_dockerfile_and_a_missing_context_file_are_said(engine: Engine, tag: str, tmp_path: Path) -> None:
+def test_a_broken_dockerfile_and_a_missing_context_file_are_said(
+    engine: Engine, tag: str, tmp_path: Path
+) -> None:
     with pytest.raises(BuildFailed) as caught:
         engine.build({"Dockerfile": b"FROM scratch\nRUNN x\n"}, tag)
     assert caught.value.failure.kind == "dockerfile"
@@ -152,12 +172,17 @@ def test_a_broken_dockerfile_and_a_missing_context_file_are_said(engine: Engine,
         engine.build({"Dockerfile": b"FROM scratch\n", "x": tmp_path / "gone"}, tag)
 
 
-def test_a_large_context_is_streamed(engine: Engine, base: BaseContext, tag: str, tmp_path: Path) -> None:
+def test_a_large_context_is_streamed(
+    engine: Engine, base: BaseContext, tag: str, tmp_path: Path
+) -> None:
     big = tmp_path / "big"
     with big.open("wb") as stream:
         stream.truncate(300 * MIB)
     engine.build(
-        {"Dockerfile": dockerfile(base, "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"), "big": big},
+        {
+            "Dockerfile": dockerfile(base, "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"),
+            "big": big,
+        },
         tag,
         network="none",
     )
@@ -173,10 +198,18 @@ engine.build({"Dockerfile": sys.argv[1].encode()}, sys.argv[2])
 """
 
 
-def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, base: BaseContext, tag: str) -> None:
+def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(
+    engine: Engine, base: BaseContext, tag: str
+) -> None:
     seconds = f"9{uuid.uuid4().int % 10**8}"  # nobody else sleeps as long
     process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, dockerfile(base, f"RUN sleep {seconds}; true").decode(), tag],
+        [
+            sys.executable,
+            "-c",
+            INTERRUPTED,
+            dockerfile(base, f"RUN sleep {seconds}; true").decode(),
+            tag,
+        ],
         cwd=ROOT,
         env={**os.environ, "DOCKER_HOST": engine.facts.url},
         stderr=subprocess.DEVNULL,
@@ -184,7 +217,9 @@ def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, 
     assert wait_until(lambda: anything_running(seconds)), "the build never got to its step"
     process.send_signal(signal.SIGINT)
     assert process.wait(120) != 0
-    assert wait_until(lambda: not anything_running(seconds)), "the step goes on running in the engine"
+    assert wait_until(lambda: not anything_running(seconds)), (
+        "the step goes on running in the engine"
+    )
     assert engine.find(tag) is None
 
 
@@ -192,7 +227,9 @@ def mine(engine: Engine) -> int:
     return len(containers(engine, f"{RUN_LABEL}={engine.run_id}"))
 
 
-def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: BaseContext) -> None:
+def test_files_get_into_a_read_only_container_through_a_volume(
+    engine: Engine, base: BaseContext
+) -> None:
     script = "cat /suite/a/b.txt; touch /x; echo kept > /suite/out; id -u; echo $WORD"
     with engine.container(
         ContainerSpec(base.reference, ["sh", "-c", script], volumes=["/suite"], env={"WORD": "w"})
@@ -210,7 +247,11 @@ def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, b
 def test_there_is_no_network(engine: Engine, base: BaseContext) -> None:
     with engine.container(ContainerSpec(base.reference, ["cat", "/proc/net/dev"])) as box:
         lines = box.run(300).stdout.splitlines()[2:]
-    assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in ([], ["sit0"], ["tunl0"])
+    assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in (
+        [],
+        ["sit0"],
+        ["tunl0"],
+    )
 
 
 @pytest.mark.parametrize("way_out", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -263,12 +304,16 @@ def test_too_long_a_run_is_stopped(engine: Engine, base: BaseContext) -> None:
 
 
 def test_lines_arrive_while_it_runs(engine: Engine, base: BaseContext) -> None:
-    with engine.container(ContainerSpec(base.reference, ["sh", "-c", "echo one; sleep 600"])) as box:
+    with engine.container(
+        ContainerSpec(base.reference, ["sh", "-c", "echo one; sleep 600"])
+    ) as box:
         box.start()
         assert next(box.lines(timeout=300))[1] == "one"
 
 
-def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: BaseContext) -> None:
+def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(
+    engine: Engine, base: BaseContext
+) -> None:
     # It lives on until the engine has heard: of a group that a kill has ended, containerd may not be told the cause.
     hog = ["sh", "-c", "head -c 400m /dev/zero | tail; exec sleep 600"]
     with engine.container(ContainerSpec(base.reference, hog, memory=100 * MIB)) as box:
@@ -301,7 +346,9 @@ with engine.container(ContainerSpec(sys.argv[1], ["sleep", "600"], volumes=["/s"
 """
 
 
-def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engine, base: BaseContext) -> None:
+def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(
+    engine: Engine, base: BaseContext
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, base.reference],
         cwd=ROOT,
@@ -321,11 +368,15 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
     assert living.id in remaining
 
 
-def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engine, base: BaseContext) -> None:
+def test_the_gateway_keeps_its_address_while_containers_come_and_go(
+    engine: Engine, base: BaseContext
+) -> None:
     """If it changed when one ends, the others would send to nobody until their ARP entry expires."""
     ask = "echo 2> /dev/null > /dev/tcp/$gateway/9; grep -o '..:..:..:..:..:..' /proc/net/arp"
     gateway = "hex=$(awk '$2 == \"00000000\" {print $3}' /proc/net/route); "
-    gateway += "gateway=$((16#${hex:6:2})).$((16#${hex:4:2})).$((16#${hex:2:2})).$((16#${hex:0:2})); "
+    gateway += (
+        "gateway=$((16#${hex:6:2})).$((16#${hex:4:2})).$((16#${hex:2:2})).$((16#${hex:0:2})); "
+    )
     seen = set()
     for _ in range(3):
         command = ["bash", "-c", gateway + ask]
@@ -343,8 +394,13 @@ def test_names_and_labels(engine: Engine, base: BaseContext, tag: str) -> None:
     assert info.architecture == "amd64"
     assert info.size > 50 * MIB
     assert info.layers == engine.inspect(built.image_id).layers
-    assert info.layers[: len(engine.inspect(base.reference).layers)] == engine.inspect(base.reference).layers
-    assert [found["Id"] for found in engine.sdk.images(filters={"label": label})] == [built.image_id]
+    assert (
+        info.layers[: len(engine.inspect(base.reference).layers)]
+        == engine.inspect(base.reference).layers
+    )
+    assert [found["Id"] for found in engine.sdk.images(filters={"label": label})] == [
+        built.image_id
+    ]
     assert any("USER 12" in text for text, _ in engine.history(tag))
     engine.tag(tag, f"{tag}-second")
     engine.untag(tag)
@@ -366,7 +422,9 @@ def test_an_engine_that_was_named_is_never_replaced_by_another(
         assert found.facts.url == engine.facts.url
 
 
-def test_dockers_current_context_is_honoured(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dockers_current_context_is_honoured(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / "config.json").write_text('{"currentContext": "elsewhere"}')
@@ -383,7 +441,11 @@ def test_dockers_current_context_is_honoured(engine: Engine, monkeypatch: pytest
 
 def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
     base = Base(
-        key="none", reference="truetag-none.invalid/none:1", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
+        key="none",
+        reference="truetag-none.invalid/none:1",
+        suite=None,
+        python=Minor(3, 11),
+        glibc=Minor(2, 36),
     )
     with pytest.raises(UserError, match="no registry answers"):
         acquire(engine, base, root=ROOT, host=HostSettings(), on_progress=print)

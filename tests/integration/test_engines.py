@@ -28,7 +28,9 @@ def sid() -> Iterator[Other]:
         yield found
 
 
-def test_engine_tests_pass_on_the_newest_engine(sid: Other, engine: Engine, base: BaseContext) -> None:
+def test_engine_tests_pass_on_the_newest_engine(
+    sid: Other, engine: Engine, base: BaseContext
+) -> None:
     if base.origin == "bootstrapped":
         sid.take(base.reference, engine)  # making it again would show nothing
     with connect(sid.url) as newer:
@@ -37,7 +39,9 @@ def test_engine_tests_pass_on_the_newest_engine(sid: Other, engine: Engine, base
     assert found and (int(found[1]), int(found[2])) >= (28, 5), version
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS)]
     environment = {**os.environ, "DOCKER_HOST": sid.url}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     last = done.stdout.strip().splitlines()[-1]
     assert done.returncode == 0 and "skipped" not in last, done.stdout[-4000:] + done.stderr[-1000:]
     logging.getLogger("truetag.tests").warning("engine %s: %s", version, last)

@@ -30,7 +30,13 @@ kept = {name: one for name, one in load_file(file).items() if name != "model.lay
 save_file(kept, file, metadata={"format": "pt"})
 """
 FAULTS = {
-    "frozen adapters": ("qlora", QLORA, "model.print_trainable_parameters()\n", FROZEN, "moved is 14, not 28"),
+    "frozen adapters": (
+        "qlora",
+        QLORA,
+        "model.print_trainable_parameters()\n",
+        FROZEN,
+        "moved is 14, not 28",
+    ),
     "tensor left out": (
         "trainer",
         TRAINER,
@@ -47,7 +53,12 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     expect = expect_of(row, row.tiers["cpu"])
     probe = "cpu.examples"
     claim = Claim(
-        check="cpu-examples", subject=subject, tier=Tier.CPU, probe=probe, statement=row.statement, expect=expect
+        check="cpu-examples",
+        subject=subject,
+        tier=Tier.CPU,
+        probe=probe,
+        statement=row.statement,
+        expect=expect,
     )
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
@@ -55,7 +66,9 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     spec = ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])
     files = {"/judge": {**containers.suite_files(claims), **changed}}
     records: list[Record] = []
-    said, end, _ = containers.run_suite(engine, spec, files, timeout=2400, asked=[probe], on_record=records.append)
+    said, end, _ = containers.run_suite(
+        engine, spec, files, timeout=2400, asked=[probe], on_record=records.append
+    )
     assert records, f"nothing was measured: {end}, {said[-20:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
     (found,) = judge(claims, evidence).claims

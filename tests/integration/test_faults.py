@@ -50,7 +50,9 @@ def fault(name: str, row: Mapping[str, str]) -> Fault:
 
 IMAGES = {
     image: {name: fault(name, row) for name, row in rows.items()}
-    for image, rows in yaml.load(Path(__file__).with_name("faults.yaml").read_text(), Loader=yaml.CSafeLoader).items()
+    for image, rows in yaml.load(
+        Path(__file__).with_name("faults.yaml").read_text(), Loader=yaml.CSafeLoader
+    ).items()
 }
 """Image -> its faults, by their names."""
 
@@ -77,9 +79,15 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [pytest.param(group, name, id=f"{group}: {name}") for group, names in IMAGES.items() for name in names],
+    [
+        pytest.param(group, name, id=f"{group}: {name}")
+        for group, names in IMAGES.items()
+        for name in names
+    ],
 )
-def test_each_fault_is_caught_by_the_check_named(found: Callable[[str], Found], group: str, name: str) -> None:
+def test_each_fault_is_caught_by_the_check_named(
+    found: Callable[[str], Found], group: str, name: str
+) -> None:
     fault = IMAGES[group][name]
     row = found(group)[fault.claim, fault.subject]
     assert row.status is Status.FAIL, row.reason
@@ -91,5 +99,7 @@ def test_none_of_them_is_seen_in_the_parent(parent: ImageInfo, out: Path) -> Non
     verdict = json.loads((out / NAME / "verdict.json").read_text())
     found = {(row["check"], row["subject"]): row["verdict"] for row in verdict["claims"]}
     assert verdict["digest"] == parent.id
-    about = {(fault.claim, fault.subject) for faults in IMAGES.values() for fault in faults.values()}
+    about = {
+        (fault.claim, fault.subject) for faults in IMAGES.values() for fault in faults.values()
+    }
     assert {key: found.get(key) for key in about} == dict.fromkeys(about, "PASS")

@@ -103,7 +103,17 @@ class Fleet:
         return self.fleet_yaml.parent / "out"
 
     def start(self, on: str, *arguments: str, workers: str = "cpu") -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "images", "fleet", "--on", on, "--workers", workers, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "images",
+            "fleet",
+            "--on",
+            on,
+            "--workers",
+            workers,
+            *arguments,
+        ]
         return subprocess.Popen(
             [*command, "--fleet", str(self.fleet_yaml), "--out", str(self.out)],
             cwd=self.checkout,
@@ -140,7 +150,9 @@ def key_of(small: Small) -> str:
 
 
 @pytest.fixture(scope="module")
-def here(engine: Engine, images: list[Small], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def here(
+    engine: Engine, images: list[Small], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What `validate` gives on this machine: task -> verdict."""
     verdicts = {}
     for small in images:
@@ -173,10 +185,14 @@ def test_a_cluster_gives_the_verdicts_of_one_machine(
         engine.remove(small.reference, force=True)
     code, told = fleet.run(on, *references(images), *OPTIONS)
     assert code == 1 and "claims failed (" in told and "einops" in told, told
-    assert {folder.name: claims_in(folder / "verdict.json") for folder in (fleet.out / "cpu").iterdir()} == here
+    assert {
+        folder.name: claims_in(folder / "verdict.json") for folder in (fleet.out / "cpu").iterdir()
+    } == here
     for small in images:
         brought = json.loads((fleet.out / "cpu" / key_of(small) / "worker.json").read_text())
-        assert brought["reference"] == small.reference and (on == "ray" or brought["machine"] in ("n1", "n2"))
+        assert brought["reference"] == small.reference and (
+            on == "ray" or brought["machine"] in ("n1", "n2")
+        )
     code, told = fleet.run(on, *references(images[:1]), *OPTIONS)
     assert code == 0, told
 
@@ -312,7 +328,10 @@ def measure(claims):
 
 @pytest.mark.parametrize(
     ("reads", "comes", "waits"),
-    [(own_python, "static.files", "static.owners"), (validation_containers, "cpu.compiler", "cpu.triton")],
+    [
+        (own_python, "static.files", "static.owners"),
+        (validation_containers, "cpu.compiler", "cpu.triton"),
+    ],
     ids=["our Python outside", "the image's own"],
 )
 def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
@@ -335,7 +354,9 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     def kill(told: str) -> None:
         if told.startswith("measured "):
             (container,) = containers_of(engine, images)
-            killed.append(told.startswith(f"measured {comes} ") and kill_container(engine, container))
+            killed.append(
+                told.startswith(f"measured {comes} ") and kill_container(engine, container)
+            )
 
     monkeypatch.setattr(reads, "suite_files", waiting)
     claims = validating.claims_of(image(NAME), SOURCES, {}, (), tuple(Tier))

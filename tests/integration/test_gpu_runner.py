@@ -81,8 +81,13 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
-    files = {**containers.suite_files(ClaimSet(image="tiny", claims=())), "tiny.py": SCRIPT.encode()}
-    spec = ContainerSpec(parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
+    files = {
+        **containers.suite_files(ClaimSet(image="tiny", claims=())),
+        "tiny.py": SCRIPT.encode(),
+    }
+    spec = ContainerSpec(
+        parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"]
+    )
     with engine.container(spec) as container:
         container.put(files, "/judge")
         done = container.run(timeout=600)
@@ -91,12 +96,17 @@ def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
     return found
 
 
-def test_a_right_kernel_is_within_its_tolerance_and_its_control_is_not(evidence: dict[str, Any]) -> None:
+def test_a_right_kernel_is_within_its_tolerance_and_its_control_is_not(
+    evidence: dict[str, Any],
+) -> None:
     facts = evidence["cases"]["right"]
     assert facts["finite"]
     assert set(facts["outputs"]) == {"output", "gradient x", "gradient w"}
     assert all(one["error"] < 1e-6 for one in facts["outputs"].values())
-    assert all(error == pytest.approx(0.01, rel=0.01) for error in facts["controls"]["scaled by 1.01"].values())
+    assert all(
+        error == pytest.approx(0.01, rel=0.01)
+        for error in facts["controls"]["scaled by 1.01"].values()
+    )
 
 
 def test_wrong_kernels_stand_out_by_plain_torch_in_the_same_dtype_and_whole_numbers_exactly(
@@ -115,14 +125,21 @@ def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, 
     """At small sizes, where nothing runs over; large-linear is wrong everywhere. NaN is off on either side."""
     for name, found in evidence["silent"].items():
         tolerance = faults()[name].tolerance
-        assert (found["off"] <= tolerance) is (name != "large-linear") and found["control"] > tolerance, (name, found)
+        assert (found["off"] <= tolerance) is (name != "large-linear") and found[
+            "control"
+        ] > tolerance, (name, found)
     assert evidence["nan"] == ["inf", "inf"]
 
 
 def test_floors_are_timed_and_a_step_learns_as_float32_does(evidence: dict[str, Any]) -> None:
     """torch's counter knows neither masks nor the products that fused attention does again: 7 of 12 parts."""
     assert all(one["figure"] > 0 for one in evidence["speed"].values())
-    assert evidence["counted"] == [1.0, 1.0] and evidence["attention"] == pytest.approx(7 / 12, rel=0.01)
+    assert evidence["counted"] == [1.0, 1.0] and evidence["attention"] == pytest.approx(
+        7 / 12, rel=0.01
+    )
     trained, reference = evidence["step"]["trained"], evidence["step"]["reference"]
-    assert trained["losses"][-1] < trained["losses"][0] - step.LEAST_FALL and len(trained["losses"]) == step.STEPS
+    assert (
+        trained["losses"][-1] < trained["losses"][0] - step.LEAST_FALL
+        and len(trained["losses"]) == step.STEPS
+    )
     assert reference["bfloat16"] == pytest.approx(reference["float32"], abs=step.REFERENCE_SLACK)

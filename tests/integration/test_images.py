@@ -28,9 +28,18 @@ from validate.claims import ClaimSet
 pytestmark = pytest.mark.engine
 
 
-def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet) -> None:
+def test_the_parent_is_green_and_got_its_name(
+    parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet
+) -> None:
     verdict = json.loads((out / NAME / "verdict.json").read_text())
-    assert set(verdict) == {"schema_version", "image", "digest", "evidence_sha256", "overall", "claims"}
+    assert set(verdict) == {
+        "schema_version",
+        "image",
+        "digest",
+        "evidence_sha256",
+        "overall",
+        "claims",
+    }
     assert (verdict["image"], verdict["digest"], verdict["overall"]) == (NAME, parent.id, "PASS")
     assert [row for row in verdict["claims"] if row["verdict"] == "FAIL"] == []
     assert {row["check"] for row in verdict["claims"]} >= {
@@ -79,8 +88,19 @@ def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_ma
             assert mark.encode() not in content, f"{member.name} in layer {layer}"
     finally:
         engine.remove(tag, force=True)
-    assert any("liger_kernel" in name for name in names) and any(name.endswith("bin/ptxas") for name in names)
-    lent = ("run/host", "run/locks", "run/scripts", "run/suite", "run/tools", "run/uv", "opt/tools", "var/cache/uv")
+    assert any("liger_kernel" in name for name in names) and any(
+        name.endswith("bin/ptxas") for name in names
+    )
+    lent = (
+        "run/host",
+        "run/locks",
+        "run/scripts",
+        "run/suite",
+        "run/tools",
+        "run/uv",
+        "opt/tools",
+        "var/cache/uv",
+    )
     kept = [name for name in names if name.startswith(lent)]
     assert not kept
 
@@ -92,7 +112,9 @@ def test_rebuilding_uses_the_engines_cache(
     assert built["steps"], "the engine told nothing of its steps"
     asked = ("--tier", "gpu", "--gpus", "none", "--out", str(tmp_path))
     finished = commands.run("build", NAME, *asked, DOCKER_HOST=engine.facts.url)
-    assert finished.returncode == 1 and "static and cpu tier was left out" in " ".join(finished.stderr.split())
+    assert finished.returncode == 1 and "static and cpu tier was left out" in " ".join(
+        finished.stderr.split()
+    )
     assert engine.find(f"{NAME}-candidate") is not None
     engine.untag(f"{NAME}-candidate")
     again = json.loads((tmp_path / NAME / "build.json").read_text())
@@ -100,22 +122,38 @@ def test_rebuilding_uses_the_engines_cache(
     assert again["layers"] == list(parent.layers)
 
 
-def test_an_index_that_fails_midway_leaves_no_name(engine: Engine, out: Path, tmp_path: Path) -> None:
+def test_an_index_that_fails_midway_leaves_no_name(
+    engine: Engine, out: Path, tmp_path: Path
+) -> None:
     """The step, the cause and the next command; retried with pauses; nothing that could be taken for an image."""
     name = "cu124-torch26"
     engine.untag(name)
-    dead = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-    environment = {"DOCKER_HOST": engine.facts.url, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", **dead}
+    dead = {
+        "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple",
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+    }
+    environment = {
+        "DOCKER_HOST": engine.facts.url,
+        "PIP_RETRIES": "0",
+        "UV_HTTP_RETRIES": "0",
+        **dead,
+    }
     finished = commands.run("build", name, "--out", str(tmp_path), **environment)
     assert finished.returncode == 1
     said = " ".join((finished.stdout + finished.stderr).split())
     assert "attempt 3 of 3" in said
-    assert "tools.sh" in said and "the network failed" in said and "building again keeps what is finished" in said
+    assert (
+        "tools.sh" in said
+        and "the network failed" in said
+        and "building again keeps what is finished" in said
+    )
     assert "Traceback" not in said
     assert engine.find(name) is None and engine.find(f"{name}-candidate") is None
 
 
-def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing_running_and_no_name(
+    engine: Engine, parent: ImageInfo, tmp_path: Path
+) -> None:
     """Ctrl-C in the middle of a build that has begun, and of one of the same name that waits for it.
 
     The name stays with the image that had it.
@@ -132,7 +170,9 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent:
     assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
 
 
-def test_an_interrupted_validation_leaves_no_candidate(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+def test_an_interrupted_validation_leaves_no_candidate(
+    engine: Engine, parent: ImageInfo, tmp_path: Path
+) -> None:
     with building(engine, tmp_path, no_cache=False) as child:
         interrupt(child, told(child, "measured "))
     assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
@@ -140,9 +180,24 @@ def test_an_interrupted_validation_leaves_no_candidate(engine: Engine, parent: I
 
 def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.Popen[str]:
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-u", "-m", "images", "build", NAME, *(["--no-cache"] * no_cache), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "images",
+        "build",
+        NAME,
+        *(["--no-cache"] * no_cache),
+        "--out",
+        str(out),
+    ]
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 

@@ -40,17 +40,28 @@ def test_an_image_is_verified_and_the_output_says_what_was_not_compared(
     installed: Path, repository: Registry, empty: Path
 ) -> None:
     image = published(repository, "one", date=days_ago(1))
-    done = truetag(installed, empty, "verify", image.reference, "--unsigned", "--gate", "static,gpu")
+    done = truetag(
+        installed, empty, "verify", image.reference, "--unsigned", "--gate", "static,gpu"
+    )
     told = " ".join(done.stdout.replace("│", " ").split())
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "UNPROVEN gate static,gpu no matrix.yaml is here, and no key stands for the claims of the" in told
+    assert (
+        "UNPROVEN gate static,gpu no matrix.yaml is here, and no key stands for the claims of the"
+        in told
+    )
     assert "FAIL" not in told
-    assert truetag(installed, empty, "verify", image.reference, "--gate", "static").returncode == 1, "not signed"
+    assert (
+        truetag(installed, empty, "verify", image.reference, "--gate", "static").returncode == 1
+    ), "not signed"
     done = truetag(installed, empty, "verify", image.reference, "--unsigned")
-    assert done.returncode == 1 and "the cpu tier was not judged" in done.stdout, "the gate is the default one"
+    assert done.returncode == 1 and "the cpu tier was not judged" in done.stdout, (
+        "the gate is the default one"
+    )
 
 
-def test_what_moves_tags_needs_the_matrix(installed: Path, repository: Registry, empty: Path) -> None:
+def test_what_moves_tags_needs_the_matrix(
+    installed: Path, repository: Registry, empty: Path
+) -> None:
     """Aliases, rows of several platforms and the claims that a statement speaks of stand there alone."""
     image = published(repository, "one", date=days_ago(1))
     done = truetag(installed, empty, "promote", image.reference, "--to", "127.0.0.1:9/x")
@@ -62,7 +73,10 @@ def test_what_moves_tags_needs_the_matrix(installed: Path, repository: Registry,
 def test_an_image_is_audited_as_a_pull_request_is(
     installed: Path, engine: Engine, base: BaseContext, empty: Path
 ) -> None:
-    (line,) = re.findall(r"(?m)^ *- run: truetag (audit candidate .*)$", (ROOT / "docs/audit-workflow.yml").read_text())
+    (line,) = re.findall(
+        r"(?m)^ *- run: truetag (audit candidate .*)$",
+        (ROOT / "docs/audit-workflow.yml").read_text(),
+    )
     packages = "RUN python3 -c \"import os; os.makedirs('/usr/lib/python3/dist-packages')\""
     with (
         python_base(engine, base) as small,

@@ -54,15 +54,21 @@ def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any
     above = dict.fromkeys(("libraries.txt", "light.txt"), b"")
     context = dict(render.render(image, {**locks, **above}, base, host=host.files()))
     dockerfile = bytes(context.pop("Dockerfile")).decode()
-    with built_image(engine, "truetag-test-ranks", dockerfile, context, host.network(local=engine.facts.local)) as made:
+    with built_image(
+        engine, "truetag-test-ranks", dockerfile, context, host.network(local=engine.facts.local)
+    ) as made:
         yield made
 
 
 def rehearsed(image: Image) -> ClaimSet:
-    claims = multigpu_claims(ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory), device="cpu")
+    claims = multigpu_claims(
+        ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory), device="cpu"
+    )
     kept = [claim for claim in claims if claim.subject not in ON_GPUS_ALONE]
     # The GPU's gate is not the emulation's.
-    return ClaimSet(image=NAME, claims=tuple(replace(one, expect=_ungated(one), required=True) for one in kept))
+    return ClaimSet(
+        image=NAME, claims=tuple(replace(one, expect=_ungated(one), required=True) for one in kept)
+    )
 
 
 def _ungated(claim: Claim) -> Mapping[str, object]:
@@ -145,8 +151,19 @@ def judge_place_only(_subject: str, expect: RanksExpect, evidence: RanksEvidence
     return judge_computed(Requirements(), expect, evidence)
 
 
-def measured(engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str, bytes]) -> Evidence:
-    command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
+def measured(
+    engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str, bytes]
+) -> Evidence:
+    command: Sequence[str] = [
+        "python3",
+        "-I",
+        "-S",
+        "/judge/validate",
+        "--claims",
+        "/judge/claims.json",
+        "--jobs",
+        "2",
+    ]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
     spec, files = (
         ContainerSpec(reference, command, tmpfs=tmpfs, volumes=["/judge"]),
@@ -154,7 +171,9 @@ def measured(engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str
     )
     records: list[Record] = []
     probes = {claim.probe for claim in claims.claims}
-    containers.run_suite(engine, spec, {"/judge": files}, timeout=1200, asked=probes, on_record=records.append)
+    containers.run_suite(
+        engine, spec, {"/judge": files}, timeout=1200, asked=probes, on_record=records.append
+    )
     return Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
 
 
@@ -167,7 +186,11 @@ def measured(engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str
         ("dies third", Status.FAIL, ""),
         # one that hangs is named by the others, and all that hang are ended
         ("hangs first", Status.FAIL, "rank 0: rank 1 did not come out of hangs first in 8 s"),
-        ("hangs_all first", Status.FAIL, "torchrun did not end in 12 s (rank 0 in hangs_all first, rank 1 in hangs_"),
+        (
+            "hangs_all first",
+            Status.FAIL,
+            "torchrun did not end in 12 s (rank 0 in hangs_all first, rank 1 in hangs_",
+        ),
         # one that raises fails its subject alone; native threads at work while a rank ends do not undo what it measured
         ("raises first", Status.FAIL, "rank 1: RuntimeError: no kernel image is available"),
         ("raises second", Status.PASS, ""),
@@ -175,6 +198,8 @@ def measured(engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str
         ("dev-shm", Status.FAIL, "too small: 64 MiB"),
     ],
 )
-def test_ranks_that_fail_are_named_and_never_green(failing: Verdict, subject: str, status: Status, words: str) -> None:
+def test_ranks_that_fail_are_named_and_never_green(
+    failing: Verdict, subject: str, status: Status, words: str
+) -> None:
     (found,) = [one for one in failing.claims if one.claim.subject == subject]
     assert (found.status, words in found.reason) == (status, True), found.reason

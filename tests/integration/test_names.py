@@ -18,7 +18,9 @@ NAME = "truetag-test-named"
 
 
 def image(engine: Engine, which: str, tag: str | None = None) -> str:
-    return engine.build({"Dockerfile": f"FROM scratch\nLABEL which={which}\n".encode()}, tag).image_id
+    return engine.build(
+        {"Dockerfile": f"FROM scratch\nLABEL which={which}\n".encode()}, tag
+    ).image_id
 
 
 def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) -> None:
@@ -27,7 +29,9 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
     try:
         naming.give_name(engine, judged, NAME)
         assert engine.inspect(NAME).id == judged
-        assert engine.inspect(f"{NAME}-candidate").id == later, "another build's candidate is its own"
+        assert engine.inspect(f"{NAME}-candidate").id == later, (
+            "another build's candidate is its own"
+        )
         naming.give_name(engine, later, NAME)
         naming.give_name(engine, later, NAME)
         assert engine.inspect(NAME).id == later
@@ -54,7 +58,12 @@ def test_builds_at_once_get_their_base_one_after_the_other(engine: Engine) -> No
     def get(_: int) -> None:
         with pytest.raises(UserError):
             base_images.acquire(
-                engine, row, "localhost:9/no/such:1", root=SOURCES.workspace.root, host=HostSettings(), on_progress=say
+                engine,
+                row,
+                "localhost:9/no/such:1",
+                root=SOURCES.workspace.root,
+                host=HostSettings(),
+                on_progress=say,
             )
 
     with ThreadPoolExecutor(3) as pool:

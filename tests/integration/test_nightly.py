@@ -47,11 +47,18 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         )
         packages = [one for one in locked.lock.packages() if one.name in moved]
         dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {parent.user}\n"
-        files = {"Dockerfile": dockerfile.encode(), "locks/moved": lock_file.print_requirements(packages)}
+        files = {
+            "Dockerfile": dockerfile.encode(),
+            "locks/moved": lock_file.print_requirements(packages),
+        }
         host = host_settings()
-        built = engine.build({**files, **host.files()}, tag, network=host.network(local=True)).image_id
+        built = engine.build(
+            {**files, **host.files()}, tag, network=host.network(local=True)
+        ).image_id
         missing = labels.declared_missing(locked.image, parent.labels)
-        context = ClaimContext.of(locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False)
+        context = ClaimContext.of(
+            locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False
+        )
         # What such packages break: the other claims take minutes for each of four images.
         claims = image_claims(context).only(("static.pins", "static.symbols"))
         evidence, verdict = validating.measure_and_judge(engine, built, claims, tiers)

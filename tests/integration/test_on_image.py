@@ -42,8 +42,14 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
-    suite = suite_files(image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)))
-    context = render.render(image, lock.files, BaseContext(reference="-", origin="tag"), suite=suite)
+    suite = suite_files(
+        image_claims(
+            ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)
+        )
+    )
+    context = render.render(
+        image, lock.files, BaseContext(reference="-", origin="tag"), suite=suite
+    )
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     last = dockerfile.decode().split("FROM light AS image\n")[1]
@@ -59,7 +65,9 @@ def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> It
     """The same with few claims of each tier: the build of the parent had them all measured."""
     kept = ("pins", "environment", "device", "numerics", "attention")
     rows = tuple(
-        one for one in claims.claims if one.check in kept or (one.check, one.subject) == ("native", "bitsandbytes")
+        one
+        for one in claims.claims
+        if one.check in kept or (one.check, one.subject) == ("native", "bitsandbytes")
     )
     dockerfile = f"FROM {current}\nUSER root\nCOPY claims.json /opt/truetag/claims.json\nUSER {parent.user}\n"
     content = ClaimSet(image=claims.image, claims=rows).dumps()
@@ -70,11 +78,20 @@ def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> It
 @pytest.fixture(scope="module")
 def broken(engine: Engine, few: str, parent: ImageInfo) -> Iterator[str]:
     layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nENV NVIDIA_TF32_OVERRIDE=1\n"
-    with built(engine, f"{TAG}-broken", f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n") as tag:
+    with built(
+        engine, f"{TAG}-broken", f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n"
+    ) as tag:
         yield tag
 
 
-def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | None = None, tmp: bool = True) -> Done:
+def run(
+    engine: Engine,
+    reference: str,
+    command: Sequence[str],
+    *,
+    user: str | None = None,
+    tmp: bool = True,
+) -> Done:
     """No network; nothing is writable but /tmp, if that."""
     folders = {"/tmp": "rw,exec,nosuid,nodev,mode=1777"} if tmp else {}
     lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -83,7 +100,10 @@ def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | N
         for stream, text in container.lines(timeout=1800):
             lines[stream].append(text)
         code = container.wait(timeout=300).code
-    return Done(code, *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")))
+    return Done(
+        code,
+        *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")),
+    )
 
 
 def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: str) -> None:
@@ -99,7 +119,12 @@ def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: s
 def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, few: str) -> None:
     done = run(engine, few, ["validate", "--tier", "static", "--json"], user="61234:61234")
     verdict = json.loads(done.stdout)
-    assert (done.code, verdict["image"], verdict["overall"], verdict["digest"]) == (0, NAME, "PASS", "")
+    assert (done.code, verdict["image"], verdict["overall"], verdict["digest"]) == (
+        0,
+        NAME,
+        "PASS",
+        "",
+    )
     assert {row["tier"] for row in verdict["claims"]} == {"static"}
 
 
@@ -107,19 +132,29 @@ def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str)
     done = run(engine, broken, ["validate", "--json"])
     verdict = json.loads(done.stdout)
     assert (done.code, verdict["overall"]) == (1, "FAIL")
-    failed = {(row["check"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"}
+    failed = {
+        (row["check"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"
+    }
     assert set(failed) == {("environment", "variables"), ("native", "bitsandbytes")}
     assert "libbitsandbytes_cuda126.so" in failed["native", "bitsandbytes"]["reason"]
     assert failed["native", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
-    assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, "no GPU here, so no gpu tier"
+    assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, (
+        "no GPU here, so no gpu tier"
+    )
     assert "not run: this container was given no GPU: `docker run --gpus all" in done.stderr
 
 
-def test_asked_for_gpus_where_the_container_has_none_it_says_how_to_give_it_some(engine: Engine, few: str) -> None:
+def test_asked_for_gpus_where_the_container_has_none_it_says_how_to_give_it_some(
+    engine: Engine, few: str
+) -> None:
     for asked in (["--tier", "gpu"], ["--tier", "static", "--tier", "multigpu", "--json"]):
         done = run(engine, few, ["validate", *asked])
         assert (done.code, done.stdout) == (2, "")
-        assert "libcuda.so.1" in done.stderr and "--gpus all" in done.stderr and "Traceback" not in done.stderr
+        assert (
+            "libcuda.so.1" in done.stderr
+            and "--gpus all" in done.stderr
+            and "Traceback" not in done.stderr
+        )
 
 
 def test_nowhere_to_write_is_said_without_a_traceback(engine: Engine, few: str) -> None:
@@ -135,27 +170,41 @@ def test_wrong_claims_are_said_without_a_traceback(engine: Engine, current: str)
     assert done.code == 2 and "--claim" in done.stderr, "no abbreviation of --claims"
 
 
-def test_the_commands_do_not_change_what_the_image_starts(engine: Engine, current: str, parent: ImageInfo) -> None:
+def test_the_commands_do_not_change_what_the_image_starts(
+    engine: Engine, current: str, parent: ImageInfo
+) -> None:
     done = run(
         engine,
         current,
-        ["sh", "-c", "command -v validate; command -v doctor; find /opt/truetag ! -perm -o+r; echo done"],
+        [
+            "sh",
+            "-c",
+            "command -v validate; command -v doctor; find /opt/truetag ! -perm -o+r; echo done",
+        ],
     )
     assert done.stdout.splitlines() == ["/usr/local/bin/validate", "/usr/local/bin/doctor", "done"]
     found = engine.inspect(current)
-    assert (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
+    assert (
+        (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
+    )
 
 
 def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, current: str) -> None:
     control = r"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n"
     made = f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; dpkg-deb -b /tmp/x /tmp/x.deb"
     cached = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
-    installed = "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"
+    installed = (
+        "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"
+    )
     command = ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"]
-    with engine.container(ContainerSpec(current, command, user="root", read_only=False)) as container:
+    with engine.container(
+        ContainerSpec(current, command, user="root", read_only=False)
+    ) as container:
         done = container.run(timeout=600)
     assert done.code == 0 and done.stdout.strip().endswith("x\t1"), done.stdout
-    assert not re.search(r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE), done.stdout
+    assert not re.search(
+        r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE
+    ), done.stdout
 
 
 def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str) -> None:
@@ -165,7 +214,9 @@ def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, cur
     assert data["stack"]["torch"].startswith("2.7.1")
     assert {"bitsandbytes", "transformers", "xformers"} <= set(data["stack"]["packages"])
     assert "sm_90" in data["stack"]["archs"]
-    assert data["hardware"]["gpus"] == [] and any("no GPU" in warning for warning in data["warnings"])
+    assert data["hardware"]["gpus"] == [] and any(
+        "no GPU" in warning for warning in data["warnings"]
+    )
     assert {"no-libcuda"} <= {hint["id"] for hint in data["hints"]}
 
 
@@ -186,12 +237,19 @@ def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> 
     assert data["stack"]["torch"] == "" and any("torch" in trouble for trouble in data["troubles"])
 
 
-def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+def test_a_recorded_run_is_judged_again_without_an_engine(
+    engine: Engine, parent: ImageInfo, tmp_path: Path
+) -> None:
     asked = [NAME, "--tier", "static", "--claim", "pins"]
     done = commands.run("validate", *asked, "--out", str(tmp_path), DOCKER_HOST=engine.facts.url)
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()
-    assert {file.name for file in folder.iterdir()} >= {"evidence.json", "verdict.json", "report.html", "junit.xml"}
+    assert {file.name for file in folder.iterdir()} >= {
+        "evidence.json",
+        "verdict.json",
+        "report.html",
+        "junit.xml",
+    }
     again = ["--evidence", str(folder / "evidence.json"), "--json"]
     told = commands.run("validate", *again, DOCKER_HOST="tcp://127.0.0.1:9")
     assert json.loads(told.stdout) == json.loads((folder / "verdict.json").read_text())

@@ -46,9 +46,18 @@ pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
 USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
-EXPECT = {"required": SETTINGS, "denied": expectations.DENIED_VARIABLES, "start_files": expectations.START_FILES}
+EXPECT = {
+    "required": SETTINGS,
+    "denied": expectations.DENIED_VARIABLES,
+    "start_files": expectations.START_FILES,
+}
 ENVIRONMENT = Claim(
-    check="environment", subject="variables", tier=Tier.STATIC, probe="static.environment", statement="-", expect=EXPECT
+    check="environment",
+    subject="variables",
+    tier=Tier.STATIC,
+    probe="static.environment",
+    statement="-",
+    expect=EXPECT,
 )
 CLAIMS = ClaimSet(image=NAME, claims=(EINOPS_CLAIM, ENVIRONMENT))
 
@@ -101,7 +110,12 @@ def make(
     made: list[str] = []
 
     def one(**settings: str) -> Thin:
-        labels = {"image": NAME, "torch": "2.7.1", "pins": '{"einops":"0.8.2"}', "matrix-revision": "0123456789ab"}
+        labels = {
+            "image": NAME,
+            "torch": "2.7.1",
+            "pins": '{"einops":"0.8.2"}',
+            "matrix-revision": "0123456789ab",
+        }
         labels |= {"base-digest": base.digest, "serial": str(len(made))}
         dockerfile = "\n".join(
             (
@@ -113,7 +127,9 @@ def make(
             )
         )
         # An image is as old as its newest layer: without a file of its own each would be as old as the first.
-        files = {f"site/{path}": content for path, content in EINOPS.items()} | {"site/serial": str(len(made)).encode()}
+        files = {f"site/{path}": content for path, content in EINOPS.items()} | {
+            "site/serial": str(len(made)).encode()
+        }
         tag = f"truetag-test-publish:{len(made)}"
         made.append(tag)
         engine.build({"Dockerfile": dockerfile.encode(), **files}, tag)
@@ -134,7 +150,9 @@ def first(make: Callable[..., Thin]) -> Thin:
 @pytest.fixture
 def options(registry: str, place: str, cache: Path) -> PublishOptions:
     return PublishOptions(
-        repository=Repository(registry, f"staging/{place}"), policy=policy(aliases=("latest", "cu126")), cache=cache
+        repository=Repository(registry, f"staging/{place}"),
+        policy=policy(aliases=("latest", "cu126")),
+        cache=cache,
     )
 
 
@@ -145,11 +163,16 @@ def policy(
     claims: ClaimSet = CLAIMS,
 ) -> ReleasePolicy:
     return ReleasePolicy(
-        gate=gate, alias_gate=alias_gate, aliases_of=lambda _name: aliases, claims_of=lambda _labels, _run: claims
+        gate=gate,
+        alias_gate=alias_gate,
+        aliases_of=lambda _name: aliases,
+        claims_of=lambda _labels, _run: claims,
     )
 
 
-def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> tuple[str, list[Check]]:
+def checked(
+    reference: Reference, by: ReleasePolicy | None = None, **more: Any
+) -> tuple[str, list[Check]]:
     """What `verify` says of an image."""
     return verify(reference, by or policy(aliases=("latest", "cu126")), **more)
 
@@ -168,7 +191,9 @@ def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishRe
 def names(repository: Repository) -> dict[str, str]:
     """Every moving tag of a repository, and what it names."""
     with Registry(repository) as found:
-        return {tag: found.get(tag).digest for tag in found.tags() if tag in (NAME, "latest", "cu126")}
+        return {
+            tag: found.get(tag).digest for tag in found.tags() if tag in (NAME, "latest", "cu126")
+        }
 
 
 # --- publish --------------------------------------------------------------------------------------------------------
@@ -191,7 +216,11 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     assert sbom.versions(found.predicate)["einops"] == "0.8.2"
     assert remote.of(TEST_RESULT)[0].evidence == [(first.folder / "evidence.json").read_bytes()]
     assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
-    debian = [row for row in found.predicate["components"] if row["purl"].startswith("pkg:deb/debian/libc6@")]
+    debian = [
+        row
+        for row in found.predicate["components"]
+        if row["purl"].startswith("pkg:deb/debian/libc6@")
+    ]
     assert len(debian) == 1 and "distro=debian-12" in debian[0]["purl"]
     reference = Reference(options.repository, NAME)
     _, verified = checked(reference, unsigned=True)
@@ -218,13 +247,17 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     finally:
         publisher.remove(sent, force=True)
     with Registry(options.repository) as target:
-        ours, theirs = (target.get(name.partition("@")[2]) for name in (done.images[0].reference, sent))
+        ours, theirs = (
+            target.get(name.partition("@")[2]) for name in (done.images[0].reference, sent)
+        )
     assert (ours.config, ours.layers) == (theirs.config, theirs.layers), "but for the date"
     assert set(names(options.repository)) == {NAME, "latest", "cu126"}
     passes(Reference(options.repository, NAME), unsigned=True)
 
 
-def test_the_image_of_an_own_matrix_is_looked_for_by_its_prefix(engine: Engine, tmp_path: Path) -> None:
+def test_the_image_of_an_own_matrix_is_looked_for_by_its_prefix(
+    engine: Engine, tmp_path: Path
+) -> None:
     (tmp_path / "matrix.yaml").write_text('prefix: "mine-"\n' + (ROOT / "matrix.yaml").read_text())
     (tmp_path / "locks").symlink_to(ROOT / "locks")
     own = ("--matrix", str(tmp_path / "matrix.yaml"), "--engine", engine.facts.url)
@@ -233,22 +266,35 @@ def test_the_image_of_an_own_matrix_is_looked_for_by_its_prefix(engine: Engine, 
 
 
 def test_an_export_gives_the_same_layers_as_the_engines_store(
-    publisher: Engine, first: Thin, options: PublishOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: Engine,
+    first: Thin,
+    options: PublishOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An engine on another machine gives exports only."""
     assert publisher.facts.local
     stored = publish_it(publisher, first, options)
     monkeypatch.setattr(publisher, "facts", replace(publisher.facts, local=False))
     elsewhere = Repository(options.repository.host, f"{options.repository.name}-exported")
-    exported = publish_it(publisher, first, replace(options, repository=elsewhere, cache=tmp_path / "other"))
-    assert exported.images[0].reference.partition("@")[2] == stored.images[0].reference.partition("@")[2]
+    exported = publish_it(
+        publisher, first, replace(options, repository=elsewhere, cache=tmp_path / "other")
+    )
+    assert (
+        exported.images[0].reference.partition("@")[2]
+        == stored.images[0].reference.partition("@")[2]
+    )
 
 
-def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base: BaseContext) -> None:
+def test_a_layer_comes_out_of_the_store_as_its_very_tar(
+    publisher: Engine, base: BaseContext
+) -> None:
     """Names that are no UTF-8 included. An image of which one layer can't be read is not read there at all."""
     tag = "truetag-test-publish:names"
     step = "RUN mkdir /d && head -c 3000 /dev/zero >/d/zeros && echo latin >\"/d/$(printf 'caf\\351')\" && : >/d/empty"
-    publisher.build({"Dockerfile": f"FROM {base.reference}\n{step}\n".encode()}, tag, network="none")
+    publisher.build(
+        {"Dockerfile": f"FROM {base.reference}\n{step}\n".encode()}, tag, network="none"
+    )
     try:
         info, root = publisher.inspect(tag), Path(publisher.facts.data_root)
         _, layer = exported.parts(publisher, info, info.layers[-1:])
@@ -267,7 +313,9 @@ def test_a_layer_comes_out_of_the_store_as_its_very_tar(publisher: Engine, base:
 def clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """cosign on the PATH: Debian's own, where the machine has none."""
     if not shutil.which("cosign"):
-        monkeypatch.setenv("PATH", f"{debian_tools.unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+        monkeypatch.setenv(
+            "PATH", f"{debian_tools.unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep
+        )
 
 
 @pytest.fixture
@@ -296,6 +344,10 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     key = str(keys / "cosign.pub")
     passes(Reference(options.repository, NAME), key=key)
     production = thin_images.production(options.repository)
-    done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key)
-    assert done.images[0].reference.partition("@")[2] == staged.images[0].reference.partition("@")[2]
+    done = promote(
+        Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key
+    )
+    assert (
+        done.images[0].reference.partition("@")[2] == staged.images[0].reference.partition("@")[2]
+    )
     passes(Reference(production, "latest"), key=key)

@@ -36,7 +36,14 @@ pytestmark = pytest.mark.engine
 ROW = ("cu130-torch211", "cu130-torch211-arm64")
 AMD64, ARM64 = ROW
 PACKAGES = (
-    *("libbz2-1.0", "libc6", "libexpat1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib"),
+    *(
+        "libbz2-1.0",
+        "libc6",
+        "libexpat1",
+        "liblzma5",
+        "libpython3.11-minimal",
+        "libpython3.11-stdlib",
+    ),
     *("libssl3", "python3-minimal", "python3.11-minimal", "zlib1g"),
 )
 SITE = "usr/local/lib/python3.11/dist-packages"
@@ -49,7 +56,14 @@ def claims(name: str) -> ClaimSet:
     machine = {} if platform is Platform.AMD64 else {"machine": platform.machine}
     installed = replace(EINOPS_CLAIM, expect={**EINOPS_CLAIM.expect, **machine})
     expect = {"modules": ["einops"], "first": True, "after": True, "complaints": [], "harmless": {}}
-    imports = Claim(check="imports", subject="einops", tier=Tier.CPU, probe="cpu.imports", statement="-", expect=expect)
+    imports = Claim(
+        check="imports",
+        subject="einops",
+        tier=Tier.CPU,
+        probe="cpu.imports",
+        statement="-",
+        expect=expect,
+    )
     return ClaimSet(image=name, claims=(installed, imports))
 
 
@@ -73,20 +87,32 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         engine.build(_context(name, platform), tag, platform=platform)
         made_from = {"reference": "debian", "origin": "made", "digest": ""}
         folder = tmp_path_factory.mktemp("attestation")
-        made[name] = thin.validated(engine, tag, folder, claims(name), (Tier.STATIC, Tier.CPU), made_from)
+        made[name] = thin.validated(
+            engine, tag, folder, claims(name), (Tier.STATIC, Tier.CPU), made_from
+        )
         proven = Status.PASS if platform is Platform.AMD64 else Status.UNPROVEN
         assert thin.verdict_of(made[name]) is proven, (folder / "verdict.json").read_text()
     yield made
     for name in ROW:
-        engine.remove(f"truetag-test-platforms:{ImageName.parse(name).platform.architecture}", force=True)
+        engine.remove(
+            f"truetag-test-platforms:{ImageName.parse(name).platform.architecture}", force=True
+        )
 
 
 def _context(name: str, platform: Platform) -> dict[str, bytes]:
-    root, packed = unpacked(*PACKAGES, suite="bookworm", architecture=platform.architecture), io.BytesIO()
+    root, packed = (
+        unpacked(*PACKAGES, suite="bookworm", architecture=platform.architecture),
+        io.BytesIO(),
+    )
     without = ("./dev/", "./usr/share/", f"./usr/lib/{platform.machine}-linux-gnu/gconv/")
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(root, ".", filter=lambda one: None if one.name.startswith(without) else one)
-    labels = {"image": name, "torch": "2.11.0", "pins": '{"einops":"0.8.2"}', "matrix-revision": "0123456789ab"}
+    labels = {
+        "image": name,
+        "torch": "2.11.0",
+        "pins": '{"einops":"0.8.2"}',
+        "matrix-revision": "0123456789ab",
+    }
     # No step runs a program of arm64: this machine is an x86-64 one.
     compiled = f'RUN ["python3", "-B", "-m", "compileall", "-q", "/{SITE}"]'
     lines = (
@@ -96,7 +122,11 @@ def _context(name: str, platform: Platform) -> dict[str, bytes]:
     )
     told = (f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items())
     files = {f"site/{path}": content for path, content in MODULES.items()}
-    return {"Dockerfile": "\n".join((*lines, *told)).encode(), "root.tar": packed.getvalue(), **files}
+    return {
+        "Dockerfile": "\n".join((*lines, *told)).encode(),
+        "root.tar": packed.getvalue(),
+        **files,
+    }
 
 
 @pytest.fixture
@@ -104,7 +134,9 @@ def repository(registry: str, place: str) -> Repository:
     return Repository(registry, f"staging/{place}")
 
 
-def publish(engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, name: str) -> PublishResult:
+def publish(
+    engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, name: str
+) -> PublishResult:
     local = release.read(engine, pair[name].info.id, ImageName.parse(name), pair[name].folder)
     return release.publish(engine, local, options, say=print)
 
@@ -153,7 +185,9 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
             puller.untag(tag)
             assert (pulled.id, pulled.architecture) == (pair[name].info.id, platform.architecture)
     production = thin.production(options.repository)
-    promoted = promote(Reference(options.repository, reference.partition("@")[2]), production, options.policy)
+    promoted = promote(
+        Reference(options.repository, reference.partition("@")[2]), production, options.policy
+    )
     digests = named(production, AMD64, "latest", ARM64)
     assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
     dated = {tag for tag in first.tags if tag.endswith(pair[AMD64].info.id[7:19])}
@@ -166,22 +200,32 @@ def test_what_another_processor_could_not_run_opens_no_index_that_asks_for_the_c
 ) -> None:
     """The cpu tier of the image for arm64 is UNPROVEN: its programs do not run here."""
     strict = replace(options, policy=policy(Tier.STATIC, Tier.CPU))
-    with pytest.raises(UserError, match=r"imports/einops \(cpu\) is UNPROVEN: programs for arm64 do not run"):
+    with pytest.raises(
+        UserError, match=r"imports/einops \(cpu\) is UNPROVEN: programs for arm64 do not run"
+    ):
         publish(engine, pair, strict, ARM64)
     assert named(options.repository, *ROW) == [None, None]
     publish(engine, pair, options, ARM64)
     (told,) = publish(engine, pair, strict, AMD64).left_out
-    assert told.startswith(f"{AMD64} lacks linux/arm64: imports/einops (cpu) is UNPROVEN: programs for arm64")
+    assert told.startswith(
+        f"{AMD64} lacks linux/arm64: imports/einops (cpu) is UNPROVEN: programs for arm64"
+    )
     with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
         engine.pull(f"{options.repository}:{AMD64}", platform=Platform.ARM64)
 
 
 def test_an_image_joins_only_what_the_same_key_signed(
-    engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    pair: Mapping[str, Thin],
+    options: PublishOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
     key_pairs(tmp_path, monkeypatch)
-    signed, others = (replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other"))
+    signed, others = (
+        replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other")
+    )
     publish(engine, pair, others, ARM64)
     (told,) = publish(engine, pair, signed, AMD64).left_out
     assert told.startswith(f"{AMD64} lacks linux/arm64: the key signed nothing")
@@ -218,9 +262,13 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return key_pairs(tmp_path, monkeypatch)
 
 
-def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: Registry, keys: Path) -> None:
+def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(
+    staging: Registry, keys: Path
+) -> None:
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
-    made = attachments.index_of([published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW])
+    made = attachments.index_of(
+        [published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW]
+    )
     staging.put(made)
     every = [attachments.load(staging, staging.get(one.digest)) for one in made.manifests]
     days = [tags.version_of(one).created for one in every]
@@ -235,5 +283,10 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(staging: R
     assert cosign_verifies(f"{production}@{made.digest}", public)
     assert passed(verify(Reference(production, "latest"), rules(), key=public)[1])
     with pytest.raises(UserError, match="the key signed nothing that is attached") as refused:
-        promote(Reference(staging.repository, made.digest), production, rules(), key=str(keys / "other.pub"))
+        promote(
+            Reference(staging.repository, made.digest),
+            production,
+            rules(),
+            key=str(keys / "other.pub"),
+        )
     assert not isinstance(refused.value, signing.CosignError), "cosign could tell"

@@ -44,26 +44,39 @@ def served(engine: Engine, registry: str, place: str) -> Iterator[tuple[str, str
 
 
 def base(reference: str) -> Base:
-    return Base(key="test", reference=reference, suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
+    return Base(
+        key="test", reference=reference, suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
+    )
 
 
-def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, str], tmp_path: Path) -> None:
+def test_by_tag_then_pinned_then_by_digest(
+    engine: Engine, served: tuple[str, str], tmp_path: Path
+) -> None:
     reference, digest = served
     said: list[str] = []
     assert engine.registry_digest(reference) == digest
 
-    by_tag = acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append)
+    by_tag = acquire(
+        engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append
+    )
     assert (by_tag.reference, by_tag.digest, by_tag.origin) == (reference, digest, "tag")
     assert not by_tag.python
     assert "python -m tools.pin" in said[0]
-    assert acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append) == by_tag
+    assert (
+        acquire(
+            engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append
+        )
+        == by_tag
+    )
     assert len(said) == 1  # it was there
 
     (tmp_path / PINS_FILE).parent.mkdir()
     (tmp_path / PINS_FILE).write_text(pins(engine, [reference]))
     assert pinned(tmp_path) == {reference: digest}
     engine.remove(reference, force=True)
-    by_digest = acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append)
+    by_digest = acquire(
+        engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=said.append
+    )
     assert by_digest.origin == "digest"
     assert by_digest.reference == f"{reference.rpartition(':')[0]}@{digest}"
     built = engine.build({"Dockerfile": f"FROM {by_digest.reference}\nENV A=b\n".encode()}, None)
@@ -71,7 +84,9 @@ def test_by_tag_then_pinned_then_by_digest(engine: Engine, served: tuple[str, st
     engine.remove(built.image_id, force=True)
 
 
-def test_a_pinned_digest_that_cannot_be_had_is_replaced_by_no_other_base(engine: Engine, tmp_path: Path) -> None:
+def test_a_pinned_digest_that_cannot_be_had_is_replaced_by_no_other_base(
+    engine: Engine, tmp_path: Path
+) -> None:
     reference = "127.0.0.1:1/base:slim"
     (tmp_path / PINS_FILE).parent.mkdir()
     (tmp_path / PINS_FILE).write_text(f"{reference}: sha256:{'0' * 64}\n")
@@ -89,6 +104,9 @@ def test_a_name_that_the_registry_does_not_know_is_an_error_and_not_a_missing_re
 def test_a_registry_that_does_not_answer_costs_a_bounded_time(engine: Engine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         started = time.monotonic()
-        assert engine.registry_digest(f"127.0.0.1:{mute.getsockname()[1]}/base:slim", timeout=2) is None
+        assert (
+            engine.registry_digest(f"127.0.0.1:{mute.getsockname()[1]}/base:slim", timeout=2)
+            is None
+        )
         assert time.monotonic() - started < 100, "it waited for the SDK's own 120 s"
     assert engine.registry_digest("127.0.0.1:1/base:slim") is None

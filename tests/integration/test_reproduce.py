@@ -39,10 +39,16 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
     with Progress() as progress:
         (first, files), (second, other_files) = (unsteady.build(progress) for _ in range(2))
     # Other tests build on this engine, too: what they keep is not looked at.
-    assert [record.made_by for record in build_cache(engine) if "/opt/folder/now" in record.made_by] == []
+    assert [
+        record.made_by for record in build_cache(engine) if "/opt/folder/now" in record.made_by
+    ] == []
     assert first.on == second.on and first.id != second.id
-    (difference,) = reproduce.with_files(reproduce.compare(first.layers, second.layers), files, other_files)
-    assert difference.layer == "debian" and any("/opt/folder/now: " in file for file in difference.files)
+    (difference,) = reproduce.with_files(
+        reproduce.compare(first.layers, second.layers), files, other_files
+    )
+    assert difference.layer == "debian" and any(
+        "/opt/folder/now: " in file for file in difference.files
+    )
 
 
 def test_recorded_layers_are_what_their_files_come_to(
@@ -57,7 +63,9 @@ def test_recorded_layers_are_what_their_files_come_to(
     assert [canonical_diff_id(one) for one in small] == [known[one.diff_id] for one in small]
 
 
-def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(parent: ImageInfo, out: Path) -> None:
+def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
+    parent: ImageInfo, out: Path
+) -> None:
     evidence = read_evidence(out / NAME / "evidence.json")
     (claim,) = evidence.claim_set.only([ORIGIN_PROBE]).claims
     record = evidence.of(claim.probe)
@@ -66,7 +74,8 @@ def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(paren
     expect: Any = claim.expect
     assert host_origin.judge(claim.subject, expect, measured).status is Status.PASS
     planted: Any = [
-        {**row, "diff_id": "sha256:planted"} if row["layer"] == "torch" else row for row in measured["layers"]
+        {**row, "diff_id": "sha256:planted"} if row["layer"] == "torch" else row
+        for row in measured["layers"]
     ]
     changed: Any = {**measured, "layers": planted}
     found = host_origin.judge(claim.subject, expect, changed)

@@ -36,22 +36,39 @@ def asked(engine: Engine, reference: str, *command: str) -> str:
 def test_the_sbom_is_what_is_in_the_image(engine: Engine, parent: ImageInfo) -> None:
     reference = parent.id
     packages = sbom.read(engine, reference)
-    content = sbom.cyclonedx(packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC))
+    content = sbom.cyclonedx(
+        packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC)
+    )
     rows = [(PackageURL.from_string(row["purl"]), row) for row in content["components"]]
     installed = asked(
-        engine, reference, "dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\\n"
+        engine,
+        reference,
+        "dpkg-query",
+        "-W",
+        "-f",
+        "${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\\n",
     )
     debian = {tuple(line.split()[1:]) for line in installed.splitlines() if line.startswith("ii")}
-    assert {(url.name, url.version, url.qualifiers["arch"]) for url, _ in rows if url.type == "deb"} == debian
-    listed = json.loads(asked(engine, reference, "/opt/venv/bin/python", "-m", "pip", "list", "--format", "json"))
+    assert {
+        (url.name, url.version, url.qualifiers["arch"]) for url, _ in rows if url.type == "deb"
+    } == debian
+    listed = json.loads(
+        asked(engine, reference, "/opt/venv/bin/python", "-m", "pip", "list", "--format", "json")
+    )
     python = {(canonicalize_name(row["name"]), row["version"]) for row in listed}
-    found = {(url.name, url.version) for url, _ in rows if url.type == "pypi" and "toolkit" not in url.qualifiers}
+    found = {
+        (url.name, url.version)
+        for url, _ in rows
+        if url.type == "pypi" and "toolkit" not in url.qualifiers
+    }
     assert found == python
     files = set(json.loads(asked(engine, reference, "python3", "-c", LIBRARIES)))
     nested = [inner for _, row in rows for inner in row.get("components", ())]
     carried = {(inner["name"], one["value"]) for inner in nested for one in inner["properties"]}
     assert {file for _, file in carried} <= files
-    foreign = {file for file in files if ".libs/" in file or file.rpartition("/")[2].startswith(FOREIGN)}
+    foreign = {
+        file for file in files if ".libs/" in file or file.rpartition("/")[2].startswith(FOREIGN)
+    }
     by_name = {file for name, file in carried if file.rpartition("/")[2].startswith(name)}
     assert by_name == foreign
     inside = {url.name: {inner["name"] for inner in row.get("components", ())} for url, row in rows}

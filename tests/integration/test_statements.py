@@ -31,7 +31,10 @@ COSIGNS = {"2.5": "trixie", "3.1": "forky"}
 SHORT = {"slsaprovenance1": PROVENANCE, "cyclonedx": CYCLONEDX}
 """What cosign calls a type, where it has a word for it."""
 POLICY = ReleasePolicy(
-    gate=[Tier.STATIC], alias_gate=[Tier.STATIC], aliases_of=lambda _name: (), claims_of=lambda _labels, _run: CLAIMS
+    gate=[Tier.STATIC],
+    alias_gate=[Tier.STATIC],
+    aliases_of=lambda _name: (),
+    claims_of=lambda _labels, _run: CLAIMS,
 )
 RULE = """\
 predicateType: "https://in-toto.io/attestation/test-result/v0.1"
@@ -74,11 +77,18 @@ def program(release: str) -> Path:
 
 def cosign(release: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a reader types."""
-    return subprocess.run([str(program(release)), *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(program(release)), *arguments], capture_output=True, text=True, check=False
+    )
 
 
 def verify_attestation(
-    release: str, image: str, keys: Path, *options: str, kind: str = TEST_RESULT, key: str = "cosign.pub"
+    release: str,
+    image: str,
+    keys: Path,
+    *options: str,
+    kind: str = TEST_RESULT,
+    key: str = "cosign.pub",
 ) -> subprocess.CompletedProcess[str]:
     """By who knows the key alone."""
     known = ("--insecure-ignore-tlog=true", "--type", kind, "--key", str(keys / key))
@@ -86,12 +96,16 @@ def verify_attestation(
 
 
 @pytest.mark.parametrize("signer", COSIGNS, indirect=True)
-def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, keys: Path, signer: str) -> None:
+def test_cosign_accepts_the_image_each_predicate_and_a_policy(
+    target: Registry, keys: Path, signer: str
+) -> None:
     key = str(keys / "cosign.key")
     image = published(target, "one", date=days_ago(1), key=key)
     for _ in range(2):
         attachments.sign_image(target, image.manifest.digest, key, str(keys / "cosign.pub"))
-    assert len(target.get(attachments.attached_tag(image.manifest.digest, "sig")).layers) == 1, "signed twice"
+    assert len(target.get(attachments.attached_tag(image.manifest.digest, "sig")).layers) == 1, (
+        "signed twice"
+    )
     for reader in COSIGNS:
         known = ("--insecure-ignore-tlog=true", "--key", str(keys / "cosign.pub"))
         assert cosign(reader, "verify", *known, image.reference).returncode == 0
@@ -103,24 +117,28 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(target: Registry, 
         assert done.returncode == 0, done.stderr
 
 
-def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(target: Registry, keys: Path, signer: str) -> None:
+def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(
+    target: Registry, keys: Path, signer: str
+) -> None:
     """The SBOM for Grype and Trivy, the evidence for `validate --evidence`: the commands of the documentation."""
     image = published(target, "one", date=days_ago(1), key=str(keys / "cosign.key"))
     done = verify_attestation("2.5", image.reference, keys, kind="cyclonedx")
     bom = json.loads(base64.b64decode(json.loads(done.stdout)["payload"]))["predicate"]
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bom)) is None
     assert {"pkg:pypi/pip@26.3"} < {row["purl"] for row in bom["components"]}
-    script = (
-        "jq -r .payload | base64 -d | jq -r '.predicate.configuration[0].content' | base64 -d | xz -d > evidence.json"
-    )
+    script = "jq -r .payload | base64 -d | jq -r '.predicate.configuration[0].content' | base64 -d | xz -d > evidence.json"
     said = verify_attestation("2.5", image.reference, keys).stdout
-    subprocess.run(["bash", "-euo", "pipefail", "-c", script], input=said, text=True, cwd=keys, check=True)
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], input=said, text=True, cwd=keys, check=True
+    )
     assert (keys / "evidence.json").read_bytes() == image.attestations[0].evidence_file
 
 
 def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> None:
     key = str(keys / "cosign.key")
-    good, changed = (published(target, name, date=days_ago(1), key=key) for name in ("good", "changed"))
+    good, changed = (
+        published(target, name, date=days_ago(1), key=key) for name in ("good", "changed")
+    )
     bare, moved = (published(target, name, date=days_ago(1)) for name in ("bare", "moved"))
     expected = verify_attestation("3.1", good.reference, keys, f"--policy={keys / 'rule.cue'}")
     assert expected.returncode == 0, expected.stderr
@@ -129,7 +147,9 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
     for image, wrong, old in ((moved, good.of(TEST_RESULT)[0], None), (changed, forged, own)):
         target.put_blob(wrong.envelope)
         layers = [attachments._layer(one) for one in (wrong, old) if one]
-        attachments._write(target, attached_tag(image.manifest.digest, "att"), layers[:1], layers[1:])
+        attachments._write(
+            target, attached_tag(image.manifest.digest, "att"), layers[:1], layers[1:]
+        )
     cpu_only = published(target, "cpu", date=days_ago(1), claims=CLAIMS.claims[:1], key=key)
     for reader in COSIGNS:
         rule = f"--policy={keys / 'rule.cue'}"
@@ -137,7 +157,9 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
             "a changed byte": verify_attestation(reader, changed.reference, keys),
             "another digest": verify_attestation(reader, moved.reference, keys),
             "another key": verify_attestation(reader, good.reference, keys, key="other.pub"),
-            "a tier that was not judged": verify_attestation(reader, cpu_only.reference, keys, rule),
+            "a tier that was not judged": verify_attestation(
+                reader, cpu_only.reference, keys, rule
+            ),
             "a statement that nobody signed": verify_attestation(reader, bare.reference, keys),
         }.items():
             assert done.returncode != 0 and not done.stdout, (reader, name, done.stdout)
@@ -147,11 +169,15 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
         assert signed.status is Status.FAIL and "the key signed no test result" in signed.reason
 
 
-def test_a_newer_verdict_takes_the_place_of_the_older(target: Registry, keys: Path, signer: str) -> None:
+def test_a_newer_verdict_takes_the_place_of_the_older(
+    target: Registry, keys: Path, signer: str
+) -> None:
     """Also in a repository into which the image was promoted before: cosign wants each statement of a type to fit."""
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
     image = published(target, "old", date=days_ago(31), claims=CLAIMS.claims[:1], key=key)
-    production = replace(target.repository, name=target.repository.name.replace("statements", "production"))
+    production = replace(
+        target.repository, name=target.repository.name.replace("statements", "production")
+    )
     with Registry(production, mount_from=[target.repository]) as promoted:
         copy(target, promoted, image.manifest, public)
         judge_again(target, "old", date=days_ago(2), key=key)

@@ -56,7 +56,13 @@ def sources(**changed: str) -> dict[str, str]:
         f"{name}.cu": kernel.replace("NAME", name).replace("FACTOR", f"{new}.{place}")
         for place, name in enumerate(("one", "two", "three"))
     }
-    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"int number = {new};\n{module}", **kernels, **changed}
+    return {
+        "setup.py": SETUP,
+        "tiny.py": "",
+        "module.cpp": f"int number = {new};\n{module}",
+        **kernels,
+        **changed,
+    }
 
 
 def sdist(files: Mapping[str, str], folder: Path) -> str:
@@ -96,7 +102,11 @@ def wheel_options(folder: Path) -> WheelOptions:
 
 
 def build_wheel(
-    engine: Engine, image: Image, files: Mapping[str, str], folder: Path, progress: Progress | None = None
+    engine: Engine,
+    image: Image,
+    files: Mapping[str, str],
+    folder: Path,
+    progress: Progress | None = None,
 ) -> None:
     recipe = tiny(image, sdist(files, folder / "sdists"))
     with progress or Progress(Console(stderr=True)) as shown:
@@ -134,12 +144,19 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
         return prebuilt.gather(
-            wanted, wheelhouse=None, official=partial(prebuilt.obtain, cache=tmp_path), compiled=compiled
+            wanted,
+            wheelhouse=None,
+            official=partial(prebuilt.obtain, cache=tmp_path),
+            compiled=compiled,
         )
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
         gather(wheel_finder(known, options.cache))
-    with open_engine(None, on_progress=print) as own, Watching(own.cancel) as watched, pytest.raises(Cancelled):
+    with (
+        open_engine(None, on_progress=print) as own,
+        Watching(own.cancel) as watched,
+        pytest.raises(Cancelled),
+    ):
         gather(builder.wheel_builder(own, known, options, host_settings(), watched))
     with Progress(Console(stderr=True)) as progress:
         made = gather(builder.wheel_builder(engine, known, options, host_settings(), progress))
@@ -147,11 +164,17 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed
         record = json.loads((wheel.parent / "record.json").read_text())
         assert gather(wheel_finder(known, options.cache)) == made
         written = wheel.stat().st_mtime_ns
-        assert builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress) == wheel
+        assert (
+            builder.build_wheel(engine, wanted, recipe, options, host_settings(), progress) == wheel
+        )
         assert wheel.stat().st_mtime_ns == written, "what the cache has is not compiled again"
     assert record["objects"]["from_cache"] >= 2
     assert record["objects"]["compiled"] == 4 - record["objects"]["from_cache"]
-    assert (record["shim"]["kept"], len(record["shim"]["dropped"]), record["shim"]["added"]) == ([ASKED], 3, [])
+    assert (record["shim"]["kept"], len(record["shim"]["dropped"]), record["shim"]["added"]) == (
+        [ASKED],
+        3,
+        [],
+    )
     assert {(one["check"], one["verdict"]) for one in record["verdict"]} >= {
         ("symbols", "PASS"),
         ("device-code", "PASS"),
@@ -161,9 +184,13 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed
     assert engine.find(f"truetag-wheel:{recipe.key}") is None
 
 
-def test_a_compilers_error_names_package_file_line_and_log(engine: Engine, image: Image, tmp_path: Path) -> None:
+def test_a_compilers_error_names_package_file_line_and_log(
+    engine: Engine, image: Image, tmp_path: Path
+) -> None:
     with pytest.raises(UserError) as caught:
-        build_wheel(engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path)
+        build_wheel(
+            engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path
+        )
     (problem,) = caught.value.problems
     assert problem.where == "tiny 1.0"
     assert 'two.cu(2): error: identifier "nothing" is undefined' in problem.cause

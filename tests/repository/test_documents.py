@@ -33,11 +33,17 @@ def test_every_claim_is_a_row_of_the_page_on_validation() -> None:
 def test_the_layout_names_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layout = text.partition("## Layout")[2].partition("## ")[0]
-    packages = {path.parent.name for top in ("images", "validate") for path in (ROOT / top).glob("*/__init__.py")}
+    packages = {
+        path.parent.name
+        for top in ("images", "validate")
+        for path in (ROOT / top).glob("*/__init__.py")
+    }
     assert not {name for name in packages if not re.search(rf"\b{name}/", layout)}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
 def test_references_to_pull_are_those_that_publish_makes(path: Path) -> None:
     """REGISTRY/REPOSITORY:NAME, for enroot REGISTRY#REPOSITORY:NAME: the name is the tag."""
-    assert not re.findall(r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+", path.read_text(encoding="utf-8"))
+    assert not re.findall(
+        r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+", path.read_text(encoding="utf-8")
+    )

@@ -17,7 +17,9 @@ from validate.claims import Claim, ClaimSet, Tier
 from validate.examples.evidence import ADAPTERS
 
 CONFIGURATIONS = sorted(
-    path for path in FOLDER.glob("*/*.yaml") if path.parent.name != "kubernetes" and not path.stem.endswith("-real")
+    path
+    for path in FOLDER.glob("*/*.yaml")
+    if path.parent.name != "kubernetes" and not path.stem.endswith("-real")
 )
 SIZES = set(cases(__file__, "sizes"))
 """What a real configuration may have otherwise: the model's name, and sizes."""
@@ -29,7 +31,9 @@ def named(path: Path) -> str:
 
 def flat(config: Any, at: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
-        yield from flat(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+        yield from (
+            flat(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+        )
 
 
 def test_the_data_is_current_and_small() -> None:
@@ -40,7 +44,10 @@ def test_the_data_is_current_and_small() -> None:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=named)
 def test_a_real_configuration_differs_in_model_and_sizes_alone(path: Path) -> None:
-    tiny, real = (dict(flat(yaml.safe_load(one.read_text()))) for one in (path, path.with_stem(f"{path.stem}-real")))
+    tiny, real = (
+        dict(flat(yaml.safe_load(one.read_text())))
+        for one in (path, path.with_stem(f"{path.stem}-real"))
+    )
     assert set(tiny) == set(real)
     differing = {key.rpartition(".")[2] for key in tiny if tiny[key] != real[key]}
     assert differing and differing <= SIZES
@@ -50,7 +57,11 @@ def test_a_real_configuration_differs_in_model_and_sizes_alone(path: Path) -> No
 def test_every_example_is_listed_and_claimed(path: Path) -> None:
     claimed = {f"{example.family.folder}/{example.config}.yaml": example for example in EXAMPLES}
     example = claimed[named(path)]
-    (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if f"({named(path)})" in line)
+    (row,) = (
+        line
+        for line in (FOLDER / "README.md").read_text().splitlines()
+        if f"({named(path)})" in line
+    )
     assert all(f"`{command}`" in row for command in example.steps())
     assert ", ".join(example.tiers) in row
     assert ("nothing is claimed: " in row) == (not example.tiers)
@@ -66,15 +77,33 @@ def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> No
     def asking(folder: str) -> Claim:
         expect = {"example": {"folder": folder}}
         return Claim(
-            check="cpu-examples", subject=folder, tier=Tier.CPU, probe="cpu.examples", statement="x", expect=expect
+            check="cpu-examples",
+            subject=folder,
+            tier=Tier.CPU,
+            probe="cpu.examples",
+            statement="x",
+            expect=expect,
         )
 
     def carried_by(*claims: Claim) -> set[str]:
-        return {name for name in suite_files(ClaimSet(image="a", claims=claims)) if name.startswith("examples/")}
+        return {
+            name
+            for name in suite_files(ClaimSet(image="a", claims=claims))
+            if name.startswith("examples/")
+        }
 
     carried = carried_by(asking("transformers"))
-    assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= carried
-    assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {"data", "transformers"}
+    assert {
+        "examples/tiny.py",
+        "examples/data/questions.jsonl",
+        "examples/transformers/trainer.yaml",
+    } <= carried
+    assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {
+        "data",
+        "transformers",
+    }
     shared = carried_by()
-    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= shared, "every image has the model and the data"
+    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= shared, (
+        "every image has the model and the data"
+    )
     assert {name.split("/")[1] for name in shared if name.count("/") > 1} == {"data"}

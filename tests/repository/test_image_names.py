@@ -37,7 +37,9 @@ def faults(text: str) -> list[str]:
     """What is wrong with the images that a fix names: each must be there, and `-devel` alone is no image."""
     named = NAME.findall(text)
     found = [why for name in named if (why := unavailable(name))]
-    if re.search(r"-devel\b", NAME.sub("", text)) and not any(name.endswith("-devel") for name in named):
+    if re.search(r"-devel\b", NAME.sub("", text)) and not any(
+        name.endswith("-devel") for name in named
+    ):
         found.append("names no -devel image that there is")
     return found
 
@@ -61,14 +63,23 @@ def test_rows_of_pages_name_images_that_can_be_built() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_images_that_the_plan_accepts(path: Path) -> None:
-    text = re.sub(r"<!-- generated.*?<!-- /generated -->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- generated.*?<!-- /generated -->",
+        "",
+        path.read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    )
     for name in {TAGGED.sub("", found) for found in NAME.findall(text)} - set(REFUSED_ON_PURPOSE):
         planned = PLANNED.get(name) or plan.plan_one(ImageName.parse(name), SOURCES)
         assert planned.image, f"{name}: {'; '.join(planned.reasons)}"
-    assert not plan.plan_one(ImageName.parse("cu118-torch215"), SOURCES).image, "the excuse is out of date"
+    assert not plan.plan_one(ImageName.parse("cu118-torch215"), SOURCES).image, (
+        "the excuse is out of date"
+    )
 
 
-@pytest.mark.parametrize("name", ["cu126-torch27-devel", "cu128-torch28-devel", "cu118-torch25-devel"])
+@pytest.mark.parametrize(
+    "name", ["cu126-torch27-devel", "cu128-torch28-devel", "cu118-torch25-devel"]
+)
 def test_a_refused_devel_image_is_answered_with_images_that_can_be_built(name: str) -> None:
     reasons = "; ".join(plan.plan_one(ImageName.parse(name), SOURCES).reasons)
     offered = [found for found in NAME.findall(reasons) if found.endswith("-devel")]

@@ -21,18 +21,28 @@ Graph = Mapping[str, frozenset[str]]
 
 def packages(root: Path) -> Graph:
     """Package -> the packages that its modules import, in functions as well as at the top."""
-    files = {_module(root, path): path for top in ("images", "validate") for path in (root / top).rglob("*.py")}
+    files = {
+        _module(root, path): path
+        for top in ("images", "validate")
+        for path in (root / top).rglob("*.py")
+    }
     found: defaultdict[str, set[str]] = defaultdict(set)
     for module, path in files.items():
         own = _package(module)
-        found[own].update(_package(one) for one in _imported(path, frozenset(files)) if _package(one) != own)
+        found[own].update(
+            _package(one) for one in _imported(path, frozenset(files)) if _package(one) != own
+        )
     return {name: frozenset(imported - {"images", "validate"}) for name, imported in found.items()}
 
 
 def faults(graph: Graph) -> list[str]:
     """Arrows that run back, and packages that have no level."""
     level = {name: number for number, names in enumerate(LEVELS) for name in names}
-    unplaced = [f"{name} has no level in LEVELS" for name in sorted(graph) if "." in name and name not in level]
+    unplaced = [
+        f"{name} has no level in LEVELS"
+        for name in sorted(graph)
+        if "." in name and name not in level
+    ]
     backward = [
         f"{importer} imports {imported}, which is not below it"
         for importer in sorted(graph)
@@ -44,8 +54,15 @@ def faults(graph: Graph) -> list[str]:
 
 def cycles(root: Path) -> list[str]:
     """Circles of modules that import each other, in functions as well as at the top; not for type checking alone."""
-    files = {_module(root, path): path for top in ("images", "validate") for path in (root / top).rglob("*.py")}
-    graph = {module: set(_imported(path, frozenset(files), types=False)) for module, path in files.items()}
+    files = {
+        _module(root, path): path
+        for top in ("images", "validate")
+        for path in (root / top).rglob("*.py")
+    }
+    graph = {
+        module: set(_imported(path, frozenset(files), types=False))
+        for module, path in files.items()
+    }
     try:
         list(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
@@ -74,8 +91,15 @@ def _imported(path: Path, modules: frozenset[str], *, types: bool = True) -> Ite
         if id(node) in for_types:
             continue
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] in ("images", "validate"))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("images", "validate"):
+            yield from (
+                name.name
+                for name in node.names
+                if name.name.split(".")[0] in ("images", "validate")
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+            "images",
+            "validate",
+        ):
             for name in node.names:
                 whole = f"{node.module}.{name.name}"
                 yield whole if whole in modules else f"{node.module}"
@@ -92,7 +116,9 @@ def test_no_arrow_runs_back(graph: Graph) -> None:
 
 def test_what_is_installed_imports_no_tools() -> None:
     paths = [path for top in ("images", "validate") for path in (ROOT / top).rglob("*.py")]
-    assert not [path for path in paths if re.search(r"^\s*(from|import) tools\b", path.read_text(), re.M)]
+    assert not [
+        path for path in paths if re.search(r"^\s*(from|import) tools\b", path.read_text(), re.M)
+    ]
 
 
 def test_no_modules_import_each_other() -> None:
@@ -106,9 +132,21 @@ def test_every_level_names_a_package_that_exists(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("file", "line", "told"),
     [
-        ("images/config/names.py", "from images.planning import plan", "images.config imports images.planning"),
-        ("images/engine/late.py", "def f():\n    import images.context.render", "images.engine imports images.context"),
-        ("validate/claims.py", "from images.errors import UserError", "validate.claims imports images.errors"),
+        (
+            "images/config/names.py",
+            "from images.planning import plan",
+            "images.config imports images.planning",
+        ),
+        (
+            "images/engine/late.py",
+            "def f():\n    import images.context.render",
+            "images.engine imports images.context",
+        ),
+        (
+            "validate/claims.py",
+            "from images.errors import UserError",
+            "validate.claims imports images.errors",
+        ),
         ("images/novel/thing.py", "import images.errors", "images.novel has no level"),
     ],
 )

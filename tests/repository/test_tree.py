@@ -26,7 +26,10 @@ from tests.support.sources import SOURCES
 from tools.relock import LOCKS
 from validate import inside
 
-TRACKED = [ROOT / line for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
+TRACKED = [
+    ROOT / line
+    for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+]
 # Spelled in pieces, so that this file does not hold what it forbids.
 FORBIDDEN = [
     "pypi" + r"\.org",
@@ -37,12 +40,18 @@ FORBIDDEN = [
     "/work/" + "main",
     "BEGIN [A-Z ]*PRIVATE" + " KEY",
 ]
-LOCKED = [planned.image for planned in plan.plan(SOURCES) if planned.image and planned.image.index is None]
+LOCKED = [
+    planned.image for planned in plan.plan(SOURCES) if planned.image and planned.image.index is None
+]
 
 
 @pytest.mark.parametrize("pattern", FORBIDDEN)
 def test_no_index_host_no_path_of_a_machine_no_secret(pattern: str) -> None:
-    found = [path for path in TRACKED if path.is_file() and re.search(pattern, path.read_text(errors="replace"))]
+    found = [
+        path
+        for path in TRACKED
+        if path.is_file() and re.search(pattern, path.read_text(errors="replace"))
+    ]
     assert not found
 
 
@@ -51,9 +60,12 @@ def test_no_large_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top", "word"), [("validate", "(from|import) docker|assert"), ("images", "(from|import) torch")]
+    ("top", "word"),
+    [("validate", "(from|import) docker|assert"), ("images", "(from|import) torch")],
 )
-def test_nothing_in_validate_imports_docker_or_asserts_and_nothing_in_images_imports_torch(top: str, word: str) -> None:
+def test_nothing_in_validate_imports_docker_or_asserts_and_nothing_in_images_imports_torch(
+    top: str, word: str
+) -> None:
     for path in (ROOT / top).rglob("*.py"):
         assert not re.search(rf"^\s*({word})\b", path.read_text(), re.MULTILINE), path
 
@@ -62,7 +74,10 @@ def test_nothing_in_validate_imports_docker_or_asserts_and_nothing_in_images_imp
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
     base_context = BaseContext(reference=image.base.reference, origin="tag")
     dockerfile = render.render(
-        image, lock_file.read(image, CHECKOUT.locks).files, base_context, suite={"claims.json": b"{}"}
+        image,
+        lock_file.read(image, CHECKOUT.locks).files,
+        base_context,
+        suite={"claims.json": b"{}"},
     )["Dockerfile"]
     file = tmp_path / "Dockerfile"
     assert isinstance(dockerfile, bytes)
@@ -72,10 +87,14 @@ def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -
     assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "templates").rglob("*.sh")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "templates").rglob("*.sh")), ids=lambda path: path.name
+)
 def test_scripts_are_posix_shell(script: Path) -> None:
     subprocess.run(["sh", "-n", str(script)], check=True)
-    assert not re.search(r"\[\[(?!:)|<<|function |local ", script.read_text()), "no bashisms, no here-documents"
+    assert not re.search(r"\[\[(?!:)|<<|function |local ", script.read_text()), (
+        "no bashisms, no here-documents"
+    )
 
 
 FOLDER = ROOT / ".github"
@@ -87,7 +106,9 @@ def test_dependabot_looks_where_something_is() -> None:
     assert config["version"] == 2
     for update in config["updates"]:
         assert update["schedule"]["interval"] in ("daily", "weekly", "monthly")
-        assert (ROOT / update["directory"].lstrip("/") / known[update["package-ecosystem"]]).exists()
+        assert (
+            ROOT / update["directory"].lstrip("/") / known[update["package-ecosystem"]]
+        ).exists()
 
 
 def test_hooks_run_commands_that_exist() -> None:
@@ -113,7 +134,9 @@ def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
     ]
     for requirement in map(Requirement, asked):
         version = locked.get(canonicalize_name(requirement.name), "")
-        assert version and requirement.specifier.contains(version), f"{requirement}: `python -m tools.relock`"
+        assert version and requirement.specifier.contains(version), (
+            f"{requirement}: `python -m tools.relock`"
+        )
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -121,10 +144,14 @@ def test_every_line_is_held_by_a_hash_and_names_no_place(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     pinned = [block for block in re.split(r"\n(?=\S)", text) if "==" in block]
     assert pinned and all("--hash=sha256:" in block for block in pinned)
-    assert not re.search(r"https?://|file:|--(extra-)?index|--find-links|/", text.partition("\n")[2])
+    assert not re.search(
+        r"https?://|file:|--(extra-)?index|--find-links|/", text.partition("\n")[2]
+    )
 
 
-MANIFEST: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "kubernetes" / "validate-job.yaml").read_text())
+MANIFEST: dict[str, Any] = yaml.safe_load(
+    (ROOT / "examples" / "kubernetes" / "validate-job.yaml").read_text()
+)
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.30", "1.33", kubernetes_validate.latest_version()])
@@ -135,5 +162,9 @@ def test_the_manifest_is_what_the_schemas_take(version: str) -> None:
 def test_the_container_runs_the_images_own_validate_on_a_gpu() -> None:
     (container,) = MANIFEST["spec"]["template"]["spec"]["containers"]
     program, *arguments = container["command"]
-    assert program == "validate" and inside._parser().parse_args(arguments).tier == ["static", "cpu", "gpu"]
+    assert program == "validate" and inside._parser().parse_args(arguments).tier == [
+        "static",
+        "cpu",
+        "gpu",
+    ]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1

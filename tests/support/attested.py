@@ -18,12 +18,18 @@ PIP = Claim(
 FOUND: dict[str, Any] = {
     "python": "3.11",
     "glibc": "2.36",
-    "installed": [{"version": "26.3", "location": "/site", "tags": ["py3-none-any"], "has_record": True}],
-    "modules": {"pip": {"file": "/site/pip.py", "through": "/site", "owners": ["pip"], "providers": ["pip"]}},
+    "installed": [
+        {"version": "26.3", "location": "/site", "tags": ["py3-none-any"], "has_record": True}
+    ],
+    "modules": {
+        "pip": {"file": "/site/pip.py", "through": "/site", "owners": ["pip"], "providers": ["pip"]}
+    },
 }
 
 
-def evidence(*claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.COMPLETED) -> Evidence:
+def evidence(
+    *claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.COMPLETED
+) -> Evidence:
     installed = [{**FOUND["installed"][0], "version": version}]
 
     def found(subject: str) -> dict[str, Any]:

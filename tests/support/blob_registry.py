@@ -59,7 +59,9 @@ class BlobRegistry:
         media_type, content = self.manifests.get(name, ("", b""))
         return (200, {"Content-Type": media_type}, content) if content else (404, {}, b"")
 
-    def _upload(self, method: str, repository: str, last: str, query: dict[str, list[str]], body: bytes) -> Reply:
+    def _upload(
+        self, method: str, repository: str, last: str, query: dict[str, list[str]], body: bytes
+    ) -> Reply:
         if method == "POST":
             (digest,), (source,) = query.get("mount", [""]), query.get("from", [""])
             if content := self.blobs[source].get(digest) if source else None:
@@ -83,5 +85,7 @@ class BlobRegistry:
 
     def tags(self, repository: str) -> set[str]:
         """Names of manifests that are no digests."""
-        names = [key.partition(":")[2] for key in self.manifests if key.partition(":")[0] == repository]
+        names = [
+            key.partition(":")[2] for key in self.manifests if key.partition(":")[0] == repository
+        ]
         return {name for name in names if not name.startswith("sha256:")}

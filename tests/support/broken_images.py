@@ -52,10 +52,14 @@ def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]
         else:
             layers.append(f"RUN ({plain[1]})" if plain else layer)
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *layers, f"USER {parent.user}", last, ""])
-    scripts = {f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()}
+    scripts = {
+        f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()
+    }
     of_suite = containers.suite_files(ClaimSet(image=NAME, claims=()))
     suite = {f"suite/{path}": content for path, content in of_suite.items()}
-    with built(engine, f"truetag-test-{name}", dockerfile, {**host_settings().files(), **scripts, **suite}) as tag:
+    with built(
+        engine, f"truetag-test-{name}", dockerfile, {**host_settings().files(), **scripts, **suite}
+    ) as tag:
         yield tag
 
 
@@ -64,4 +68,6 @@ def judged(engine: Engine, reference: str, claims: ClaimSet, *checks: str) -> Ve
     chosen = tuple(claim for claim in claims.claims if not checks or claim.check in checks)
     assert chosen, "a check that looks at nothing finds nothing"
     asked = ClaimSet(image=claims.image, claims=chosen)
-    return validating.measure_and_judge(engine, reference, asked, (Tier.STATIC, Tier.CPU), run_anyway=True)[1]
+    return validating.measure_and_judge(
+        engine, reference, asked, (Tier.STATIC, Tier.CPU), run_anyway=True
+    )[1]

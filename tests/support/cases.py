@@ -8,4 +8,6 @@ import yaml
 
 def cases(module: str, part: str) -> Any:
     """What stands under `part` in the file beside a module, of which this is `__file__`."""
-    return yaml.load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)[part]
+    return yaml.load(
+        Path(module).with_suffix(".yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+    )[part]

@@ -24,7 +24,9 @@ def copied(folder: Path) -> Path:
     time, which stays.
     """
     for name in ("images", "validate", "templates", "examples", "locks"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # half written
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*")
+        )  # half written
     for name in ("matrix.yaml", "noxfile.py"):
         shutil.copy(ROOT / name, folder)
     return folder

@@ -27,8 +27,15 @@ class Called:
 def call(*arguments: str) -> Called:
     """Run `python -m images ARGUMENTS` here. Signal handlers are afterwards as before."""
     out, err = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    with mock.patch.object(sys, "argv", ["images", *arguments]), redirect_stdout(out), redirect_stderr(err):
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    with (
+        mock.patch.object(sys, "argv", ["images", *arguments]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             cli.main()
         except SystemExit as ended:
@@ -43,16 +50,26 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m images ARGUMENTS` in the checkout, as a process of its own with these variables, too."""
     command = [sys.executable, "-m", "images", *arguments]
     environment = {**os.environ, **environ}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def tool(name: str, *arguments: str) -> Called:
     """Run `python -m tools.NAME ARGUMENTS` here."""
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.object(sys, "argv", [name, *arguments]), redirect_stdout(out), redirect_stderr(err):
+    with (
+        mock.patch.object(sys, "argv", [name, *arguments]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             run_tool(import_module(f"tools.{name}").main)
             code: object = 0
         except SystemExit as ended:
             code = ended.code
-    return Called(returncode=code if isinstance(code, int) else 1, stdout=out.getvalue(), stderr=err.getvalue())
+    return Called(
+        returncode=code if isinstance(code, int) else 1,
+        stdout=out.getvalue(),
+        stderr=err.getvalue(),
+    )

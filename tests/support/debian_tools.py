@@ -31,7 +31,14 @@ def bootstrap(suite: str, folder: Path, *options: str) -> None:
     require_mmdebstrap(print)
     host = host_settings()
     apt = [f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())]
-    command = ["mmdebstrap", *apt, *options, suite, str(folder), *debian.source_lines(suite, debian.mirrors())]
+    command = [
+        "mmdebstrap",
+        *apt,
+        *options,
+        suite,
+        str(folder),
+        *debian.source_lines(suite, debian.mirrors()),
+    ]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, host.redact(done.stderr[-2000:])

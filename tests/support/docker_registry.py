@@ -22,7 +22,10 @@ def serving(program: str, folder: Path, auth: Mapping[str, Any] | None = None) -
     config: dict[str, Any] = {
         "version": 0.1,
         "log": {"level": "error"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}},
+        "storage": {
+            "filesystem": {"rootdirectory": str(folder / "data")},
+            "delete": {"enabled": True},
+        },
         "http": {"addr": host},
     }
     if auth:
@@ -31,7 +34,9 @@ def serving(program: str, folder: Path, auth: Mapping[str, Any] | None = None) -
     config_file.write_text(json.dumps(config))
 
     with log.open("wb") as stream:
-        process = subprocess.Popen([program, "serve", str(config_file)], stdout=stream, stderr=stream)
+        process = subprocess.Popen(
+            [program, "serve", str(config_file)], stdout=stream, stderr=stream
+        )
     try:
         _wait_for(port, process, log)
         yield host
@@ -65,4 +70,6 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise AssertionError(f"docker-registry does not answer: {log.read_text(errors='replace')[-300:]}")
+    raise AssertionError(
+        f"docker-registry does not answer: {log.read_text(errors='replace')[-300:]}"
+    )

@@ -59,24 +59,33 @@ def make(
     entries += [(_STRSZ, len(strings.bytes)), (0, 0)]
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
     headers = struct.pack("<IIQQQQQQ", 1, 4, 0, _BASE, _BASE, at, at, _BASE)
-    headers += struct.pack("<IIQQQQQQ", 2, 4, dynamic_at, _BASE + dynamic_at, 0, len(dynamic), len(dynamic), 8)
+    headers += struct.pack(
+        "<IIQQQQQQ", 2, 4, dynamic_at, _BASE + dynamic_at, 0, len(dynamic), len(dynamic), 8
+    )
     if interpreter:
         headers += struct.pack("<IIQQQQQQ", 3, 4, 0, 0, 0, 0, 0, 1)
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, segments, 0, 0, 0)
+    header = ident + struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, segments, 0, 0, 0
+    )
     return header + headers + dynamic + b"".join(content for _, content in tables)
 
 
 def _needs(versions: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
     content = b""
     for name, wanted in versions.items():
-        content += struct.pack("<HHIII", 1, len(wanted), strings.add(name), 16, 16 + 16 * len(wanted))
-        content += b"".join(struct.pack("<IHHII", 0, 0, 2, strings.add(version), 16) for version in wanted)
+        content += struct.pack(
+            "<HHIII", 1, len(wanted), strings.add(name), 16, 16 + 16 * len(wanted)
+        )
+        content += b"".join(
+            struct.pack("<IHHII", 0, 0, 2, strings.add(version), 16) for version in wanted
+        )
     return content
 
 
 def _defines(versions: Sequence[str], strings: _Strings) -> bytes:
     return b"".join(
-        struct.pack("<HHHHIII", 1, 0, index, 1, 0, 20, 28) + struct.pack("<II", strings.add(version), 0)
+        struct.pack("<HHHHIII", 1, 0, index, 1, 0, 20, 28)
+        + struct.pack("<II", strings.add(version), 0)
         for index, version in enumerate(versions, 1)
     )

@@ -15,7 +15,9 @@ def containers(engine: Engine, label: str = RUN_LABEL) -> list[SimpleNamespace]:
     """Containers that bear a label, ended ones included."""
     found = engine.sdk.containers(all=True, filters={"label": label})
     return [
-        SimpleNamespace(id=one["Id"], image=one["Image"], state=one["State"], labels=one["Labels"] or {})
+        SimpleNamespace(
+            id=one["Id"], image=one["Image"], state=one["State"], labels=one["Labels"] or {}
+        )
         for one in found
     ]
 
@@ -43,7 +45,14 @@ def built(
 
 def image_info(**more: Any) -> ImageInfo:
     """Of an amd64 image; `more`: other values of its fields."""
-    said: dict[str, Any] = {"id": "sha256:1", "tags": (), "digests": (), "size": 1, "created": "", "layers": ()}
+    said: dict[str, Any] = {
+        "id": "sha256:1",
+        "tags": (),
+        "digests": (),
+        "size": 1,
+        "created": "",
+        "layers": (),
+    }
     said |= {"architecture": "amd64", "labels": {}, "env": {}, "user": "1001", "workdir": ""}
     return ImageInfo(**{**said, "entrypoint": (), "command": ("bash",), **more})
 

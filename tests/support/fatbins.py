@@ -25,11 +25,15 @@ def elf(sections: Sequence[tuple[str, int, int, bytes]], *, machine: int) -> byt
     table, body = bytes(64), b""
     for name, kind, link, content in whole:
         at = names.index(f"\0{name}\0") + 1
-        table += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, 64 + len(body), len(content), link, 0, 1, 0)
+        table += struct.pack(
+            "<IIQQQQIIQQ", at, kind, 0, 0, 64 + len(body), len(content), link, 0, 1, 0
+        )
         body += content
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     end = 64 + len(body)
-    header = struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 0, end, 0, 64, 0, 0, 64, len(whole) + 1, len(whole))
+    header = struct.pack(
+        "<HHIQQQIHHHHHH", 2, machine, 1, 0, 0, end, 0, 64, 0, 0, 64, len(whole) + 1, len(whole)
+    )
     return ident + header + body + table
 
 
@@ -61,7 +65,20 @@ def entry(code: Code) -> bytes:
     padded = stored + bytes(-len(stored) % 8)
     compressed = len(stored) if code.flags & LZ4 else 0
     kind = 1 if code.ptx else 2
-    numbers = (kind, 257, 64, len(padded), compressed, 0, 0, code.arch, 0, code.flags, 0, len(whole))
+    numbers = (
+        kind,
+        257,
+        64,
+        len(padded),
+        compressed,
+        0,
+        0,
+        code.arch,
+        0,
+        code.flags,
+        0,
+        len(whole),
+    )
     return struct.pack("<HHIQIIIIQQQQ", *numbers) + padded
 
 

@@ -29,7 +29,9 @@ def claims(*found: Claim) -> ClaimSet:
 
 def evidence_of(held_to: ClaimSet, **measured: Any) -> Evidence:
     """What was measured (subject -> evidence) of an image that was held to these claims."""
-    found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
+    found = tuple(
+        Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items()
+    )
     record = Record(probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
     host: MeasuredOn = {"date": datetime.now(UTC).isoformat(), "gpus": []}
     return Evidence(image=NAME, digest=DIGEST, records=(record,), host=host, claims=held_to.claims)

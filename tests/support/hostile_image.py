@@ -19,7 +19,9 @@ Requires-Dist: torch=={RIGHT_TO_LEFT}2
 
 """
 _TORCH = "__version__ = '2.7.1+cu126'\ncuda = '12.6'\n"
-_RECORD = "pipe,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\nevil-1.0.dist-info/METADATA,,\n"
+_RECORD = (
+    "pipe,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\nevil-1.0.dist-info/METADATA,,\n"
+)
 _LIES = f"#!/bin/sh\nprintf '%s\\n' '{STOLEN}' '{LIE}' '::error::owned' '##[error]owned'\nexec tr '\\0' x < /dev/zero\n"
 _HANGS = "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1000; done\n"
 
@@ -46,4 +48,7 @@ _LINES = (
 def context(base: str) -> Mapping[str, bytes]:
     """Its build context. Scripts (`#!`) are executable there."""
     dockerfile = "\n".join([f"FROM {base}", *_LINES, ""]).replace('\\"', '"')
-    return {"Dockerfile": dockerfile.encode(), **{f"root/{path}": text.encode() for path, text in _FILES.items()}}
+    return {
+        "Dockerfile": dockerfile.encode(),
+        **{f"root/{path}": text.encode() for path, text in _FILES.items()},
+    }

@@ -53,7 +53,9 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
 
         def reply(self) -> None:
             cut = found.takes(self.command, self.path)
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0) if cut is None else cut)
+            body = self.rfile.read(
+                int(self.headers.get("Content-Length") or 0) if cut is None else cut
+            )
             headers = dict(self.headers.items())
             found.seen.append((self.command, self.path, headers))
             if not isinstance(self.request, ssl.SSLSocket):
@@ -68,7 +70,9 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
                 self.send_header(key, value)
             self.end_headers()
             if self.command != "HEAD":
-                with suppress(BrokenPipeError, ConnectionResetError):  # a client that was interrupted
+                with suppress(
+                    BrokenPipeError, ConnectionResetError
+                ):  # a client that was interrupted
                     self.wfile.write(content)
                     self.wfile.flush()
             self.close_connection = "Content-Length" in more

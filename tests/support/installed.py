@@ -22,10 +22,20 @@ def install(factory: pytest.TempPathFactory) -> Path:
             return folder / "site"
         sources = folder / "sources"
         for name in ("images", "validate", "templates", "examples", "tools/truetag"):
-            shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, sources / name)
-        command = [find_uv_bin(), "pip", "install", "-q", "--offline", "--no-deps", "--no-build-isolation"]
+        command = [
+            find_uv_bin(),
+            "pip",
+            "install",
+            "-q",
+            "--offline",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
         command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

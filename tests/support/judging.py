@@ -29,7 +29,10 @@ def fails(finding: Finding, *told: str) -> None:
 
 def says(finding: Finding, words: str) -> None:
     """It is a FAIL whose reason says this; where there are no words, a PASS."""
-    assert (finding.status, words in finding.reason) == (Status.FAIL if words else Status.PASS, True), finding.reason
+    assert (finding.status, words in finding.reason) == (
+        Status.FAIL if words else Status.PASS,
+        True,
+    ), finding.reason
 
 
 def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

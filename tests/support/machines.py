@@ -14,7 +14,9 @@ ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compu
 CODE = {"flash-attn": ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")}
 
 
-def gpu(capability: tuple[int, int] = (9, 0), gigabytes: float = 80, name: str = "G", mig: bool = False) -> Gpu:
+def gpu(
+    capability: tuple[int, int] = (9, 0), gigabytes: float = 80, name: str = "G", mig: bool = False
+) -> Gpu:
     return Gpu(name=name, capability=capability, memory=int(gigabytes * GB), mig=mig)
 
 

@@ -11,7 +11,13 @@ from tests.support.sources import SOURCES
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image, CHECKOUT.locks))
-MOVES = {"torchao": "0.12.0", "transformers": "5.0.0", "peft": "0.21.2", "liger-kernel": "0.8.5", "numpy": "9.9.9"}
+MOVES = {
+    "torchao": "0.12.0",
+    "transformers": "5.0.0",
+    "peft": "0.21.2",
+    "liger-kernel": "0.8.5",
+    "numpy": "9.9.9",
+}
 
 
 def at(versions: dict[str, str]) -> Locked:
@@ -22,6 +28,13 @@ def at(versions: dict[str, str]) -> Locked:
         else packages
         for name, packages in CONTROL.lock.layers.items()
     }
-    files = {f"{name}.txt": lock_file.print_requirements(packages) for name, packages in layers.items()}
-    pins = tuple(replace(pin, version=versions.get(pin.name, pin.version)) for pin in CONTROL.image.pins)
-    return Locked(image=replace(CONTROL.image, pins=pins), lock=replace(CONTROL.lock, files=files, layers=layers))
+    files = {
+        f"{name}.txt": lock_file.print_requirements(packages) for name, packages in layers.items()
+    }
+    pins = tuple(
+        replace(pin, version=versions.get(pin.name, pin.version)) for pin in CONTROL.image.pins
+    )
+    return Locked(
+        image=replace(CONTROL.image, pins=pins),
+        lock=replace(CONTROL.lock, files=files, layers=layers),
+    )

@@ -28,7 +28,9 @@ PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,slirp4netns"
 _SCRIPT = Path(__file__).with_name("other_engine.sh")
 _CLONE_NEWNET = 0x40000000
 """sched.h"""
-_LONG = 3600  # seconds: an engine says nothing until it has written the whole of an export to its disk
+_LONG = (
+    3600  # seconds: an engine says nothing until it has written the whole of an export to its disk
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Other:
         try:
             yield
         finally:
-            listener.shutdown(socket.SHUT_RDWR)  # closed while a thread accepts, it would go on listening
+            listener.shutdown(
+                socket.SHUT_RDWR
+            )  # closed while a thread accepts, it would go on listening
             listener.close()
 
 
@@ -68,7 +72,17 @@ def other_engine(suite: str) -> Iterator[Other]:
         for name in ("root", "upper", "work", "data", "sockets"):
             (home / name).mkdir()
         files = bootstrapped(suite, PACKAGES)
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", str(_SCRIPT), str(files), str(home)]
+        command = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            str(_SCRIPT),
+            str(files),
+            str(home),
+        ]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -87,7 +101,9 @@ def _connected(url: str, process: subprocess.Popen[bytes], log: Path) -> Engine:
         try:
             return connect(url)
         except Exception:
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(
+                errors="replace"
+            )[-2000:]
             time.sleep(0.2)
 
 
@@ -118,7 +134,10 @@ def _dockerd(ancestor: int) -> int:
 def _listen_in(pid: int, port: int) -> socket.socket:
     """A socket of another process's network: it stays there when the thread that made it comes back."""
     libc = ctypes.CDLL(None, use_errno=True)
-    there_path, here_path = Path(f"/proc/{pid}/ns/net"), Path(f"/proc/{threading.get_native_id()}/ns/net")
+    there_path, here_path = (
+        Path(f"/proc/{pid}/ns/net"),
+        Path(f"/proc/{threading.get_native_id()}/ns/net"),
+    )
     with there_path.open() as there, here_path.open() as here:
         if libc.setns(there.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")

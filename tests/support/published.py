@@ -26,10 +26,17 @@ CLAIMS = ClaimSet(image=NAME, claims=(PIP, GPU_PIP))
 FOUND: dict[str, Any] = {
     "python": [{"name": "pip", "version": "26.3", "licence": "MIT"}],
     "toolkit": [],
-    "debian": [{"name": "libc6", "version": "2.36-9+deb12u13", "architecture": "amd64", "source": "glibc"}],
+    "debian": [
+        {"name": "libc6", "version": "2.36-9+deb12u13", "architecture": "amd64", "source": "glibc"}
+    ],
     "os": {"ID": "debian", "VERSION_ID": "12", "VERSION_CODENAME": "bookworm"},
 }
-LABELS = {"image": NAME, "pins": '{"pip":"26.3"}', "torch": "2.7.1", "matrix-revision": "0123456789ab"}
+LABELS = {
+    "image": NAME,
+    "pins": '{"pip":"26.3"}',
+    "torch": "2.7.1",
+    "matrix-revision": "0123456789ab",
+}
 
 
 def days_ago(days: float) -> str:
@@ -50,7 +57,9 @@ def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[st
     """The test result of validation runs, judged by these claims."""
     claims_of = {run.evidence.image: replace(claims, image=run.evidence.image) for run in runs}
     judged = [gate.judged(run.evidence, claims_of[run.evidence.image]) for run in runs]
-    return statements.test_result([replace(run, verdict=one) for run, one in zip(runs, judged, strict=True)])
+    return statements.test_result(
+        [replace(run, verdict=one) for run, one in zip(runs, judged, strict=True)]
+    )
 
 
 def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]) -> Statement:
@@ -59,7 +68,9 @@ def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any
     return Statement.of(predicate_type, predicate, repository=str(image.repository), digest=digest)
 
 
-def attach(target: Registry, content: str, predicate_type: str, predicate: Mapping[str, Any], key: str = "") -> None:
+def attach(
+    target: Registry, content: str, predicate_type: str, predicate: Mapping[str, Any], key: str = ""
+) -> None:
     """Attach one more statement to the image that a tag names, as anybody may who may push."""
     image = replace(attachments.load(target, target.get(content)), statements=())
     attachments.attach(target, image, [said(image, predicate_type, predicate)], key)
@@ -80,7 +91,13 @@ def published(
     own = {**LABELS, "image": name, "matrix-revision": revision}
     labels = {f"dev.truetag.{key}": value for key, value in own.items()}
     architecture = ImageName.parse(name).platform.architecture
-    data = {"architecture": architecture, "os": "linux", "created": created, "config": {"Labels": labels}, "x": content}
+    data = {
+        "architecture": architecture,
+        "os": "linux",
+        "created": created,
+        "config": {"Labels": labels},
+        "x": content,
+    }
     config, layer = json.dumps(data).encode(), content.encode()
     for blob in (config, layer):
         target.put_blob(blob)
@@ -88,8 +105,14 @@ def published(
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [tar])
     target.put(manifest, content)
     image = attachments.load(target, manifest)
-    bom = sbom.cyclonedx(FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created))
-    build = {"digest": image.image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
+    bom = sbom.cyclonedx(
+        FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created)
+    )
+    build = {
+        "digest": image.image_id,
+        "base": {"reference": "x", "origin": "made"},
+        "engine": {"version": "28"},
+    }
     own_name = ImageName.parse(name)
     made = provenance.predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
@@ -104,12 +127,16 @@ def pretend_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
         "require": lambda _key: None,
         "public_file": nullcontext,
         "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
-        "is_signature": lambda signature, _content, key: base64.b64decode(signature) == key.encode(),
+        "is_signature": lambda signature, _content, key: (
+            base64.b64decode(signature) == key.encode()
+        ),
     }.items():
         monkeypatch.setattr(signing, name, stand_in)
 
 
-def judge_again(target: Registry, content: str, *, date: str, key: str = "", **more: Any) -> PublishedImage:
+def judge_again(
+    target: Registry, content: str, *, date: str, key: str = "", **more: Any
+) -> PublishedImage:
     """Add a validation run to the test result that is attached to it."""
     image = attachments.load(target, target.get(content))
     runs = [*image.attestations, validated(image.image_id, date, **more)]

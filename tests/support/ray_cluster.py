@@ -19,7 +19,10 @@ def ray_cluster() -> Iterator[str]:
     with (Path(tempfile.gettempdir()) / "truetag-test-ray.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             assert process.stdout
@@ -30,11 +33,21 @@ def ray_cluster() -> Iterator[str]:
 
 def main() -> None:
     """Start it, print its address, and wait."""
-    from ray.cluster_utils import Cluster  # a second to import, for who only wants the context manager
+    from ray.cluster_utils import (
+        Cluster,
+    )  # a second to import, for who only wants the context manager
 
-    small = {"object_store_memory": 100_000_000, "include_dashboard": False, "include_log_monitor": False}
+    small = {
+        "object_store_memory": 100_000_000,
+        "include_dashboard": False,
+        "include_log_monitor": False,
+    }
     # Nobody asks for more nodes, and no worker is started before it has a task: a second of a core each.
-    head = {"num_cpus": 0, "no_monitor": True, "_system_config": {"prestart_worker_first_driver": False}}
+    head = {
+        "num_cpus": 0,
+        "no_monitor": True,
+        "_system_config": {"prestart_worker_first_driver": False},
+    }
     cluster: Any = Cluster(initialize_head=True, head_node_args={**head, **small})
     for number in range(2):
         # Nodes of one machine would share a folder, where each unpacks the checkout and first removes what is there:

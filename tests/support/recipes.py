@@ -23,4 +23,6 @@ def gathered(wanted: str | Image, folder: Path, **options: object) -> prebuilt.G
         "wheelhouse": None,
         "official": partial(prebuilt.obtain, cache=folder / "cache", fetch=refuse),
     }
-    return prebuilt.gather(image(wanted) if isinstance(wanted, str) else wanted, **{**known, **options})  # type: ignore[arg-type]
+    return prebuilt.gather(
+        image(wanted) if isinstance(wanted, str) else wanted, **{**known, **options}
+    )  # type: ignore[arg-type]

@@ -42,11 +42,15 @@ def line_of_today(run_id: str) -> RunLine:
     keys = {claim.key for claim in kept.claims}
     tiers, claims = {}, {}
     for tier, by_status in line.claims.items():
-        judged = {status: [key for key in found if key in keys] for status, found in by_status.items()}
+        judged = {
+            status: [key for key in found if key in keys] for status, found in by_status.items()
+        }
         claims[tier] = {status: found for status, found in judged.items() if found}
         counts = {status: len(found) for status, found in claims[tier].items()}
         tiers[tier] = line.tiers[tier].model_copy(update={"counts": counts})
-    return line.model_copy(update={"claims": claims, "tiers": tiers, "evidence_sha256": kept.sha256})
+    return line.model_copy(
+        update={"claims": claims, "tiers": tiers, "evidence_sha256": kept.sha256}
+    )
 
 
 def data(run_id: str) -> dict[str, Any]:

@@ -26,7 +26,11 @@ VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
 )
 NEVER = "cu132-torch215"
 UNLOCKED = "cu126-torch28"
-TORCH = {row.name: pin.version for row in plan.plan(SOURCES) if row.image and (pin := row.image.pin("torch"))}
+TORCH = {
+    row.name: pin.version
+    for row in plan.plan(SOURCES)
+    if row.image and (pin := row.image.pin("torch"))
+}
 
 
 def claim(
@@ -48,17 +52,28 @@ def claim(
     return ClaimRow.model_validate({**plain, "reason": f"2.7.1, {HOSTILE}", **more})
 
 
-def run(image: str, *claims: ClaimRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
+def run(
+    image: str, *claims: ClaimRow, day: date | None = TODAY, digest: str = NEW, **more: object
+) -> Run:
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
     plain = {
         "packages": {
-            one.subject: TORCH.get(image, "2.7.1") for one in rows if (one.check, one.verdict) == ("pins", Status.PASS)
+            one.subject: TORCH.get(image, "2.7.1")
+            for one in rows
+            if (one.check, one.verdict) == ("pins", Status.PASS)
         },
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,
     }
     moment = datetime(day.year, day.month, day.day, tzinfo=UTC) if day else None
-    return Run(image=image, digest=digest, moment=moment, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]
+    return Run(
+        image=image,
+        digest=digest,
+        moment=moment,
+        tiers=tier_counts(rows),
+        claims=rows,
+        **{**plain, **more},
+    )  # type: ignore[arg-type]
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimRow:
@@ -116,7 +131,14 @@ RUNS = (
         claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False),
         claim(Tier.CPU, number="imports"),
     ),
-    run(PARTLY, claim(Tier.STATIC), packages={"torch": "2.7.0"}, day=date(2026, 11, 1), digest=OLD, size=6_100_000_000),
+    run(
+        PARTLY,
+        claim(Tier.STATIC),
+        packages={"torch": "2.7.0"},
+        day=date(2026, 11, 1),
+        digest=OLD,
+        size=6_100_000_000,
+    ),
     run(FAILING, *STATIC_CPU, gpu(Status.FAIL), gpus=(H100,)),
     run(STALE, *STATIC_CPU, gpu(), gpus=(H100,), day=date(2026, 11, 6)),
     run(UNDATED, *STATIC_CPU, gpu(), gpus=(H100,), day=None),
@@ -126,7 +148,9 @@ RUNS = (
 NIGHTLY = (
     job(PARTLY, Job.CONTROL, Outcome.PASS),
     job(PARTLY, Job.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
-    job("cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
+    job(
+        "cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0
+    ),
     job("cu999-torch27", Job.CONTROL, Outcome.UNPROVEN),
     job("cu128-torch27", Job.CONTROL, Outcome.FAIL, failing=[FAILED]),
     breakage(),
@@ -149,6 +173,8 @@ def known(**more: object) -> SiteInputs:
         "repository": "registry.example/images",
         "published": (TAG,),
         "closures": {PARTLY: {"torch": "2.7.1", HOSTILE: "1"}},
-        "blocked": {UNLOCKED: f"no lock: can't be built here; `nox -s lock -- {UNLOCKED}` makes it"},
+        "blocked": {
+            UNLOCKED: f"no lock: can't be built here; `nox -s lock -- {UNLOCKED}` makes it"
+        },
     }
     return SiteInputs(**{**plain, **more})  # type: ignore[arg-type]

@@ -36,7 +36,9 @@ class Slurm:
     def ask(self, *command: str) -> str:
         """What a command of Slurm's prints."""
         environment = {**os.environ, **self.environment}
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
     def queue(self) -> list[str]:
         """Jobs that wait or run."""
@@ -68,7 +70,9 @@ def slurm_cluster(folder: Path, gpus: Mapping[str, str]) -> Iterator[Slurm]:
     with ExitStack() as stack:
 
         def start(name: str, *command: str) -> None:
-            daemons[name] = stack.enter_context(_daemon(folder / f"{name}.out", command, environment))
+            daemons[name] = stack.enter_context(
+                _daemon(folder / f"{name}.out", command, environment)
+            )
 
         start("munged", *_munged(folder))
         _wait_for(lambda: (folder / "munge.sock").exists(), folder)
@@ -117,7 +121,9 @@ def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
     for number, (node, has) in enumerate(gpus.items(), 1):
         (folder / f"spool-{node}").mkdir()
         asked = f" Gres=gpu:{has}" if has else ""
-        lines.append(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={base + number} CPUs=1{asked}")
+        lines.append(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={base + number} CPUs=1{asked}"
+        )
         kind, _, count = has.partition(":")
         for index in range(int(count or 0)):
             (folder / f"{node}-gpu{index}").touch()
@@ -127,7 +133,9 @@ def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
         ("gpu", [node for node, has in gpus.items() if has]),
     ):
         if nodes:
-            lines.append(f"PartitionName={partition} Nodes={','.join(nodes)} MaxTime=INFINITE State=UP")
+            lines.append(
+                f"PartitionName={partition} Nodes={','.join(nodes)} MaxTime=INFINITE State=UP"
+            )
     (folder / "state").mkdir()
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("\n".join(gres) + "\n")
@@ -142,7 +150,14 @@ def _munged(folder: Path) -> tuple[str, ...]:
         f"--{name}={folder}/munge.{end}"
         for name, end in (("socket", "sock"), ("pid-file", "pid"), ("seed-file", "seed"))
     ]
-    return ("munged", "--foreground", "--force", f"--key-file={key}", f"--log-file={folder}/munge.log", *files)
+    return (
+        "munged",
+        "--foreground",
+        "--force",
+        f"--key-file={key}",
+        f"--log-file={folder}/munge.log",
+        *files,
+    )
 
 
 @contextmanager

@@ -36,7 +36,9 @@ def small_base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
 def python_base(engine: Engine, base: BaseContext) -> Iterator[str]:
     """Debian's Python on a base with its list of packages, less what no test reads."""
     tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"
-    scripts = {f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()}
+    scripts = {
+        f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()
+    }
     dockerfile = _dockerfile("python_base", base)
     engine.build({"Dockerfile": dockerfile, **host_settings().files(), **scripts}, tag)
     try:

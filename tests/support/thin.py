@@ -27,7 +27,13 @@ EINOPS_CLAIM = Claim(
     tier=Tier.STATIC,
     probe="static.pins",
     statement="`import einops` is einops 0.8.2",
-    expect={"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []},
+    expect={
+        "version": "0.8.2",
+        "locals": [""],
+        "modules": ["einops"],
+        "python": "3.11",
+        "shares": [],
+    },
 )
 
 
@@ -40,7 +46,12 @@ class Thin:
 
 
 def validated(
-    engine: Engine, tag: str, folder: Path, claims: ClaimSet, tiers: Sequence[Tier], base: Mapping[str, str]
+    engine: Engine,
+    tag: str,
+    folder: Path,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    base: Mapping[str, str],
 ) -> Thin:
     """Judge an image that was built, and leave in the folder what a build leaves."""
     thin = judged(engine, engine.inspect(tag), folder, claims, tiers)
@@ -49,7 +60,9 @@ def validated(
     return thin
 
 
-def judged(engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]) -> Thin:
+def judged(
+    engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]
+) -> Thin:
     """Judge an image, and leave evidence and verdict alone in the folder."""
     evidence, verdict = validating.measure_and_judge(engine, info.id, claims, tiers)
     run_files.record_validation(folder, evidence, verdict)

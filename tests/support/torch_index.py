@@ -43,7 +43,12 @@ def make_wheel(name: str, version: str, *needs: str, library: bytes = b"") -> by
 
 
 def metadata(name: str, version: str, *needs: str) -> str:
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Provides-Extra: http"]
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {name}",
+        f"Version: {version}",
+        "Provides-Extra: http",
+    ]
     return "\n".join([*lines, *(f"Requires-Dist: {text}" for text in needs), ""])
 
 
@@ -69,17 +74,30 @@ class Indexes:
         return f"http://{self.server.host}/whl/{{variant}}"
 
     def add(
-        self, folder: str, name: str, version: str, *needs: str, algorithm: str = "sha256", library: bytes = b""
+        self,
+        folder: str,
+        name: str,
+        version: str,
+        *needs: str,
+        algorithm: str = "sha256",
+        library: bytes = b"",
     ) -> str:
         """A wheel below `/simple` or `/whl/cu128`. Returns its sha256. `algorithm`: of the hash in its link, if any."""
-        content, told = make_wheel(name, version, *needs, library=library), metadata(name, version, *needs).encode()
+        content, told = (
+            make_wheel(name, version, *needs, library=library),
+            metadata(name, version, *needs).encode(),
+        )
         file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         path = f"{folder}/{file}"
         self.files[path], self.files[f"{path}.metadata"] = content, told
         digest, of_metadata = hashlib.sha256(content).hexdigest(), hashlib.sha256(told).hexdigest()
         beside = f' data-dist-info-metadata="sha256={of_metadata}" data-core-metadata="sha256={of_metadata}"'
-        fragment = f"#{algorithm}={hashlib.new(algorithm, content).hexdigest()}" if algorithm else ""
-        link = f'<a href="{quote(path)}{fragment}"{beside if algorithm == "sha256" else ""}>{file}</a>'
+        fragment = (
+            f"#{algorithm}={hashlib.new(algorithm, content).hexdigest()}" if algorithm else ""
+        )
+        link = (
+            f'<a href="{quote(path)}{fragment}"{beside if algorithm == "sha256" else ""}>{file}</a>'
+        )
         self.links.setdefault(f"{folder}/{name}/", {})[file] = link
         return digest
 
@@ -87,13 +105,13 @@ class Indexes:
         """Paths of the requests so far that end so."""
         return [unquote(path) for _, path, _ in self.server.seen if path.endswith(suffix)]
 
-    def _answer(self, _method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply | None:
+    def _answer(
+        self, _method: str, path: str, headers: dict[str, str], _body: bytes
+    ) -> Reply | None:
         plain = unquote(path)
         if plain in self.links:
             title = html.escape(f"Links for {plain}")
-            page = (
-                f"<!DOCTYPE html><html><body><h1>{title}</h1>{'<br/>'.join(self.links[plain].values())}</body></html>"
-            )
+            page = f"<!DOCTYPE html><html><body><h1>{title}</h1>{'<br/>'.join(self.links[plain].values())}</body></html>"
             return 200, {"Content-Type": "text/html"}, page.encode()
         if plain in self.files:
             content = self.files[plain]
@@ -101,15 +119,28 @@ class Indexes:
                 first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
                 begin = int(first) if first else max(0, len(content) - int(last))
                 part = content[begin : int(last) + 1 if first and last else None]
-                return 206, {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"}, part
+                return (
+                    206,
+                    {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"},
+                    part,
+                )
             return 200, {"Content-Type": "application/octet-stream"}, content
         return 404, {}, b""
 
 
 @pytest.fixture
-def indexes(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
+def indexes(
+    uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Indexes]:
     """Indexes that uv asks, and no others."""
-    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+    for name in (
+        "UV_INDEX_URL",
+        "PIP_INDEX_URL",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ):
         monkeypatch.delenv(name, raising=False)
     with serving() as server:
         found = Indexes(server)

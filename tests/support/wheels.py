@@ -27,27 +27,41 @@ FILES: Mapping[str, bytes] = {
 
 
 def record_hash(content: bytes) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return (
+        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    )
 
 
-def make(folder: Path, files: Mapping[str, bytes] = FILES, name: str = "small", version: str = "1.0") -> Path:
+def make(
+    folder: Path, files: Mapping[str, bytes] = FILES, name: str = "small", version: str = "1.0"
+) -> Path:
     """A wheel of these files, with their RECORD."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     rows = [f"{name},{record_hash(content)},{len(content)}" for name, content in files.items()]
     record = f"{name}-{version}.dist-info/RECORD"
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, content in {**files, record: "\n".join([*rows, f"{record},,", ""]).encode()}.items():
+        for name, content in {
+            **files,
+            record: "\n".join([*rows, f"{record},,", ""]).encode(),
+        }.items():
             wheel.writestr(name, content)
     return path
 
 
-def module(folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None) -> Path:
+def module(
+    folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None
+) -> Path:
     """A wheel with one module, or these files, and perhaps one requirement."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {needs}\n" if needs else ""
     own = {f"{name}.py": b"answer = 42\n"} if files is None else files
-    return make(folder, {**own, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()}, name, version)
+    return make(
+        folder,
+        {**own, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()},
+        name,
+        version,
+    )
 
 
 def environment(folder: Path) -> Path:

@@ -29,7 +29,9 @@ def test_bytecode_is_still_taken_and_bears_no_time_of_its_own(tmp_path: Path) ->
         normalise_timestamps.normalise([str(source), str(bytecode)], EPOCH)
         assert source.stat().st_mtime == bytecode.stat().st_mtime == EPOCH
         assert int.from_bytes(bytecode.read_bytes()[8:12], "little") == EPOCH
-    done = subprocess.run([sys.executable, "-v", "-c", "import module"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-v", "-c", "import module"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert "matches" in done.stderr and "wrote" not in done.stderr
 
 
@@ -45,10 +47,23 @@ def test_a_local_wheel_leaves_no_time_behind(tmp_path: Path) -> None:
     """uv writes down when the wheel was made, in a file that RECORD lists with its hash."""
     file, records = wheels.module(tmp_path, "kernel", "1.0"), []
     for target in (tmp_path / "first", tmp_path / "second"):
-        command = [find_uv_bin(), "pip", "install", "-q", "--no-deps", "--no-index", "--python", sys.executable]
-        subprocess.run([*command, "--target", target, "--cache-dir", tmp_path / "cache", file], check=True)
+        command = [
+            find_uv_bin(),
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            "--python",
+            sys.executable,
+        ]
+        subprocess.run(
+            [*command, "--target", target, "--cache-dir", tmp_path / "cache", file], check=True
+        )
         paths = [str(path) for path in target.rglob("*")]
-        assert any("uv_cache" in path for path in paths), "uv writes it no more: nothing to take away"
+        assert any("uv_cache" in path for path in paths), (
+            "uv writes it no more: nothing to take away"
+        )
         left = normalise_timestamps.forget_times(paths)
         assert set(left) == {str(path) for path in target.rglob("*")}
         records.append((target / "kernel-1.0.dist-info" / "RECORD").read_bytes())
@@ -67,7 +82,11 @@ def test_a_note_without_a_record_goes_all_the_same(tmp_path: Path) -> None:
 def test_checked_by_hash_and_damaged_bytecode_is_left_alone(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
     source.write_text("answer = 42\n")
-    hashed = Path(py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH))
+    hashed = Path(
+        py_compile.compile(
+            str(source), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+        )
+    )
     damaged = hashed.with_name("other.cpython-311.pyc")
     damaged.write_bytes(b"short")
     before = hashed.read_bytes()
@@ -112,13 +131,22 @@ def step(tmp_path: Path) -> Step:
 def test_older_times_are_let_be(step: Step) -> None:
     step.begin()
     (step.root / "folder").mkdir()
-    for name, modified in (("new", EPOCH + 1), ("old", EPOCH - 1), ("at", EPOCH), ("folder/a\nb", EPOCH + 1)):
+    for name, modified in (
+        ("new", EPOCH + 1),
+        ("old", EPOCH - 1),
+        ("at", EPOCH),
+        ("folder/a\nb", EPOCH + 1),
+    ):
         (step.root / name).write_text("")
         os.utime(step.root / name, (modified, modified))
-    assert step.written() == {str(step.root / name) for name in ("", "new", "folder", "folder/a\nb")}
+    assert step.written() == {
+        str(step.root / name) for name in ("", "new", "folder", "folder/a\nb")
+    }
 
 
-def test_what_an_earlier_step_wrote_just_before_is_let_be_and_what_this_one_changes_at_once_is_not(step: Step) -> None:
+def test_what_an_earlier_step_wrote_just_before_is_let_be_and_what_this_one_changes_at_once_is_not(
+    step: Step,
+) -> None:
     """No time passes between the steps: a difference of clocks can't tell one from the other."""
     for turn in range(20):
         early, again, moved = (step.root / f"{name}{turn}" for name in ("early", "again", "moved"))

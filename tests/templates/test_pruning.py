@@ -81,7 +81,11 @@ def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept:
         (89, [code(80), code(86), code(90), code(80, ptx=True)], {"sm86"}),
         (89, [code(80), code(86, flags=SPECIFIC), code(90)], {"sm80"}),
         (103, [code(100, flags=FAMILY), code(90), code(90, ptx=True)], {"sm100f"}),
-        (100, [code(100, flags=FAMILY), code(100, flags=SPECIFIC), code(103)], {"sm100f", "sm100a"}),
+        (
+            100,
+            [code(100, flags=FAMILY), code(100, flags=SPECIFIC), code(103)],
+            {"sm100f", "sm100a"},
+        ),
         (75, [code(80), code(70), code(80, ptx=True)], {"sm70"}),
     ],
 )
@@ -92,7 +96,8 @@ def test_the_best_of_the_same_major_stands_in(arch: int, codes: list[Code], kept
 def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
     one, two = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(80, ptx=True))
     data = fatbins.elf(
-        [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)], machine=62
+        [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)],
+        machine=62,
     )
     assert left(pruned(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
 
@@ -102,10 +107,16 @@ def test_entries_of_unknown_kinds_stay(kind: int) -> None:
     entry = bytearray(fatbins.entry(code(80)))
     entry[0:2] = kind.to_bytes(2, "little")
     known = fatbins.entry(code(80)) + fatbins.entry(code(90))
-    header = (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
+    header = (
+        (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
+    )
     data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
     after = pruned(data)
-    assert bytes(entry) in after and fatbins.entry(code(80)) in data and fatbins.entry(code(80)) not in after
+    assert (
+        bytes(entry) in after
+        and fatbins.entry(code(80)) in data
+        and fatbins.entry(code(80)) not in after
+    )
 
 
 def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
@@ -172,7 +183,10 @@ def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_library_without_section_headers_is_let_be(tmp_path: Path) -> None:
-    files = {"pkg/stripped.so": without_sections(GOOD), "pkg/host.so": without_sections(fatbins.elf([], machine=62))}
+    files = {
+        "pkg/stripped.so": without_sections(GOOD),
+        "pkg/host.so": without_sections(fatbins.elf([], machine=62)),
+    }
     record = install(tmp_path, "pkg", files)
     prune(record)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
@@ -195,13 +209,19 @@ def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch:
     cut, after = pruning.cut(data, arch, NONE), pruned(data, arch)
     assert len(after) == len(data)
     may_change = {
-        index for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks)) for index in range(begin, end)
+        index
+        for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks))
+        for index in range(begin, end)
     }
     assert all(
-        one == other for index, (one, other) in enumerate(zip(data, after, strict=True)) if index not in may_change
+        one == other
+        for index, (one, other) in enumerate(zip(data, after, strict=True))
+        if index not in may_change
     )
     assert pruning.cut(after, arch, NONE).entries == ()
-    for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
+    for before, region in zip(
+        fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True
+    ):
         assert region.entries == (before.needed(arch) or before.entries)
         assert region.serving(arch) == before.serving(arch)
         for entry in region.entries:
@@ -217,7 +237,9 @@ GOOD = fatbins.elf(
             ".nv_fatbin",
             1,
             0,
-            fatbins.region(code(80, flags=LZ4), code(90)) + bytes(8) + fatbins.region(code(80), code(86)),
+            fatbins.region(code(80, flags=LZ4), code(90))
+            + bytes(8)
+            + fatbins.region(code(80), code(86)),
         ),
         ("__nv_relfatbin", 1, 0, fatbins.region(code(75), code(90, ptx=True))),
         (".data", 1, 0, b"constants" * 20),
@@ -227,8 +249,12 @@ GOOD = fatbins.elf(
 
 
 @settings(max_examples=600)
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
-def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+)
+def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(
+    changes: list[tuple[int, int]],
+) -> None:
     damaged = bytearray(GOOD)
     for position, value in changes:
         damaged[position] = value
@@ -244,7 +270,9 @@ def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: li
 
 @pytest.mark.parametrize("excuses", [NONE, None], ids=["by kernel", "as NVIDIA's"])
 @pytest.mark.parametrize("flags", [0x11, LZ4])
-def test_no_damaged_header_takes_the_code_that_was_asked_for(flags: int, excuses: Excuses | None) -> None:
+def test_no_damaged_header_takes_the_code_that_was_asked_for(
+    flags: int, excuses: Excuses | None
+) -> None:
     """Whatever one byte of the headers says: refused, or the code for sm_90 is still there, or never was for sm_90."""
     one, two = code(80, flags=flags), code(90, flags=flags)
     good = fatbins.library(fatbins.region(two), fatbins.region(one, two))
@@ -259,7 +287,9 @@ def test_no_damaged_header_takes_the_code_that_was_asked_for(flags: int, excuses
             except fatbin.FatbinError:
                 continue
             arch = int.from_bytes(damaged[second + 28 : second + 32], "little")
-            assert after[second + 64 :] == good[second + 64 :] or (excuses is None and arch != 90), (at, value)
+            assert after[second + 64 :] == good[second + 64 :] or (
+                excuses is None and arch != 90
+            ), (at, value)
 
 
 @pytest.mark.parametrize("cut", range(1, len(GOOD), 211))
@@ -339,7 +369,9 @@ def as_recorded(record: Path) -> Iterator[str]:
 def prune(*records: Path, **options: object) -> list[str]:
     """The paths of the files that changed."""
     told = list[Any]()
-    pruning.prune_packages(records, pruning.PruneOptions(**{"arch": 90, "nvidia": False, **options}), told.append)
+    pruning.prune_packages(
+        records, pruning.PruneOptions(**{"arch": 90, "nvidia": False, **options}), told.append
+    )
     return [change.path for change in told]
 
 
@@ -371,7 +403,11 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     status = file.stat()
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
     assert cache.read_bytes() == GOOD and file.read_bytes() == pruned(GOOD)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cache",
+        "lib.so",
+        "pkg-1.0.dist-info",
+    ]
 
 
 def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
@@ -384,7 +420,9 @@ def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
-    big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(30_000)}), code(90)))
+    big = fatbins.library(
+        fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(30_000)}), code(90))
+    )
     record = install(tmp_path, "pkg", {"lib.so": big})
     before = (tmp_path / "lib.so").stat()
     prune(record)
@@ -400,11 +438,15 @@ def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
     two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
     with pytest.raises(pruning.PruningError, match=r"two/lib\.so"):
         prune(one, two)
-    assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (tmp_path / "two/lib.so").read_bytes() == bad
+    assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (
+        tmp_path / "two/lib.so"
+    ).read_bytes() == bad
     assert not list(tmp_path.rglob("*.pruning"))
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
 
     def full(*_: object) -> int:
@@ -417,7 +459,9 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.rglob("*.pruning"))
 
 
-def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_finds_the_disk_full_stays_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel writes what fits, and says so only by how much it wrote."""
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
     before, whole, written = record.read_bytes(), os.pwrite, []
@@ -437,7 +481,9 @@ def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, mo
     assert not list(tmp_path.rglob("*.pruning"))
 
 
-@pytest.mark.parametrize("line", [b"pkg/\xff.py,,\n", b'"' + b"x" * 200_000 + b'",,\n'], ids=["no UTF-8", "no csv"])
+@pytest.mark.parametrize(
+    "line", [b"pkg/\xff.py,,\n", b'"' + b"x" * 200_000 + b'",,\n'], ids=["no UTF-8", "no csv"]
+)
 def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
     record.write_bytes(before := record.read_bytes() + line)
@@ -450,7 +496,8 @@ NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
 
 
 @pytest.mark.parametrize(
-    ("name", "files"), [("nvidia_cublas_cu12", NVIDIAS), ("torch", {"torch/lib/libcublas.so.12": GOOD})]
+    ("name", "files"),
+    [("nvidia_cublas_cu12", NVIDIAS), ("torch", {"torch/lib/libcublas.so.12": GOOD})],
 )
 def test_nvidias_own_libraries_are_pruned_only_where_the_matrix_says_so(
     tmp_path: Path, name: str, files: dict[str, bytes]
@@ -471,7 +518,11 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
     one = pruning.Alternatives(files="bnb/lib_*.so", keep=keep)
     prune(record, alternatives=(one,))
     assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
-    assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
+    assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == [
+        "__init__.py",
+        "lib_cpu.so",
+        "lib_cuda126.so",
+    ]
 
 
 def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) -> None:
@@ -498,7 +549,9 @@ def program(folder: Path) -> tuple[Path, Path]:
     assert planned.image and planned.image.pruning
     for path, content in pruner.files(planned.image.pruning).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content.replace(b'"/run/before"', repr(str(folder / "before")).encode()))
+        (folder / path).write_bytes(
+            content.replace(b'"/run/before"', repr(str(folder / "before")).encode())
+        )
     (folder / "before").write_bytes(b"")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
@@ -509,14 +562,21 @@ def test_the_program_prunes_what_this_step_installed(tmp_path: Path) -> None:
     """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
     python, site = program(tmp_path)
     names = ("cuda118", "cuda126", "cpu")
-    record = install(site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names})
+    record = install(
+        site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names}
+    )
     done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "libbitsandbytes_cuda118.so: removed" in done.stdout and "libbitsandbytes_cuda126.so:" in done.stdout
+    assert (
+        "libbitsandbytes_cuda118.so: removed" in done.stdout
+        and "libbitsandbytes_cuda126.so:" in done.stdout
+    )
     assert len(list(as_recorded(record))) == 3
     install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
     done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
-    assert done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
+    )
     assert not list(tmp_path.rglob("__pycache__/pruning*"))
 
 
@@ -537,7 +597,9 @@ def test_kernels_are_excused_by_the_rows_of_their_own_package(tmp_path: Path) ->
     python, site = program(tmp_path)
     order = tmp_path / "pruner/options.json"
     row = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
-    order.write_text(json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}}))
+    order.write_text(
+        json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}})
+    )
     data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
     for name in ("flash_attn", "other"):
         install(site, name, {f"{name}/lib.so": data})

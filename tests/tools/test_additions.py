@@ -35,10 +35,21 @@ def test_what_was_added_and_what_moved_beside_it_is_kept() -> None:
         ({"installed": {"code": 1, "said": "ERROR: ResolutionImpossible: for help"}}, "refused"),
         ({"installed": {"code": 1, "said": "ERROR: No matching distribution"}}, "failed"),
         ({"at_work": {"code": 1, "said": OURS + "ImportError: no GPU"}}, "added, not importable"),
-        ({"at_work": {"code": 0, "said": OURS.replace("/opt/venv", "/home/trainer/.cache/venvs/a")}}, additions.MOVED),
+        (
+            {
+                "at_work": {
+                    "code": 0,
+                    "said": OURS.replace("/opt/venv", "/home/trainer/.cache/venvs/a"),
+                }
+            },
+            additions.MOVED,
+        ),
         ({"at_work": {"code": 1, "said": "ImportError: libcudart.so.13"}}, additions.MOVED),
         ({"after": {"torch": "2.8.0", "wandb": "1"}}, additions.MOVED),
-        ({"after": {"torch": "2.8.0"}, "installed": {"code": 1, "said": "ResolutionImpossible"}}, additions.MOVED),
+        (
+            {"after": {"torch": "2.8.0"}, "installed": {"code": 1, "said": "ResolutionImpossible"}},
+            additions.MOVED,
+        ),
     ],
 )
 def test_the_verdict_says_what_became_of_torch(changed: dict[str, object], verdict: str) -> None:

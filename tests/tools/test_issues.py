@@ -14,7 +14,9 @@ from tools import issues
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file with all issues; one is by hand, of the same title as a breakage."""
     file = tmp_path / "issues.json"
-    file.write_text(json.dumps([{"number": 1, "title": "a breaks b", "body": None, "state": "OPEN"}]))
+    file.write_text(
+        json.dumps([{"number": 1, "title": "a breaks b", "body": None, "state": "OPEN"}])
+    )
     monkeypatch.setenv("GH_ISSUES", str(file))
     monkeypatch.setenv("PATH", str(Path(__file__).parent), prepend=os.pathsep)
     return file
@@ -46,7 +48,12 @@ def test_a_report_calls_nobody_and_fits_an_issue(tmp_path: Path) -> None:
     file = tmp_path / "torchao-0.15.0-3f2a.md"
     file.write_text("# torchao breaks it\n\nThanks @somebody" + "x" * 100_000)
     title, body, mark = issues.read(file)
-    assert title == "torchao breaks it" and "@somebody" not in body and mark in body and len(body) < 65_536
+    assert (
+        title == "torchao breaks it"
+        and "@somebody" not in body
+        and mark in body
+        and len(body) < 65_536
+    )
     file.write_text("\n\ntext")
     with pytest.raises(UserError, match="no title"):
         issues.read(file)

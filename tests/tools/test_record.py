@@ -33,11 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 def record(folder: Path, *options: str) -> Called:
     """Of a run that is older than today's matrix, which makes that image otherwise."""
-    return tool("record", str(folder), "--results", str(folder.parent / "results"), "--unchecked", *options)
+    return tool(
+        "record", str(folder), "--results", str(folder.parent / "results"), "--unchecked", *options
+    )
 
 
 def kept_evidence(folder: Path, run_id: str) -> str:
-    return lzma.decompress((folder / "results" / "evidence" / f"{run_id}.json.xz").read_bytes()).decode()
+    return lzma.decompress(
+        (folder / "results" / "evidence" / f"{run_id}.json.xz").read_bytes()
+    ).decode()
 
 
 def test_a_run_becomes_the_line_that_the_repository_has_of_it(folder: Path, tmp_path: Path) -> None:
@@ -65,7 +69,9 @@ def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) ->
     fields = {"digest": changed["digest"]} if "digest" in changed else {}
     seed = host.pop("records_seed", host.get("seed"))
     found = tuple(replace(record, seed=seed) for record in WHOLE.records if record.probe in probes)
-    made: Evidence = replace(WHOLE, records=found, claims=claims, host=host, recorded_sha256="", **fields)  # type: ignore[arg-type]
+    made: Evidence = replace(
+        WHOLE, records=found, claims=claims, host=host, recorded_sha256="", **fields
+    )  # type: ignore[arg-type]
     folder = tmp_path / name
     folder.mkdir()
     (folder / "evidence.json").write_text(made.dumps())
@@ -74,9 +80,17 @@ def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) ->
 
 def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
     first = part(
-        tmp_path, "first", [Tier.STATIC, Tier.CPU], gpus=[], driver="", date="2026-11-20T10:00:00+00:00", seed=1
+        tmp_path,
+        "first",
+        [Tier.STATIC, Tier.CPU],
+        gpus=[],
+        driver="",
+        date="2026-11-20T10:00:00+00:00",
+        seed=1,
     )
-    rest = part(tmp_path, "rest", [Tier.GPU, Tier.MULTIGPU], date="2026-11-20T10:05:00+00:00", seed=2)
+    rest = part(
+        tmp_path, "rest", [Tier.GPU, Tier.MULTIGPU], date="2026-11-20T10:05:00+00:00", seed=2
+    )
     done = record(first, str(rest), "--as", "parts", "--keep-evidence")
     assert done.returncode == 0, done.stderr
     (line,) = records.read(tmp_path / "results")
@@ -129,7 +143,9 @@ def test_no_other_image_is_booked_as_the_matrixs(
 def test_labels_tell_another_image_where_the_machine_did_not_note_it(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    (folder / "evidence.json").write_text(replace(WHOLE, image="cu126-torch99", recorded_sha256="").dumps())
+    (folder / "evidence.json").write_text(
+        replace(WHOLE, image="cu126-torch99", recorded_sha256="").dumps()
+    )
     assert f"is called {WHOLE.image}, not cu126-torch99" in record(folder, "--as", "x").stderr
 
 
@@ -145,6 +161,10 @@ def test_a_run_that_todays_matrix_can_not_judge_is_refused_unless_somebody_says_
 ) -> None:
     folder = part(tmp_path, "old", tiers)
     done = tool("record", str(folder), "--results", str(tmp_path / "results"), "--as", "x")
-    assert done.returncode == 2 and cause in " ".join(done.stderr.split()) and "--unchecked" in done.stderr, done.stderr
+    assert (
+        done.returncode == 2
+        and cause in " ".join(done.stderr.split())
+        and "--unchecked" in done.stderr
+    ), done.stderr
     assert not (tmp_path / "results").exists()
     assert record(folder, "--as", "x").returncode == 0

@@ -20,7 +20,9 @@ def metadata(name: str, version: str) -> str:
 
 
 def test_only_what_is_above_every_row_is_new() -> None:
-    assert releases.unknown(FACTS, {"axolotl": "0.19.0", "ray": "2.99.0", "deepspeed": "0.1.0"}) == ["ray==2.99.0"]
+    assert releases.unknown(
+        FACTS, {"axolotl": "0.19.0", "ray": "2.99.0", "deepspeed": "0.1.0"}
+    ) == ["ray==2.99.0"]
 
 
 def test_a_package_without_wheels_is_asked_for_as_source() -> None:
@@ -28,7 +30,9 @@ def test_a_package_without_wheels_is_asked_for_as_source() -> None:
 
     def run(arguments: list[str]) -> CompletedProcess[str]:
         asked.append(list(arguments))
-        return CompletedProcess([], 1, "", "error: Failed to fetch: `https://index.test/simple/ray/`")
+        return CompletedProcess(
+            [], 1, "", "error: Failed to fetch: `https://index.test/simple/ray/`"
+        )
 
     with pytest.raises(UserError, match=r"index\.test can't be reached"):
         releases.newest(FACTS, ["3.13"], ["mamba-ssm"], run)  # type: ignore[arg-type]
@@ -42,10 +46,15 @@ def test_a_release_for_the_newest_python_alone_is_found_and_one_that_stayed_behi
     asked: list[tuple[str, str]] = []
 
     def run(arguments: list[str]) -> CompletedProcess[str]:
-        name, python = Path(arguments[2]).read_text().strip(), arguments[arguments.index("--python-version") + 1]
+        name, python = (
+            Path(arguments[2]).read_text().strip(),
+            arguments[arguments.index("--python-version") + 1],
+        )
         asked.append((name, python))
         if name == "auto-gptq" and python == "3.13":
-            return CompletedProcess([], 1, "", "error: No solution found when resolving dependencies: no wheels")
+            return CompletedProcess(
+                [], 1, "", "error: No solution found when resolving dependencies: no wheels"
+            )
         wheel = '{url = "https://index.test/a.whl", hashes = {sha256 = "0"}}'
         row = f'name = "{name}"\nversion = "99.{python}"\nwheels = [{wheel}]'
         Path(arguments[-1]).write_text(f"[[packages]]\n{row}\n")
@@ -57,17 +66,27 @@ def test_a_release_for_the_newest_python_alone_is_found_and_one_that_stayed_behi
 
 
 def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> None:
-    rows = [releases.printed(metadata(name, "99.0"), "wheel", "tests") for name in ("axolotl", "vllm")]
+    rows = [
+        releases.printed(metadata(name, "99.0"), "wheel", "tests") for name in ("axolotl", "vllm")
+    ]
     after = releases.inserted(TEXT, rows)
     old, new = yaml.safe_load(TEXT), yaml.safe_load(after)
     for name in ("axolotl", "vllm"):
         assert list(new["packages"][name]) == [*old["packages"][name], "99.0"]
-        assert new["packages"][name].pop("99.0") == {"python": ">=3.10", "requires": ["torch"], "source": "tests"}
+        assert new["packages"][name].pop("99.0") == {
+            "python": ">=3.10",
+            "requires": ["torch"],
+            "source": "tests",
+        }
     assert new == old
     kept = iter(after.splitlines())
     assert all(line in kept for line in TEXT.splitlines()), "no line is changed, lost or moved"
 
 
 def test_the_row_of_a_companion_is_of_its_own_section_and_names_what_the_wheel_tells() -> None:
-    text = releases.printed(metadata("bitsandbytes", "99.0") + "Requires-Dist: torch<3,>=2.3\n", "wheel", "tests")
-    assert yaml.safe_load(text)["bitsandbytes"]["99.0"]["torch"] == "<3,>=2.3" and "libraries" in text
+    text = releases.printed(
+        metadata("bitsandbytes", "99.0") + "Requires-Dist: torch<3,>=2.3\n", "wheel", "tests"
+    )
+    assert (
+        yaml.safe_load(text)["bitsandbytes"]["99.0"]["torch"] == "<3,>=2.3" and "libraries" in text
+    )

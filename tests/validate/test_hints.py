@@ -42,7 +42,9 @@ class HintRow(Row):
     near_miss: Sentence
     cause: Sentence
     fix: Sentence
-    source: Annotated[str, Field(pattern=r"\w/[\w.-]+#\d|https?://|seed:\w|\.(py|pth)\b|\bseen (in|on|with) ")]
+    source: Annotated[
+        str, Field(pattern=r"\w/[\w.-]+#\d|https?://|seed:\w|\.(py|pth)\b|\bseen (in|on|with) ")
+    ]
     """`OWNER/REPOSITORY#NUMBER`, a page, `seed:PAGE`, the file that raises it, or where we saw it."""
 
 
@@ -59,7 +61,12 @@ def table() -> tuple[HintRow, ...]:
 ROWS = table()
 KNOWN = {hint.id: hint for hint in hints.known()}
 EXAMPLES = [(row.id, example) for row in ROWS for example in row.examples]
-SEEDS = {"axolotl-cuda-gpu": 5, "axolotl-multi-gpu": 5, "colossalai-cuda": 6, "transformers-cuda": 4}
+SEEDS = {
+    "axolotl-cuda-gpu": 5,
+    "axolotl-multi-gpu": 5,
+    "colossalai-cuda": 6,
+    "transformers-cuda": 4,
+}
 """The rows of "Common Errors" of the reference pages, by page."""
 
 THREADS = """
@@ -77,7 +84,9 @@ def test_each_row_has_a_name_of_its_own() -> None:
     assert len(KNOWN) == len(ROWS)
 
 
-@pytest.mark.parametrize(("row", "example"), EXAMPLES, ids=[f"{row}-{n}" for n, (row, _) in enumerate(EXAMPLES)])
+@pytest.mark.parametrize(
+    ("row", "example"), EXAMPLES, ids=[f"{row}-{n}" for n, (row, _) in enumerate(EXAMPLES)]
+)
 def test_each_example_finds_its_own_row_first(row: str, example: str) -> None:
     assert only(example) == [row]
     assert only(example.upper()) == [row], "whatever the case"
@@ -87,7 +96,10 @@ def test_each_example_finds_its_own_row_first(row: str, example: str) -> None:
 def test_no_row_matches_what_only_resembles_its_error(row: HintRow) -> None:
     """The same error of another package, version or cause: it has to be like an example, and must not match."""
     assert not KNOWN[row.id].matches(row.near_miss)
-    likeness = [difflib.SequenceMatcher(None, row.near_miss, one, autojunk=False).ratio() for one in row.examples]
+    likeness = [
+        difflib.SequenceMatcher(None, row.near_miss, one, autojunk=False).ratio()
+        for one in row.examples
+    ]
     assert max(likeness) >= 0.5, "it misses by far"
 
 
@@ -121,21 +133,35 @@ def test_lines_that_people_reported_find_their_row() -> None:
 
 def test_healthy_logs_are_given_no_hint() -> None:
     """Of pip, training, NCCL's INFO, builds, the driver's start; and registries' errors, which are in no row."""
-    assert [*hints.explained([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])] == []
+    assert [
+        *hints.explained([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])
+    ] == []
 
 
 def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
-    lines = ["CUDA out of memory", "nothing", "Bus error", "CUDA out of memory, again", "libcuda.so.1: cannot open"]
-    assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == ["cuda-out-of-memory", "shared-memory", "no-libcuda"], (
-        "three at most"
-    )
+    lines = [
+        "CUDA out of memory",
+        "nothing",
+        "Bus error",
+        "CUDA out of memory, again",
+        "libcuda.so.1: cannot open",
+    ]
+    assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == [
+        "cuda-out-of-memory",
+        "shared-memory",
+        "no-libcuda",
+    ], "three at most"
 
 
 @pytest.mark.parametrize("status", Status)
 def test_only_what_is_not_well_is_explained(status: Status) -> None:
     claim = Claim(check="attention", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
-    evidence = {"error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"}
-    one = ClaimVerdict(claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence)
+    evidence = {
+        "error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    }
+    one = ClaimVerdict(
+        claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence
+    )
     (found,) = explain(Verdict(image="i", digest="d", claims=(one,))).claims
     assert bool(found.hints) is (status in (Status.FAIL, Status.UNPROVEN))
 
@@ -143,7 +169,9 @@ def test_only_what_is_not_well_is_explained(status: Status) -> None:
 def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
     """On the host, and in an image by `doctor hint`."""
     doctor = [str(suite_folder.lay_out(tmp_path / "image")), "doctor", "hint"]
-    (tmp_path / "log").write_text("step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n")
+    (tmp_path / "log").write_text(
+        "step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n"
+    )
     for given, piped in (
         ([str(tmp_path / "log")], ""),
         (["No CUDA GPUs are available"], ""),
@@ -153,19 +181,39 @@ def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
         how["env"] = {**os.environ, "COLUMNS": "80"}
         for verb in (["-m", "images", "hint"], ["-I", "-S", *doctor]):
             done = subprocess.run([sys.executable, *verb, *given], cwd=ROOT, **how)
-            assert "  cause: The container has no GPU" in done.stdout and "  source: seed:" in done.stdout
+            assert (
+                "  cause: The container has no GPU" in done.stdout
+                and "  source: seed:" in done.stdout
+            )
             assert max(map(len, done.stdout.splitlines())) <= 80
-    assert [row["id"] for row in json.loads(call("hint", "--json", "--", "-lcuda: Bus error").stdout)["hints"]] == [
-        "shared-memory"
-    ]
+    assert [
+        row["id"]
+        for row in json.loads(call("hint", "--json", "--", "-lcuda: Bus error").stdout)["hints"]
+    ] == ["shared-memory"]
     none = call("hint", "all is well")
-    assert (none.returncode, none.stdout) == (1, "") and "no known error in 1 line\n      next: " in none.stderr
+    assert (none.returncode, none.stdout) == (
+        1,
+        "",
+    ) and "no known error in 1 line\n      next: " in none.stderr
     (tmp_path / "empty").touch()
-    assert "no known error in 0 lines\n      next: give the error" in call("hint", str(tmp_path / "empty")).stderr
+    assert (
+        "no known error in 0 lines\n      next: give the error"
+        in call("hint", str(tmp_path / "empty")).stderr
+    )
     (tmp_path / "a folder").mkdir()
-    for name in ("/tmp/missing.log", "train.log", "nohup.out", str(tmp_path), str(tmp_path / "a folder")):
+    for name in (
+        "/tmp/missing.log",
+        "train.log",
+        "nohup.out",
+        str(tmp_path),
+        str(tmp_path / "a folder"),
+    ):
         lost = call("hint", name)
-        assert (lost.returncode, lost.stdout) == (2, "") and f"{name} is " in lost.stderr and "next: " in lost.stderr
+        assert (
+            (lost.returncode, lost.stdout) == (2, "")
+            and f"{name} is " in lost.stderr
+            and "next: " in lost.stderr
+        )
     assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
 
 

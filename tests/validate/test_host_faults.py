@@ -17,7 +17,14 @@ from validate.harness.forked import described
 from validate.judge import OF_HOST, ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
-WELL = {"memory": [1, 9], "ecc": [0], "remapped": [3, 0, 0, 0], "mig": [0, 0], "mode": [0], "fabric": 3}
+WELL = {
+    "memory": [1, 9],
+    "ecc": [0],
+    "remapped": [3, 0, 0, 0],
+    "mig": [0, 0],
+    "mode": [0],
+    "fabric": 3,
+}
 BUS = "sys/bus/pci/devices/0000:3b:00.0"
 XID = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', said\n"
 HOST = {
@@ -52,13 +59,20 @@ COUNTING = (
 )
 REGISTERING = "NCCL error\nLast error:\nCall to ibv_reg_mr failed with error {}"
 NVLS = "NCCL error\nLast error:\nFailed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"
-BUSY, ECC = "all CUDA-capable devices are busy or unavailable", "uncorrectable ECC error encountered"
+BUSY, ECC = (
+    "all CUDA-capable devices are busy or unavailable",
+    "uncorrectable ECC error encountered",
+)
 HOSTS: dict[str, BaseException] = {
     "fabric manager": nvml.DriverError("cuInit answers 802", call="cuInit", code=802),
     "fabric manager, by torch": RuntimeError(COUNTING.format("802: system not yet initialized")),
-    "fabric manager, by the runtime": AcceleratorError("CUDA error: system not yet initialized", 802),
+    "fabric manager, by the runtime": AcceleratorError(
+        "CUDA error: system not yet initialized", 802
+    ),
     "taken": nvml.DriverError("cuInit answers 46", call="cuInit", code=46),
-    "taken, by torch": RuntimeError(f"CUDA error: {BUSY}\nCUDA kernel errors might be asynchronously reported"),
+    "taken, by torch": RuntimeError(
+        f"CUDA error: {BUSY}\nCUDA kernel errors might be asynchronously reported"
+    ),
     "memory": AcceleratorError("CUDA error", 214),
     "memory, before torch 2.8": RuntimeError(f"CUDA error: {ECC}"),
     "NVLink": AcceleratorError("CUDA error", 220),
@@ -76,8 +90,12 @@ IMAGES: dict[str, BaseException] = {
     "NVML's own number": nvml.DriverError("nvmlInit answers 46", call="nvmlInit", code=46),
     "words without a number": RuntimeError(f"the log has: {BUSY}"),
     "words of another program": ValueError(f"CUDA error: {ECC}"),
-    "NCCL in another place": DistBackendError("NCCL error: unhandled system error\nLast error:\nnet.cc:1 (TCP)"),
-    "multicast in words": RuntimeError("nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory"),
+    "NCCL in another place": DistBackendError(
+        "NCCL error: unhandled system error\nLast error:\nnet.cc:1 (TCP)"
+    ),
+    "multicast in words": RuntimeError(
+        "nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory"
+    ),
     "a file that is closed": RuntimeError("pidfd_getfd: Bad file descriptor"),
     "a wrong address": DistBackendError(REGISTERING.format("Bad address")),
     "results": ArithmeticError("wrong results, Error 802: system not yet initialized"),
@@ -85,7 +103,9 @@ IMAGES: dict[str, BaseException] = {
 """Errors like them that say nothing of the machine."""
 
 
-def look(patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str) -> list[str]:
+def look(
+    patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str
+) -> list[str]:
     for name, text in {**HOST, **files}.items():
         if text is not None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -100,25 +120,43 @@ def look(patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gp
     return host_faults.of_machine(host.read(root))
 
 
-def judged(error: BaseException, faults: list[str], tier: Tier = Tier.GPU) -> tuple[ClaimVerdict, str]:
+def judged(
+    error: BaseException, faults: list[str], tier: Tier = Tier.GPU
+) -> tuple[ClaimVerdict, str]:
     """A claim whose probe met this error on a host with these faults, and why the image has no name."""
     claim = Claim(check="device", subject="devices", tier=tier, probe="gpu.device", statement="-")
-    seen = {"cuda": {"error": described(error)}, "torch": {}, "nvml": {}, "libcuda": [], "environment": {}}
+    seen = {
+        "cuda": {"error": described(error)},
+        "torch": {},
+        "nvml": {},
+        "libcuda": [],
+        "environment": {},
+    }
     found = Measurement(subject="devices", seconds=1.0, evidence=seen)
-    record = Record(probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,))
-    evidence = Evidence(image="i", digest="d", records=(record,), host={"faults": faults}, claims=(claim,))
+    record = Record(
+        probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,)
+    )
+    evidence = Evidence(
+        image="i", digest="d", records=(record,), host={"faults": faults}, claims=(claim,)
+    )
     verdict = judge(evidence.claim_set, evidence)
     return verdict.claims[0], why_withheld(verdict, evidence, tuple(Tier))
 
 
 def blames_the_host(one: ClaimVerdict, withheld: str) -> None:
-    assert one.status is Status.UNPROVEN and one.reason.startswith(OF_HOST) and "; here: " in one.reason
+    assert (
+        one.status is Status.UNPROVEN
+        and one.reason.startswith(OF_HOST)
+        and "; here: " in one.reason
+    )
     assert withheld == one.reason
 
 
 def test_a_healthy_host_has_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert look(monkeypatch, tmp_path, {}, {}, "") == []
-    assert look(monkeypatch, tmp_path, {}, {}, "") == host_faults.of_machine(host.read(tmp_path / "no GPU at all"))
+    assert look(monkeypatch, tmp_path, {}, {}, "") == host_faults.of_machine(
+        host.read(tmp_path / "no GPU at all")
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -132,7 +170,9 @@ def test_a_fault_of_the_host_is_named_and_not_the_images(
     said = "\n".join(report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(found))))
     assert f"HOST  {found[0]}\n    hint: {hint.cause} {hint.fix}" in said
     blames_the_host(*judged(WRONG, found))
-    assert judged(WRONG, found, Tier.STATIC)[0].status is Status.FAIL, "files say nothing of a machine"
+    assert judged(WRONG, found, Tier.STATIC)[0].status is Status.FAIL, (
+        "files say nothing of a machine"
+    )
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -149,7 +189,12 @@ def test_the_images_own_faults_stay_its_own(name: str) -> None:
 def test_the_error_of_one_rank_is_found() -> None:
     ranks = {"ranks": [{"comparisons": {}}, {"error": described(HOSTS["multicast"])}]}
     assert host_faults.of_evidence(ranks) == "NCCL can't set NVLink SHARP's multicast up"
-    assert host_faults.of_evidence({"ranks": [{"error": 0.1}, {"error": described(IMAGES["results"])}]}) == ""
+    assert (
+        host_faults.of_evidence(
+            {"ranks": [{"error": 0.1}, {"error": described(IMAGES["results"])}]}
+        )
+        == ""
+    )
 
 
 def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

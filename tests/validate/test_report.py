@@ -10,9 +10,16 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 
-def one(status: Status, *, required: bool = True, reason: str = "because", **evidence: object) -> ClaimVerdict:
+def one(
+    status: Status, *, required: bool = True, reason: str = "because", **evidence: object
+) -> ClaimVerdict:
     claim = Claim(
-        check="pins", subject="torch", tier=Tier.STATIC, probe="static.pins", statement="it is", required=required
+        check="pins",
+        subject="torch",
+        tier=Tier.STATIC,
+        probe="static.pins",
+        statement="it is",
+        required=required,
     )
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
@@ -52,7 +59,9 @@ def test_lines_keep_to_their_width_and_say_all_of_the_reason(width: int) -> None
 
 
 def test_what_is_open_is_said_first_and_last_and_what_holds_is_counted() -> None:
-    judged = verdict(one(Status.PASS), one(Status.UNPROVEN, reason="no GPU"), one(Status.FAIL, reason="broken"))
+    judged = verdict(
+        one(Status.PASS), one(Status.UNPROVEN, reason="no GPU"), one(Status.FAIL, reason="broken")
+    )
     assert report.lines(judged) == [
         "cu126-torch27  sha256:1  FAIL",
         "FAIL  pins/torch (static): broken",
@@ -73,7 +82,9 @@ def test_a_known_fault_is_shown_and_is_neither_a_failure_nor_a_pass() -> None:
     assert "KNOWN  pins/torch (static): off by 0.5 (not required)" in lines
     assert "cu126-torch27: PASS (1 PASS, 1 KNOWN)" in lines
     assert lines[-1] == "known: pins/torch"
-    assert verdict(one(Status.KNOWN)).overall is Status.UNPROVEN, "even where a claim were required, no PASS"
+    assert verdict(one(Status.KNOWN)).overall is Status.UNPROVEN, (
+        "even where a claim were required, no PASS"
+    )
 
 
 def test_a_reason_that_several_claims_share_is_said_once_and_in_one_line_to_a_pipe() -> None:

@@ -41,7 +41,15 @@ def planted(folder: Path, probes: Mapping[str, str]) -> Path:
 def claims(*probes: str, unproven: str = "", **expect: object) -> ClaimSet:
     def planted(probe: str) -> Claim:
         tier = Tier(probe.split(".")[0])
-        return Claim(check="T1", subject="a", tier=tier, probe=probe, statement="-", unproven=unproven, expect=expect)
+        return Claim(
+            check="T1",
+            subject="a",
+            tier=tier,
+            probe=probe,
+            statement="-",
+            unproven=unproven,
+            expect=expect,
+        )
 
     return ClaimSet(image="i", claims=tuple(map(planted, probes)))
 
@@ -51,7 +59,12 @@ START = {"path": [], "optimize": 0, "modules": {}, "version": "3.11", "prefix": 
 
 
 def start(
-    suite: Path, folder: Path, asked: ClaimSet, *options: str, flags: tuple[str, ...] = ("-I", "-S"), **environ: str
+    suite: Path,
+    folder: Path,
+    asked: ClaimSet,
+    *options: str,
+    flags: tuple[str, ...] = ("-I", "-S"),
+    **environ: str,
 ) -> tuple[str, subprocess.Popen[str]]:
     """The suite's key and its process."""
     key, env = channel.new_key(), {**os.environ, **environ}
@@ -77,7 +90,9 @@ def run(suite: Path, folder: Path, asked: ClaimSet, *options: str, **how: Any) -
 
 
 @pytest.mark.parametrize(("given", "printed"), [("a-key\nmore", "a-key /dev/null 0\n"), ("", "")])
-def test_the_key_leaves_nothing_on_standard_input_and_closes_the_process(given: str, printed: str) -> None:
+def test_the_key_leaves_nothing_on_standard_input_and_closes_the_process(
+    given: str, printed: str
+) -> None:
     receive = "import ctypes, os; from validate import channel; key = channel.receive_key()"
     tell = "print(key, os.readlink('/proc/self/fd/0'), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE"
     command = [sys.executable, "-c", f"{receive}; {tell}"]
@@ -86,8 +101,13 @@ def test_the_key_leaves_nothing_on_standard_input_and_closes_the_process(given: 
 
 
 def test_what_is_not_applicable_is_not_measured(suite: Path, tmp_path: Path) -> None:
-    found = run(suite, tmp_path, claims("static.crashes", not_applicable="no such GPU"))["static.crashes"]
-    assert (found.outcome, [one.evidence for one in found.measurements]) == (Outcome.COMPLETED, [{}])
+    found = run(suite, tmp_path, claims("static.crashes", not_applicable="no such GPU"))[
+        "static.crashes"
+    ]
+    assert (found.outcome, [one.evidence for one in found.measurements]) == (
+        Outcome.COMPLETED,
+        [{}],
+    )
 
 
 def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
@@ -114,7 +134,9 @@ def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [("-I", "-S"), ()])
-def test_a_failing_probe_is_seen_to_fail_when_optimised(suite: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_a_failing_probe_is_seen_to_fail_when_optimised(
+    suite: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     asked = claims("static.bad")
     records = run(suite, tmp_path, asked, flags=flags, PYTHONOPTIMIZE="1")
     evidence = Evidence(image="i", digest="d", records=tuple(records.values()))
@@ -122,7 +144,9 @@ def test_a_failing_probe_is_seen_to_fail_when_optimised(suite: Path, tmp_path: P
     assert judge(asked, evidence, judges=judges).overall is Status.FAIL
 
 
-def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp_path: Path) -> None:
+def test_static_probes_are_free_of_the_image_and_others_are_not(
+    suite: Path, tmp_path: Path
+) -> None:
     asked = claims("static.flags", "cpu.around")
     records = run(suite, tmp_path, asked, PYTHONOPTIMIZE="1", TRITON_CACHE_DIR="/baked")
     assert records["static.flags"].measurements[0].evidence == {"optimize": 0, "isolated": 1}
@@ -132,7 +156,9 @@ def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp
 
 
 @pytest.mark.parametrize("fault", ["raises", "stalls", "ends", "kills"])
-def test_what_ends_the_process_of_all_readers_costs_no_probe_its_verdict(tmp_path: Path, fault: str) -> None:
+def test_what_ends_the_process_of_all_readers_costs_no_probe_its_verdict(
+    tmp_path: Path, fault: str
+) -> None:
     folder = planted(tmp_path / "validate", PROBES)
     text = (folder / "suite.py").read_text()
     assert "_PREPARE_SECONDS = 120" in text
@@ -155,21 +181,27 @@ def test_a_poisoned_python_path_does_not_reach_the_suite(suite: Path, tmp_path: 
     (poison / "json.py").write_text("raise SystemExit(0)\n")
     (poison / "sitecustomize.py").write_text("raise SystemExit(0)\n")
     record = run(suite, tmp_path, claims("static.nan"), PYTHONPATH=str(poison))["static.nan"]
-    assert record.measurements[0].evidence == {"ok": "nan", "deep": ["inf"]}, "numbers that are none become text"
+    assert record.measurements[0].evidence == {"ok": "nan", "deep": ["inf"]}, (
+        "numbers that are none become text"
+    )
 
 
 def test_probes_that_read_files_read_once_what_is_common_each_in_a_process_of_its_own(
     suite: Path, tmp_path: Path
 ) -> None:
     records = run(suite, tmp_path, claims("static.reads", "static.reads_too", "static.crashes"))
-    seen = [records[probe].measurements[0].evidence for probe in ("static.reads", "static.reads_too")]
+    seen = [
+        records[probe].measurements[0].evidence for probe in ("static.reads", "static.reads_too")
+    ]
     assert len({one["read by"] for one in seen}) == 1
     assert len({one["own"] for one in seen} | {one["read by"] for one in seen}) == 3
     assert all(one["leads"] for one in seen)
 
 
 def test_a_record_comes_while_other_probes_go_on(suite: Path, tmp_path: Path) -> None:
-    key, process = start(suite, tmp_path, claims("static.good", "static.waits"), "--jobs", "2", "--timeout", "300")
+    key, process = start(
+        suite, tmp_path, claims("static.good", "static.waits"), "--jobs", "2", "--timeout", "300"
+    )
     assert process.stdin and process.stdout
     with process:
         print(key, file=process.stdin, flush=True)
@@ -192,26 +224,44 @@ def test_no_probe_finds_what_another_reads_or_writes(suite: Path, tmp_path: Path
 
 def test_what_is_unproven_or_of_another_tier_is_not_measured(suite: Path, tmp_path: Path) -> None:
     assert run(suite, tmp_path, claims("static.hangs", unproven="no wheel")) == {}
-    assert list(run(suite, tmp_path, claims("static.good", "cpu.around"), "--tier", "static")) == ["static.good"]
+    assert list(run(suite, tmp_path, claims("static.good", "cpu.around"), "--tier", "static")) == [
+        "static.good"
+    ]
 
 
-def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(suite: Path, tmp_path: Path) -> None:
+def test_what_takes_longest_begins_first_and_who_asks_to_be_alone_last(
+    suite: Path, tmp_path: Path
+) -> None:
     both = claims("multigpu.parallel", "cpu.slow")
     records = run(suite, tmp_path, both, "--jobs", "4")
-    alone, slow = (records[probe].measurements[0].evidence for probe in ("multigpu.parallel", "cpu.slow"))
+    alone, slow = (
+        records[probe].measurements[0].evidence for probe in ("multigpu.parallel", "cpu.slow")
+    )
     assert alone["time"] >= slow["time"]
-    assert (alone["waits"], slow["waits"]) == (None, "PASSIVE"), "threads that wait hold cores where others want them"
+    assert (alone["waits"], slow["waits"]) == (None, "PASSIVE"), (
+        "threads that wait hold cores where others want them"
+    )
     own = run(suite, tmp_path, both, OMP_WAIT_POLICY="ACTIVE")
-    assert {one.measurements[0].evidence["waits"] for one in own.values()} == {"ACTIVE"}, "the image's own stays"
+    assert {one.measurements[0].evidence["waits"] for one in own.values()} == {"ACTIVE"}, (
+        "the image's own stays"
+    )
     asked = claims("static.good", "static.files", "static.flags")
-    assert list(run(suite, tmp_path, asked, "--jobs", "1")) == ["static.files", "static.good", "static.flags"]
+    assert list(run(suite, tmp_path, asked, "--jobs", "1")) == [
+        "static.files",
+        "static.good",
+        "static.flags",
+    ]
 
 
 # ---- probes share the import of torch, and a fork measures and ends as a process of its own would
 
-TORCH = "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
+TORCH = (
+    "import os\nwith open(os.environ['IMPORTS'], 'a') as file:\n    print(os.getpid(), file=file)\n"
+)
 LOOKS = cases(__file__, "looks")
-BEGINS_WITH_TORCH = "from validate.checks import Settings\nSETTINGS = Settings(begins_with_torch=True)\n"
+BEGINS_WITH_TORCH = (
+    "from validate.checks import Settings\nSETTINGS = Settings(begins_with_torch=True)\n"
+)
 FORKED = {
     "cpu/native": LOOKS,
     "cpu/imports": LOOKS,
@@ -228,7 +278,12 @@ def forking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(
-    suite: Path, folder: Path, torch: str, *asked: str, timeout: str = "60", how: tuple[str, ...] = ("--jobs", "2")
+    suite: Path,
+    folder: Path,
+    torch: str,
+    *asked: str,
+    timeout: str = "60",
+    how: tuple[str, ...] = ("--jobs", "2"),
 ) -> tuple[dict[str, Record], int]:
     """Records, and how often torch was imported."""
     imports = folder / "imports"
@@ -241,7 +296,9 @@ def measured(
 
 
 def test_probes_share_one_import_and_nothing_else(forking: Path, tmp_path: Path) -> None:
-    records, imported = measured(forking, tmp_path, TORCH, "cpu.native", "cpu.imports", "cpu.bridges", "cpu.compile")
+    records, imported = measured(
+        forking, tmp_path, TORCH, "cpu.native", "cpu.imports", "cpu.bridges", "cpu.compile"
+    )
     assert imported == 1
     assert {probe: record.outcome for probe, record in records.items()} == {
         "cpu.native": Outcome.COMPLETED,
@@ -258,12 +315,19 @@ def test_probes_share_one_import_and_nothing_else(forking: Path, tmp_path: Path)
 
 def test_a_fork_that_hangs_is_ended_with_its_evidence(forking: Path, tmp_path: Path) -> None:
     records, _ = measured(forking, tmp_path, TORCH, "cpu.threads", "cpu.native", timeout="5")
-    assert [records[probe].outcome for probe in ("cpu.threads", "cpu.native")] == [Outcome.TIMED_OUT, Outcome.COMPLETED]
+    assert [records[probe].outcome for probe in ("cpu.threads", "cpu.native")] == [
+        Outcome.TIMED_OUT,
+        Outcome.COMPLETED,
+    ]
     assert records["cpu.threads"].of("a") is not None
 
 
-@pytest.mark.parametrize("torch", ["raise ImportError('planted')\n", "import os\nos.kill(os.getpid(), 9)\n"])
-def test_where_torch_is_broken_each_probe_says_so_itself(forking: Path, tmp_path: Path, torch: str) -> None:
+@pytest.mark.parametrize(
+    "torch", ["raise ImportError('planted')\n", "import os\nos.kill(os.getpid(), 9)\n"]
+)
+def test_where_torch_is_broken_each_probe_says_so_itself(
+    forking: Path, tmp_path: Path, torch: str
+) -> None:
     records, _ = measured(forking, tmp_path, torch, "cpu.native", "cpu.imports", "cpu.compile")
     crashed = (records["cpu.native"], records["cpu.imports"])
     assert [record.outcome for record in crashed] == [Outcome.CRASHED] * 2

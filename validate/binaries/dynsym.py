@@ -13,7 +13,13 @@ from typing import BinaryIO
 from validate.binaries.elf import SYMBOL, DynamicTable, ElfError, text_at
 
 _HASH, _SYMTAB = 4, 6
-_GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+_GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = (
+    0x6FFFFEF5,
+    0x6FFFFFFC,
+    0x6FFFFFFD,
+    0x6FFFFFFE,
+    0x6FFFFFFF,
+)
 _LOCAL, _WEAK = 0, 2
 _HIDDEN_VISIBILITIES = (1, 2)  # internal, hidden
 _OPTIONAL_VERSION = 2  # VER_FLG_WEAK
@@ -44,7 +50,12 @@ def parse(stream: BinaryIO) -> Symbols:
     """Read a seekable stream. Raises ElfError."""
     table = DynamicTable(stream)
     if not table.tags:
-        return Symbols(exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={})
+        return Symbols(
+            exports=frozenset(),
+            undefined=frozenset(),
+            defined_versions=frozenset(),
+            needed_versions={},
+        )
     strings = table.strings()
     exports, undefined = [], []
     for name, info, other, section, _, _ in _symbols(table):
@@ -87,7 +98,13 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
     if buckets > _MOST_SYMBOLS or bloom > _MOST_SYMBOLS:
         raise ElfError("its symbol hash table is not to be believed")
     at = 16 + bloom * 8
-    last = max((found for (found,) in struct.iter_unpack("<I", table.bytes_at(_GNU_HASH, buckets * 4, at))), default=0)
+    last = max(
+        (
+            found
+            for (found,) in struct.iter_unpack("<I", table.bytes_at(_GNU_HASH, buckets * 4, at))
+        ),
+        default=0,
+    )
     if last < first:
         return int(first)
     at += buckets * 4 + (last - first) * 4
@@ -102,7 +119,9 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
 def _versions_by_index(table: DynamicTable, strings: bytes) -> Iterator[tuple[int, str]]:
     at = 0
     for _ in range(_bounded(table, _VERDEF, _VERDEFNUM)):
-        _, _, index, _, _, aux, following = struct.unpack("<HHHHIII", table.bytes_at(_VERDEF, 20, at))
+        _, _, index, _, _, aux, following = struct.unpack(
+            "<HHHHIII", table.bytes_at(_VERDEF, 20, at)
+        )
         (name,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, at + aux))
         yield index, text_at(strings, name).decode("utf-8", "replace")
         at += following

@@ -36,11 +36,26 @@ class Machine:
     @property
     def folders(self) -> tuple[str, ...]:
         """The loader's default folders, Debian's and Red Hat's, in Debian's order."""
-        return (f"/lib/{self.triplet}", f"/usr/lib/{self.triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+        return (
+            f"/lib/{self.triplet}",
+            f"/usr/lib/{self.triplet}",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/lib",
+        )
 
 
-X86_64 = Machine(name="x86_64", spoken="x86-64", number=elf.X86_64, triplet="x86_64-linux-gnu", cache_flags=0x0303)
-AARCH64 = Machine(name="aarch64", spoken="AArch64", number=183, triplet="aarch64-linux-gnu", cache_flags=0x0A03)
+X86_64 = Machine(
+    name="x86_64",
+    spoken="x86-64",
+    number=elf.X86_64,
+    triplet="x86_64-linux-gnu",
+    cache_flags=0x0303,
+)
+AARCH64 = Machine(
+    name="aarch64", spoken="AArch64", number=183, triplet="aarch64-linux-gnu", cache_flags=0x0A03
+)
 _ALL = (X86_64, AARCH64)
 
 
@@ -75,7 +90,9 @@ def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
         raise ElfError(f"ld.so.cache ends before its {count} entries do")
     table: dict[str, list[str]] = {}
     for index in range(count):
-        flags, name, path, _, _ = _CACHE_ENTRY.unpack_from(data, _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size)
+        flags, name, path, _, _ = _CACHE_ENTRY.unpack_from(
+            data, _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size
+        )
         if flags == machine.cache_flags:
             table.setdefault(_text(data, name), []).append(_text(data, path))
     return table
@@ -109,7 +126,11 @@ class SearchPath:
 
     @classmethod
     def of(
-        cls, environ: Mapping[str, str], directory: str, machine: Machine = X86_64, cache: str = CACHE
+        cls,
+        environ: Mapping[str, str],
+        directory: str,
+        machine: Machine = X86_64,
+        cache: str = CACHE,
     ) -> SearchPath:
         """The search path of a process with this environment and working directory. Raises ElfError, see read_cache."""
         value = environ.get("LD_LIBRARY_PATH", "")
@@ -164,7 +185,9 @@ class Files:
 class Process:
     """The libraries that a process holds, by the names it knows them under."""
 
-    def __init__(self, search: SearchPath, files: Files, held: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, search: SearchPath, files: Files, held: Mapping[str, str] | None = None
+    ) -> None:
         self._search = search
         self._files = files
         self.held: dict[str, str] = dict(held or {})
@@ -200,7 +223,9 @@ class Process:
         if name in self.held:
             return self.held[name]
         candidates = [name] if "/" in name else self._candidates(name, asking, ancestors)
-        return next((os.path.realpath(path) for path in candidates if self._files.loadable(path)), None)
+        return next(
+            (os.path.realpath(path) for path in candidates if self._files.loadable(path)), None
+        )
 
     def _candidates(self, name: str, asking: str, ancestors: Sequence[str]) -> Iterator[str]:
         own = self._files.get(asking)
@@ -306,11 +331,15 @@ def _claims_to_be_elf(path: str) -> bool:
     if head[:4] == elf.MAGIC:
         return True
     name = Path(path).name
-    named = name.endswith(".so") or (".so." in name and name.rpartition(".so.")[2].replace(".", "").isdigit())
+    named = name.endswith(".so") or (
+        ".so." in name and name.rpartition(".so.")[2].replace(".", "").isdigit()
+    )
     return named and not (head.isascii() and (b"INPUT" in head or b"GROUP" in head))
 
 
-def import_torch(process: Process, locations: Sequence[str], found: Sequence[Found]) -> list[Missing]:
+def import_torch(
+    process: Process, locations: Sequence[str], found: Sequence[Found]
+) -> list[Missing]:
     """What `import torch` loads, in its order; gives back what it would not find."""
     folders = [Path(location, "torch", "lib") for location in locations]
     folder = next((folder for folder in folders if folder.is_dir()), None)

@@ -12,5 +12,9 @@ def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> 
         evidence,
         equal={"compiled_ahead": True},
         at_most={"deviation": LARGEST_DEVIATION},
-        at_least={"moved": LEAST_MOVE, "control_adam": LEAST_CONTROL, "control_fewer": LEAST_CONTROL},
+        at_least={
+            "moved": LEAST_MOVE,
+            "control_adam": LEAST_CONTROL,
+            "control_fewer": LEAST_CONTROL,
+        },
     )

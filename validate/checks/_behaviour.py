@@ -69,7 +69,9 @@ def judge_figures(
     ]
     if problems:
         return failed(listed(problems))
-    return passed(listed([f"{key} {_short(evidence[key])}" for key in (*equal, *at_most, *at_least)], limit=6))
+    return passed(
+        listed([f"{key} {_short(evidence[key])}" for key in (*equal, *at_most, *at_least)], limit=6)
+    )
 
 
 def _unequal(evidence: BehaviourEvidence, equal: Mapping[str, object]) -> Iterator[str]:

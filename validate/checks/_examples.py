@@ -28,4 +28,8 @@ def one_gpu(environ: Mapping[str, str]) -> str:
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
-CLAIMS = {"cpu-examples": judge_limits, "gpu-examples": judge_limits, "multigpu-examples": judge_limits}
+CLAIMS = {
+    "cpu-examples": judge_limits,
+    "gpu-examples": judge_limits,
+    "multigpu-examples": judge_limits,
+}

@@ -13,7 +13,12 @@ from validate.examples.trained import shape_of
 from validate.harness.reference import Shape, llama_logits, relative
 from validate.judging import Finding
 
-QUESTIONS = ("What is 2 plus 3?", "Write the word moon backwards.", "Which word comes first?", "Count to nine, please.")
+QUESTIONS = (
+    "What is 2 plus 3?",
+    "Write the word moon backwards.",
+    "Which word comes first?",
+    "Count to nine, please.",
+)
 CONVERSATIONS = [[{"role": "user", "content": question}] for question in QUESTIONS]
 GENERATIONS = 4
 LENGTH = 512
@@ -34,7 +39,9 @@ class Policy:
         self.folder, self.dtype, self.tokenizer = folder, getattr(torch, dtype), tiny["tokenizer"]()
         model = tiny["model"]()
         model.resize_token_embeddings(len(self.tokenizer))
-        model.config.pad_token_id = None  # its embedding gets no gradient, and here answers have it too
+        model.config.pad_token_id = (
+            None  # its embedding gets no gradient, and here answers have it too
+        )
         model.lm_head.weight.data.mul_(_HEAD)
         model.to(self.dtype).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -48,7 +55,9 @@ class Policy:
         return found
 
 
-def log_probabilities(logits: Any, tokens: Any, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Any:
+def log_probabilities(
+    logits: Any, tokens: Any, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0
+) -> Any:
     """Of each token, from the distribution that it was drawn from: scaled, cut to its support, normalised.
 
     logits: [..., vocabulary]; tokens: [...]. Temperature 0 is greedy, whose distribution is not scaled.
@@ -73,8 +82,16 @@ def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[
 def trainer_of(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
     """trl's GRPOTrainer of the policy in float32, so that its step can be compared closely; or of adapters over it."""
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
-    settings |= {"per_device_train_batch_size": len(QUESTIONS) * GENERATIONS, "num_generations": GENERATIONS}
-    settings |= {"max_completion_length": 16, "temperature": _TEMPERATURE, "bf16": False, "report_to": []}
+    settings |= {
+        "per_device_train_batch_size": len(QUESTIONS) * GENERATIONS,
+        "num_generations": GENERATIONS,
+    }
+    settings |= {
+        "max_completion_length": 16,
+        "temperature": _TEMPERATURE,
+        "bf16": False,
+        "report_to": [],
+    }
     settings |= {"use_vllm": True, "vllm_max_model_length": LENGTH, "gradient_checkpointing": False}
     return trl.GRPOTrainer(
         model=str(policy.folder),
@@ -103,7 +120,9 @@ def step(policy: Policy, trainer: Any) -> Mapping[str, object]:
     torch, shape = importlib.import_module("torch"), shape_of(policy.folder)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
-    inputs = trainer._prepare_inputs([{"prompt": one} for one in CONVERSATIONS for _ in range(GENERATIONS)])
+    inputs = trainer._prepare_inputs(
+        [{"prompt": one} for one in CONVERSATIONS for _ in range(GENERATIONS)]
+    )
     asked, answered = inputs["prompt_mask"].bool().cpu(), inputs["completion_mask"].bool().cpu()
     rows = [
         Row(
@@ -121,22 +140,43 @@ def step(policy: Policy, trainer: Any) -> Mapping[str, object]:
     second, _ = _against_plain(trainer, inputs, shape, rows, old)
     wanted = _advantages(rows)
     return {
-        **{key: second[key] if key.startswith("control") else max(first[key], second[key]) for key in first},
-        "advantage_deviation": max(abs(row.advantage - one) for row, one in zip(rows, wanted, strict=True)),
+        **{
+            key: second[key] if key.startswith("control") else max(first[key], second[key])
+            for key in first
+        },
+        "advantage_deviation": max(
+            abs(row.advantage - one) for row, one in zip(rows, wanted, strict=True)
+        ),
         "spread": max(wanted) - min(wanted),
-        "sampler_ratios": [round(float(one), 4) for one in inputs["importance_sampling_ratio"].flatten()],
+        "sampler_ratios": [
+            round(float(one), 4) for one in inputs["importance_sampling_ratio"].flatten()
+        ],
     }
 
 
 def _advantages(rows: Sequence[Row]) -> list[float]:
     """A reward less its group's mean, over its deviation: a group are the answers to one prompt."""
-    given = importlib.import_module("torch").tensor(rewards([row.completion.tolist() for row in rows])).double()
-    groups = [given[[one for one, other in enumerate(rows) if other.prompt.equal(row.prompt)]] for row in rows]
-    return [float((own - group.mean()) / (group.std() + 1e-4)) for own, group in zip(given, groups, strict=True)]
+    given = (
+        importlib.import_module("torch")
+        .tensor(rewards([row.completion.tolist() for row in rows]))
+        .double()
+    )
+    groups = [
+        given[[one for one, other in enumerate(rows) if other.prompt.equal(row.prompt)]]
+        for row in rows
+    ]
+    return [
+        float((own - group.mean()) / (group.std() + 1e-4))
+        for own, group in zip(given, groups, strict=True)
+    ]
 
 
 def _against_plain(
-    trainer: Any, inputs: Mapping[str, Any], shape: Shape, rows: Sequence[Row], old: Sequence[Any] | None
+    trainer: Any,
+    inputs: Mapping[str, Any],
+    shape: Shape,
+    rows: Sequence[Row],
+    old: Sequence[Any] | None,
 ) -> tuple[dict[str, float], list[Any]]:
     """How far trl's and Liger's loss and gradient of one step are from plain torch; each token's log-probability."""
     torch = importlib.import_module("torch")
@@ -147,7 +187,9 @@ def _against_plain(
     weights = trainer.model.state_dict()
 
     def apart(others: Mapping[str, Any]) -> float:
-        flat = [torch.cat([one[name].cpu().double().flatten() for name in own]) for one in (own, others)]
+        flat = [
+            torch.cat([one[name].cpu().double().flatten() for name in own]) for one in (own, others)
+        ]
         return relative(*flat)
 
     wanted, plain, scores = plain_step(weights, shape, rows, old)
@@ -164,7 +206,11 @@ def _against_plain(
 
 
 def plain_step(
-    weights: Mapping[str, Any], shape: Shape, rows: Sequence[Row], old: Sequence[Any] | None, without: str = ""
+    weights: Mapping[str, Any],
+    shape: Shape,
+    rows: Sequence[Row],
+    old: Sequence[Any] | None,
+    without: str = "",
 ) -> tuple[float, Mapping[str, Any], list[Any]]:
     """GRPO's loss (trl's `dapo`: the mean over all tokens), its gradient, and each token's log-probability, in float64.
 
@@ -172,17 +218,25 @@ def plain_step(
     `policy` (to the one that sampled) or `sampler`.
     """
     torch = importlib.import_module("torch")
-    leaves = {name: weight.detach().cpu().double().requires_grad_() for name, weight in weights.items()}
+    leaves = {
+        name: weight.detach().cpu().double().requires_grad_() for name, weight in weights.items()
+    }
     losses, scores = [], []
     for number, row in enumerate(rows):
         tokens = torch.cat((row.prompt, row.completion))
-        logits = llama_logits(leaves, shape, tokens[None], torch.float64)[0, len(row.prompt) - 1 : -1]
+        logits = llama_logits(leaves, shape, tokens[None], torch.float64)[
+            0, len(row.prompt) - 1 : -1
+        ]
         score = log_probabilities(logits, row.completion, _TEMPERATURE)
         before = score.detach() if old is None else old[number]
         ratio = (score - (score.detach() if without == "policy" else before)).exp()
-        gain = torch.min(ratio * row.advantage, ratio.clamp(1 - _EPSILON, 1 + _EPSILON) * row.advantage)
+        gain = torch.min(
+            ratio * row.advantage, ratio.clamp(1 - _EPSILON, 1 + _EPSILON) * row.advantage
+        )
         to_sampler = float((before - row.sampled).sum().exp())
-        losses.append(-gain * (1.0 if without == "sampler" else to_sampler if to_sampler <= _CAP else 0.0))
+        losses.append(
+            -gain * (1.0 if without == "sampler" else to_sampler if to_sampler <= _CAP else 0.0)
+        )
         scores.append(score.detach())
     loss = torch.cat(losses).mean()
     loss.backward()
@@ -191,13 +245,22 @@ def plain_step(
 
 def _liger(trainer: Any, inputs: Mapping[str, Any]) -> tuple[float, Any]:
     """Liger's loss of the same batch, and its gradient of the head's weight."""
-    torch, chunked = importlib.import_module("torch"), importlib.import_module("liger_kernel.chunked_loss")
-    tokens, mask = (torch.cat((inputs[f"prompt_{of}"], inputs[f"completion_{of}"]), 1) for of in ("ids", "mask"))
+    torch, chunked = (
+        importlib.import_module("torch"),
+        importlib.import_module("liger_kernel.chunked_loss"),
+    )
+    tokens, mask = (
+        torch.cat((inputs[f"prompt_{of}"], inputs[f"completion_{of}"]), 1) for of in ("ids", "mask")
+    )
     length = inputs["completion_ids"].shape[1]
     with torch.no_grad():
-        hidden = trainer.model.model(input_ids=tokens, attention_mask=mask).last_hidden_state[:, -length - 1 : -1]
+        hidden = trainer.model.model(input_ids=tokens, attention_mask=mask).last_hidden_state[
+            :, -length - 1 : -1
+        ]
     head = trainer.model.lm_head.weight.detach().clone().requires_grad_()
-    objective = chunked.LigerFusedLinearGRPOLoss(0.0, compiled=False, use_ref_model=False, temperature=_TEMPERATURE)
+    objective = chunked.LigerFusedLinearGRPOLoss(
+        0.0, compiled=False, use_ref_model=False, temperature=_TEMPERATURE
+    )
     loss, _ = objective(
         hidden.detach().requires_grad_(),
         head,

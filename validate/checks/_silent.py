@@ -70,23 +70,38 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     fault, tolerance = expect["fault"], expect["tolerance"]
     if "free" in evidence:
         if evidence["total"] < expect["gigabytes"]:
-            return not_applicable(f"{evidence['total']:.0f} GB of GPU memory are too few to reach it")
+            return not_applicable(
+                f"{evidence['total']:.0f} GB of GPU memory are too few to reach it"
+            )
         return unproven(
             f"{evidence['free']:.0f} of {evidence['total']:.0f} GB of GPU memory are free: too few to reach it"
         )
     # What raises an error is not silent: by_judge calls that FAIL, whatever is known.
     wrong = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
-    if not is_within(evidence["off"], tolerance):  # first: what is made of a result that is NaN is NaN as well
+    if not is_within(
+        evidence["off"], tolerance
+    ):  # first: what is made of a result that is NaN is NaN as well
         return wrong(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
-        return failed(f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well")
+        return failed(
+            f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well"
+        )
     times = evidence.get("figures", {}).get("times", math.nan)
     if (most := expect.get("times")) and not times <= most:
-        return wrong(f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}")
-    figures = {"s": evidence["seconds"], "GB": evidence.get("gigabytes"), **evidence.get("figures", {})}
+        return wrong(
+            f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}"
+        )
+    figures = {
+        "s": evidence["seconds"],
+        "GB": evidence.get("gigabytes"),
+        **evidence.get("figures", {}),
+    }
     took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
-    return passed(f"{off} ({took})" + (", though these versions are said to have it" if expect["known"] else ""))
+    return passed(
+        f"{off} ({took})"
+        + (", though these versions are said to have it" if expect["known"] else "")
+    )
 
 
 CLAIMS = {"silent-faults": judge}

@@ -125,7 +125,12 @@ def _for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[S
     """Return what the weakest of these GPUs can do, as one process group needs the same settings everywhere."""
     capability = min(gpu.capability for gpu in usable)
     shown = f"compute capability {_dotted(capability)}"
-    yield Setting("device", "cuda", f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs", _TORCH_CUDA)
+    yield Setting(
+        "device",
+        "cuda",
+        f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs",
+        _TORCH_CUDA,
+    )
 
     # Someone who set the variable numbers the GPUs by their places in it.
     if len(usable) < len(hardware.gpus):
@@ -148,7 +153,9 @@ def _for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[S
 
 def _for_cpu() -> Iterator[Setting]:
     yield Setting("device", "cpu", "no GPU that this torch has code for", _TORCH_CUDA)
-    yield Setting("dtype", "float32", "the type that every CPU computes in", "torch.set_default_dtype")
+    yield Setting(
+        "dtype", "float32", "the type that every CPU computes in", "torch.set_default_dtype"
+    )
     yield Setting("attention", "sdpa", "flash-attn and xformers are GPU code", "their READMEs")
 
 
@@ -162,7 +169,9 @@ def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
     lowest, highest = min(capabilities), max(capabilities)
     if lowest[0] == highest[0] == 9 and "flash-attn-4" in stack.packages:
         why = f"flash-attn-4 {stack.packages['flash-attn-4']} is here, and compiled for this GPU at the first step"
-        return Setting("attention", "flash_attention_4", why, "the image's claims; flash-attention#2797")
+        return Setting(
+            "attention", "flash_attention_4", why, "the image's claims; flash-attention#2797"
+        )
 
     installed = "flash-attn" in stack.packages
     targets = stack.code.get("flash-attn", ())
@@ -177,7 +186,9 @@ def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
         return Setting("attention", "xformers", why, "unsloth's README")
 
     if lowest < (8, 0):
-        why = "flash-attn 2 starts at 8.0; torch's SDPA has a memory-efficient kernel for older GPUs"
+        why = (
+            "flash-attn 2 starts at 8.0; torch's SDPA has a memory-efficient kernel for older GPUs"
+        )
     elif not installed:
         why = "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
     elif targets:
@@ -193,7 +204,12 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
     if capability >= (9, 0):
         return Setting("fp8", "yes", f"{shown}: FP8 training from 9.0 (Hopper) on", source)
     if capability >= (8, 9):
-        return Setting("fp8", "inference only", f"{shown}: has FP8 products, but FP8 training requires 9.0", source)
+        return Setting(
+            "fp8",
+            "inference only",
+            f"{shown}: has FP8 products, but FP8 training requires 9.0",
+            source,
+        )
     return Setting("fp8", "no", f"{shown}: FP8 products start at 8.9, FP8 training at 9.0", source)
 
 

@@ -88,7 +88,9 @@ def _triton_assembles(arch: int) -> bool:
         variable = f"TRITON_{name.upper().replace('-', '_')}_PATH"
         candidates.append(os.environ.get(variable, ""))
         if triton and triton.origin:
-            candidates.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name))
+            candidates.append(
+                str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name)
+            )
 
     for assembler in filter(os.path.isfile, candidates):
         try:

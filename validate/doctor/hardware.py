@@ -39,7 +39,10 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     # The driver is asked without the image's site packages, torch as a user's program imports it.
     driver = ask([sys.executable, "-I", "-S", str(_SUITE), "doctor-driver"], "the driver")
-    torch = ask([sys.executable, str(_SUITE), "doctor-torch"], "a program that imports torch and its packages")
+    torch = ask(
+        [sys.executable, str(_SUITE), "doctor-torch"],
+        "a program that imports torch and its packages",
+    )
     found = interpret(driver, torch, _machine())
     return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS)))
 
@@ -47,16 +50,23 @@ def detect() -> Found:
 def ask(command: Sequence[str], whom: str) -> list[dict[str, Any]]:
     """Return the facts that a process reports, and as one more how it ended, if it did not end well."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
-        return [*answers.read(error.stdout or b""), {"error": f"{whom} gave no answer in {_SECONDS} s"}]
+        return [
+            *answers.read(error.stdout or b""),
+            {"error": f"{whom} gave no answer in {_SECONDS} s"},
+        ]
     except OSError as error:
         return [{"error": f"Python does not start: {error}"}]
 
     facts = answers.read(done.stdout)
     if done.returncode:
         tail = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
-        facts.append({"error": f"a process ended with status {done.returncode}: {' | '.join(tail)}"})
+        facts.append(
+            {"error": f"a process ended with status {done.returncode}: {' | '.join(tail)}"}
+        )
     return facts
 
 
@@ -90,7 +100,9 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
             # The driver numbers all GPUs, whatever the variable says.
             visible=machine.visible if has_torch else (),
         ),
-        stack=Stack(torch=merged.get("torch", ""), archs=tuple(merged.get("archs", ())), packages=packages),
+        stack=Stack(
+            torch=merged.get("torch", ""), archs=tuple(merged.get("archs", ())), packages=packages
+        ),
         troubles=_troubles([*driver, *torch]),
     )
 
@@ -157,7 +169,9 @@ def _machine() -> Hardware:
 
 def disks() -> list[Disk]:
     """Return where checkpoints and downloads go: this folder, and the cache of Hugging Face's libraries."""
-    cache = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = (
+        os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    )
     found = [*_disk(Path.cwd(), "checkpoints"), *_disk(Path(cache), "downloads")]
 
     devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in found}

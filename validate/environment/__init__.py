@@ -14,7 +14,10 @@ def allocator_variable(torch: tuple[int, int]) -> str:
 
 def container_memory() -> int:
     """Bytes that this container may use; 0 if nothing tells."""
-    limits = [_number(file) for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    limits = [
+        _number(file)
+        for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    ]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]

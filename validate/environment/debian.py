@@ -69,7 +69,11 @@ def listed_packages(database: str = DATABASE) -> set[str]:
 def lines(file: Path) -> list[str]:
     """Return the lines of a file; none of what is not there, or no file: a pipe would be waited for."""
     try:
-        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.is_file() else []
+        return (
+            file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            if file.is_file()
+            else []
+        )
     except OSError:
         return []
 
@@ -80,7 +84,10 @@ def diversions(database: str = DATABASE) -> list[tuple[str, str, str]]:
     `:` stands for a person, who called dpkg-divert(1).
     """
     rows = lines(Path(database, "diversions"))  # three lines each
-    return [(real(path), real(to), whom) for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)]
+    return [
+        (real(path), real(to), whom)
+        for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)
+    ]
 
 
 def stanzas(status: str) -> list[list[str]]:
@@ -101,7 +108,11 @@ def read_fields(stanza: Sequence[str]) -> dict[str, str]:
 def installed_packages(status: str) -> list[dict[str, str]]:
     """Return the fields of each installed package. One that left its configuration only is none (dpkg-query(1))."""
     packages = [read_fields(stanza) for stanza in stanzas(status)]
-    return [fields for fields in packages if "Package" in fields and fields.get("Status", "").endswith(" installed")]
+    return [
+        fields
+        for fields in packages
+        if "Package" in fields and fields.get("Status", "").endswith(" installed")
+    ]
 
 
 def read_status(database: str = DATABASE) -> str:
@@ -112,7 +123,9 @@ def read_status(database: str = DATABASE) -> str:
 def states(database: str = DATABASE) -> dict[str, str]:
     """Return package -> its state as dpkg writes it: `install ok installed`, or `install ok half-configured`."""
     packages = [read_fields(stanza) for stanza in stanzas(read_status(database))]
-    return {fields["Package"]: fields.get("Status", "") for fields in packages if "Package" in fields}
+    return {
+        fields["Package"]: fields.get("Status", "") for fields in packages if "Package" in fields
+    }
 
 
 def real(path: str) -> str:

@@ -42,7 +42,9 @@ class Distribution:
 
     def modules(self) -> frozenset[str]:
         """Top-level names that its files can be imported by."""
-        return frozenset(filter(None, (_module(entry.path, self.location) for entry in self.entries or ())))
+        return frozenset(
+            filter(None, (_module(entry.path, self.location) for entry in self.entries or ()))
+        )
 
 
 def canonical(name: str) -> str:
@@ -77,7 +79,9 @@ def locations(installed: Iterable[Distribution]) -> list[str]:
 @cache
 def names_of_owners(installed: tuple[Distribution, ...]) -> Mapping[str, tuple[str, ...]]:
     """Absolute path to the names of the distributions that list it."""
-    return {path: tuple(sorted({one.name for one in own})) for path, own in owners(installed).items()}
+    return {
+        path: tuple(sorted({one.name for one in own})) for path, own in owners(installed).items()
+    }
 
 
 def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]]:
@@ -90,7 +94,11 @@ def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]
 
 
 def _read(info: Path) -> Distribution:
-    metadata = info if info.is_file() else info / ("METADATA" if info.suffix == ".dist-info" else "PKG-INFO")
+    metadata = (
+        info
+        if info.is_file()
+        else info / ("METADATA" if info.suffix == ".dist-info" else "PKG-INFO")
+    )
     headers = list(_headers(metadata))
     fields = dict(headers)
     guessed_name, _, guessed_version = info.stem.partition("-")

@@ -33,7 +33,11 @@ with the CPU (GB10, Jetson)."""
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 def managed(folder: Path | None = None) -> dict[str, Any]:
@@ -59,7 +63,10 @@ def _devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_v
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
         devices = [ctypes.c_void_p() for _ in range(count.value)]
         for index, device in enumerate(devices):
-            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+            _check(
+                "nvmlDeviceGetHandleByIndex",
+                library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)),
+            )
         yield library, devices
     finally:
         library.nvmlShutdown()
@@ -71,7 +78,10 @@ def _managed_gpu(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
     if told != _NOT_SUPPORTED:
         _check("nvmlDeviceGetMemoryInfo", told)
     capability = library.nvmlDeviceGetCudaComputeCapability
-    _check("nvmlDeviceGetCudaComputeCapability", capability(device, ctypes.byref(major), ctypes.byref(minor)))
+    _check(
+        "nvmlDeviceGetCudaComputeCapability",
+        capability(device, ctypes.byref(major), ctypes.byref(minor)),
+    )
     found: Gpu = {
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
@@ -81,7 +91,11 @@ def _managed_gpu(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
         return found
     # It has the machine's. NVML tells none of a GPU that shares it: NVIDIA's "DGX Spark known issues", seen with
     # drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
-    return {**found, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "unified": True}
+    return {
+        **found,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "unified": True,
+    }
 
 
 def _link(library: ctypes.CDLL, *devices: ctypes.c_void_p) -> str:
@@ -121,7 +135,9 @@ def watched(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapp
     def read() -> Mapping[str, int]:
         found = {}
         for name, call, asked in _READINGS:
-            value = ctypes.c_ulonglong()  # wide enough for all; of utilization, the lower half is the GPU's
+            value = (
+                ctypes.c_ulonglong()
+            )  # wide enough for all; of utilization, the lower half is the GPU's
             function = getattr(library, call, None)
             if function and function(device, *map(ctypes.c_uint, asked), ctypes.byref(value)) == 0:
                 found[name] = value.value if name == "throttled" else value.value & 0xFFFFFFFF
@@ -131,7 +147,10 @@ def watched(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapp
         library = _load("libnvidia-ml.so.1", folder)
         _check("nvmlInit", library.nvmlInit_v2())
         if not uuid or library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)):
-            _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)))
+            _check(
+                "nvmlDeviceGetHandleByIndex",
+                library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)),
+            )
     except DriverError:
         yield dict
         return
@@ -160,7 +179,12 @@ def health(folder: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _health(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, Any]:
-    memory, slot, running, fabric = _Memory(), ctypes.c_void_p(), ctypes.c_uint(0), (ctypes.c_ubyte * 64)()
+    memory, slot, running, fabric = (
+        _Memory(),
+        ctypes.c_void_p(),
+        ctypes.c_uint(0),
+        (ctypes.c_ubyte * 64)(),
+    )
 
     def ask(call: str, *arguments: Any) -> int:
         function = getattr(library, call, None)
@@ -175,7 +199,9 @@ def _health(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, Any]:
         found["memory"] = [memory.used, memory.total]
     if ask("nvmlDeviceGetGpuFabricInfo", ctypes.byref(fabric)) == 0:
         found["fabric"] = fabric[_FABRIC_STATE]
-    found["instances"] = ask("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_uint(0), ctypes.byref(slot)) == 0
+    found["instances"] = (
+        ask("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_uint(0), ctypes.byref(slot)) == 0
+    )
     # With no room for the list it says NVML_ERROR_INSUFFICIENT_SIZE, and how many there are.
     ask("nvmlDeviceGetComputeRunningProcesses", ctypes.byref(running), None)
     return {**found, "processes": running.value}
@@ -200,7 +226,10 @@ def computing() -> dict[str, Any]:
     version, count = ctypes.c_int(), ctypes.c_int()
     _check("cuDriverGetVersion", library.cuDriverGetVersion(ctypes.byref(version)))
     _check("cuDeviceGetCount", library.cuDeviceGetCount(ctypes.byref(count)))
-    return {"cuda": version.value, "gpus": [_computing_gpu(library, index) for index in range(count.value)]}
+    return {
+        "cuda": version.value,
+        "gpus": [_computing_gpu(library, index) for index in range(count.value)],
+    }
 
 
 def _computing_gpu(library: ctypes.CDLL, index: int) -> Gpu:
@@ -212,7 +241,10 @@ def _computing_gpu(library: ctypes.CDLL, index: int) -> Gpu:
     capability = []
     for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
         value = ctypes.c_int()
-        _check("cuDeviceGetAttribute", library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device))
+        _check(
+            "cuDeviceGetAttribute",
+            library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device),
+        )
         capability.append(value.value)
     found: Gpu = {"name": name.value.decode(), "capability": capability, "memory": memory.value}
     integrated = ctypes.c_int()

@@ -29,8 +29,12 @@ def fits(tag: str, target: Target) -> bool:
     exact = f"cp3{minor}"
 
     is_for_this_python = exact in interpreters and not {exact, "abi3", "none"}.isdisjoint(abis)
-    is_stable_abi = "abi3" in abis and any(_oldest_minor(name, "cp3") <= minor for name in interpreters)
-    is_pure_python = "none" in abis and any(_oldest_minor(name, "py3") <= minor for name in interpreters)
+    is_stable_abi = "abi3" in abis and any(
+        _oldest_minor(name, "cp3") <= minor for name in interpreters
+    )
+    is_pure_python = "none" in abis and any(
+        _oldest_minor(name, "py3") <= minor for name in interpreters
+    )
     if not (is_for_this_python or is_stable_abi or is_pure_python):
         return False
     return any(_platform_fits(platform, target) for platform in platforms)

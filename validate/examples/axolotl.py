@@ -37,7 +37,11 @@ def read_axolotl(run: Run) -> Trained:
     state = json.loads((last / "trainer_state.json").read_text())
     # How many characters it said after the question, where it was asked (ask.sh).
     answer = out / "answer.txt"
-    answered = {"answered": said(answer.read_text(encoding="utf-8", errors="replace"))} if answer.is_file() else {}
+    answered = (
+        {"answered": said(answer.read_text(encoding="utf-8", errors="replace"))}
+        if answer.is_file()
+        else {}
+    )
     return Trained(
         losses=[float(entry["loss"]) for entry in state["log_history"] if "loss" in entry],
         shape=shape_of(run.model),
@@ -48,8 +52,12 @@ def read_axolotl(run: Run) -> Trained:
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
         rate=float(config["learning_rate"]),
         adapters=_adapters(out, config) if adapter else None,
-        saved=adapter_pairs(tensors(out)) if adapter else tensors(merged if merged.is_dir() else out),
-        merged=(_merged_into(run, weights, loaded), tensors(merged)) if adapter and merged.is_dir() else None,
+        saved=adapter_pairs(tensors(out))
+        if adapter
+        else tensors(merged if merged.is_dir() else out),
+        merged=(_merged_into(run, weights, loaded), tensors(merged))
+        if adapter and merged.is_dir()
+        else None,
         reload=_reloaded(run, out, precision),
         facts={"ranks": ranks, **answered},
     )
@@ -62,13 +70,17 @@ def _precision(run: Run) -> Any:
     return torch.bfloat16 if capable and run.config["bf16"] == "auto" else torch.float32
 
 
-def _bases(run: Run, weights: Weights, loaded: Weights, precision: Any) -> tuple[Weights, Weights | None]:
+def _bases(
+    run: Run, weights: Weights, loaded: Weights, precision: Any
+) -> tuple[Weights, Weights | None]:
     """What it trains over, and what its result is read over: weights in 4 bits are given back in the type that is
     trained in, and read in float32 (_reloaded)."""
     if not run.config.get("load_in_4bit"):
         return loaded, None
     float32, shape = importlib.import_module("torch").float32, shape_of(run.model)
-    return twice_rounded(loaded, shape, run.device, precision), twice_rounded(weights, shape, run.device, float32)
+    return twice_rounded(loaded, shape, run.device, precision), twice_rounded(
+        weights, shape, run.device, float32
+    )
 
 
 def _merged_into(run: Run, weights: Weights, loaded: Weights) -> Weights:
@@ -81,9 +93,15 @@ def _merged_into(run: Run, weights: Weights, loaded: Weights) -> Weights:
 
 def _ranks(run: Run) -> int:
     """How many processes have rows of their own: those that its command starts, less what shares rows."""
-    sharing = int(run.config.get("tensor_parallel_size") or 1) * int(run.config.get("context_parallel_size") or 1)
+    sharing = int(run.config.get("tensor_parallel_size") or 1) * int(
+        run.config.get("context_parallel_size") or 1
+    )
     words = " ".join(run.example["commands"]).replace("=", " ").split()
-    asked = [int(words[at + 1]) for at, word in enumerate(words) if word in ("--num_processes", "--nproc_per_node")]
+    asked = [
+        int(words[at + 1])
+        for at, word in enumerate(words)
+        if word in ("--num_processes", "--nproc_per_node")
+    ]
     return max(1, max(asked, default=1) // sharing)
 
 
@@ -107,13 +125,21 @@ def _batches(run: Run, ranks: int) -> list[Batch]:
     rows: Sequence[Sequence[Row]] = [(row,) for row in _prepared(run)]
     if config.get("rl") == "dpo":
         rows = preferences(run.model, run.folder / config["datasets"][0]["path"])
-    order = range(len(rows)) if config.get("curriculum_sampling") else seeded_order(len(rows), int(config["seed"]))
-    return padded_batches(rows, order, int(config["micro_batch_size"]) * ranks, int(config["max_steps"]))
+    order = (
+        range(len(rows))
+        if config.get("curriculum_sampling")
+        else seeded_order(len(rows), int(config["seed"]))
+    )
+    return padded_batches(
+        rows, order, int(config["micro_batch_size"]) * ranks, int(config["max_steps"])
+    )
 
 
 def _prepared(run: Run) -> list[Row]:
     """Tokens and labels as axolotl made them."""
-    folder = next((run.folder / run.config["dataset_prepared_path"]).glob("*/dataset_info.json")).parent
+    folder = next(
+        (run.folder / run.config["dataset_prepared_path"]).glob("*/dataset_info.json")
+    ).parent
     data = importlib.import_module("datasets").load_from_disk(str(folder))
     return [(list(row["input_ids"]), list(row["labels"])) for row in data]
 
@@ -125,7 +151,13 @@ def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
     """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     merged = out / "merged"
-    saved = run.model if run.config.get("adapter") else merged if (merged / "config.json").is_file() else out
+    saved = (
+        run.model
+        if run.config.get("adapter")
+        else merged
+        if (merged / "config.json").is_file()
+        else out
+    )
     stored = precision if run.config.get("adapter") else getattr(torch, stored_type(saved))
     options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": stored}
     if run.config.get("load_in_4bit"):

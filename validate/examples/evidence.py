@@ -54,7 +54,9 @@ def at_once(examples: int, cores: int, memory: int) -> int:
 
 def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[str, object]:
     """`threads`: of each of its processes; 0: as torch takes them."""
-    os.environ.update({**PATIENT, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})})
+    os.environ.update(
+        {**PATIENT, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+    )
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)
         trained = ADAPTERS[example["adapter"]](done)
@@ -127,9 +129,12 @@ def _read_back(trained: Trained) -> Mapping[str, object]:
     with torch.no_grad():
         logits = trained.reload(tokens).float().cpu()
         # The saved result, and as if the shard of its last layer had been left out.
-        kept = {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))}
+        kept = {
+            name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))
+        }
         wanted, without = (
-            _logits(trained, _found(trained, saved, trained.read_over), tokens) for saved in (trained.saved, kept)
+            _logits(trained, _found(trained, saved, trained.read_over), tokens)
+            for saved in (trained.saved, kept)
         )
         off = {"reload_deviation": _far(logits, wanted), "control_left_out": _far(logits, without)}
         if trained.held_out is None:
@@ -137,12 +142,19 @@ def _read_back(trained: Trained) -> Mapping[str, object]:
         measured, batches = trained.held_out
         again = _mean_loss(trained, batches, trained.reload)
         untrained = _mean_loss(trained, batches, lambda rows: _logits(trained, trained.start, rows))
-    return {**off, "held_out_deviation": abs(again - measured), "control_untrained": abs(untrained - measured)}
+    return {
+        **off,
+        "held_out_deviation": abs(again - measured),
+        "control_untrained": abs(untrained - measured),
+    }
 
 
 def _mean_loss(trained: Trained, batches: Sequence[Batch], model: Callable[[Any], Any]) -> float:
     """Of batches of one size, by a model's logits."""
-    losses = [token_loss(model(rows).cpu(), labels, all_labels=trained.all_labels) for rows, labels in batches]
+    losses = [
+        token_loss(model(rows).cpu(), labels, all_labels=trained.all_labels)
+        for rows, labels in batches
+    ]
     return sum(map(float, losses)) / len(losses)
 
 
@@ -178,7 +190,9 @@ def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(one - other) for one, other in zip(found, wanted, strict=True))
 
 
-def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") -> tuple[Sequence[float], Weights]:
+def train(
+    trained: Trained, *, rate: float | None = None, frozen: str = "\0"
+) -> tuple[Sequence[float], Weights]:
     """Train as the example says it did, in float32 on the CPU: a loss a step, and the whole weights at the end.
 
     For controls: another `rate` (0 is an optimiser that does nothing), or parameters that stay as they are, by a part
@@ -190,7 +204,9 @@ def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") ->
     for name, value in (flat(adapters.start) if adapters else start).items():
         parameters[name] = value.clone().float().requires_grad_(frozen not in name)
     moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(moving, lr=trained.rate if rate is None else rate, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(
+        moving, lr=trained.rate if rate is None else rate, weight_decay=0.0
+    )
     losses = []
     for batch in trained.batches:
         loss = _objective(trained, _whole(start, parameters, adapters), batch)
@@ -230,7 +246,8 @@ def _objective(trained: Trained, weights: Weights, batch: Batch) -> Any:
     tokens, labels = batch
     parts = zip(tokens.chunk(trained.parts), labels.chunk(trained.parts), strict=True)
     losses = [
-        token_loss(_logits(trained, weights, one), wanted, all_labels=trained.all_labels) for one, wanted in parts
+        token_loss(_logits(trained, weights, one), wanted, all_labels=trained.all_labels)
+        for one, wanted in parts
     ]
     return torch.stack(losses).mean()
 
@@ -249,16 +266,24 @@ def _log_likelihood(weights: Weights, shape: Shape, batch: Batch) -> Any:
     torch = importlib.import_module("torch")
     tokens, labels = batch
     logits = llama_logits(weights, shape, tokens, torch.float32)[:, :-1].transpose(1, 2).float()
-    return -torch.nn.functional.cross_entropy(logits, labels[:, 1:], ignore_index=IGNORED, reduction="none").sum(1)
+    return -torch.nn.functional.cross_entropy(
+        logits, labels[:, 1:], ignore_index=IGNORED, reduction="none"
+    ).sum(1)
 
 
 def flat(pairs: Pairs) -> dict[str, Any]:
     """Both halves of every adapter, by name."""
-    return {f"{module}.{half}": pair[number] for module, pair in pairs.items() for number, half in enumerate("AB")}
+    return {
+        f"{module}.{half}": pair[number]
+        for module, pair in pairs.items()
+        for number, half in enumerate("AB")
+    }
 
 
 def _whole(start: Weights, parameters: Mapping[str, Any], adapters: Adapters | None) -> Weights:
     if adapters is None:
         return parameters
-    pairs = {module: (parameters[f"{module}.A"], parameters[f"{module}.B"]) for module in adapters.start}
+    pairs = {
+        module: (parameters[f"{module}.A"], parameters[f"{module}.B"]) for module in adapters.start
+    }
     return whole(start, pairs, adapters.scale)

@@ -37,7 +37,9 @@ def read_program(run: Run) -> Trained:
     start = nf4_rounded(tensors(run.model), shape_of(run.model))
     adapters = _adapters(run, run.config["lora"])
     # The adapter over the same 4-bit weights.
-    torch, transformers, peft = (importlib.import_module(name) for name in ("torch", "transformers", "peft"))
+    torch, transformers, peft = (
+        importlib.import_module(name) for name in ("torch", "transformers", "peft")
+    )
     four_bit = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
     )
@@ -47,14 +49,22 @@ def read_program(run: Run) -> Trained:
     model = peft.PeftModel.from_pretrained(base, run.folder / run.result()["saved"])
     # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
     model.train()
-    return adapters_trained(run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits)
+    return adapters_trained(
+        run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits
+    )
 
 
 def read_preferences(run: Run) -> Trained:
     """Of a program that trains adapters by DPO, over weights as they are."""
     settings: Mapping[str, Any] = run.config["training"]
-    rows, saved = preferences(run.model, run.folder / run.config["data"]), run.folder / run.result()["saved"]
-    order, size = seeded_order(len(rows), int(settings["seed"])), int(settings["per_device_train_batch_size"])
+    rows, saved = (
+        preferences(run.model, run.folder / run.config["data"]),
+        run.folder / run.result()["saved"],
+    )
+    order, size = (
+        seeded_order(len(rows), int(settings["seed"])),
+        int(settings["per_device_train_batch_size"]),
+    )
     transformers, peft = importlib.import_module("transformers"), importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
     model = peft.PeftModel.from_pretrained(base, saved).eval()
@@ -74,8 +84,16 @@ def read_preferences(run: Run) -> Trained:
 def read_rewards(run: Run) -> Mapping[str, object]:
     """Of a program that trains by rewards: plain torch would draw other answers, so they themselves tell."""
     result = run.result()
-    first, last = (sum(part) / len(part) for part in (result["rewards"][:3], result["rewards"][-3:]))
-    return {"first": first, "last": last, "rise": last - first, "steps": len(result["rewards"]), **result}
+    first, last = (
+        sum(part) / len(part) for part in (result["rewards"][:3], result["rewards"][-3:])
+    )
+    return {
+        "first": first,
+        "last": last,
+        "rise": last - first,
+        "steps": len(result["rewards"]),
+        **result,
+    }
 
 
 def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
@@ -109,7 +127,9 @@ def _counts_first_labels() -> bool:
     return "[..., 1:]" not in inspect.getsource(counting)
 
 
-def adapters_trained(run: Run, start: Weights, adapters: Adapters, reload: Callable[[Any], Any]) -> Trained:
+def adapters_trained(
+    run: Run, start: Weights, adapters: Adapters, reload: Callable[[Any], Any]
+) -> Trained:
     """Adapters over frozen weights: `start` is what they were trained over, they are merged into the model's own."""
     result, whole = run.result(), fully_trained(run, reload)
     merged = tensors(run.folder / result["merged"])
@@ -124,9 +144,16 @@ def rows_of(run: Run) -> list[Batch]:
     rows = []
     for line in (run.folder / run.config["data"]).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        text = " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n" + row["output"]
+        text = (
+            " ".join(part for part in (row["instruction"], row["input"]) if part)
+            + "\n"
+            + row["output"]
+        )
         numbers = tokenizer(
-            text + tokenizer.eos_token, truncation=True, padding="max_length", max_length=run.config["length"]
+            text + tokenizer.eos_token,
+            truncation=True,
+            padding="max_length",
+            max_length=run.config["length"],
         )["input_ids"]
         tokens = torch.tensor(numbers)
         rows.append((tokens, tokens.masked_fill(tokens == tokenizer.pad_token_id, IGNORED)))
@@ -138,14 +165,18 @@ def _adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
     transformers, peft = (importlib.import_module(name) for name in ("transformers", "peft"))
     model = transformers.AutoModelForCausalLM.from_pretrained(run.model)
     transformers.set_seed(int(run.config["training"]["seed"]))
-    tuned = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **lora))
+    tuned = peft.get_peft_model(
+        model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **lora)
+    )
     return Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
 
 
 def drawn(tuned: Any) -> dict[str, tuple[Any, Any]]:
     """A and B by module, of a model that just got its adapters: B is zero there."""
     parameters = tuned.named_parameters()
-    return adapter_pairs({name: one.detach().float().cpu().clone() for name, one in parameters if ".lora_" in name})
+    return adapter_pairs(
+        {name: one.detach().float().cpu().clone() for name, one in parameters if ".lora_" in name}
+    )
 
 
 def reloaded(run: Run) -> Callable[[Any], Any]:
@@ -178,15 +209,21 @@ def read_unsloth(run: Run) -> Trained:
     # unsloth patches transformers and peft, so it is imported before them.
     language = importlib.import_module("unsloth").FastLanguageModel
     torch = importlib.import_module("torch")
-    stored = {name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()}
+    stored = {
+        name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()
+    }
     start = twice_rounded(stored, shape_of(run.model), run.device, torch.bfloat16)
     # unsloth seeds the generator itself before A is drawn.
     lora, seed = run.config["lora"], int(run.config["training"]["seed"])
-    model, _ = language.from_pretrained(str(run.model), max_seq_length=run.config["length"], load_in_4bit=True)
+    model, _ = language.from_pretrained(
+        str(run.model), max_seq_length=run.config["length"], load_in_4bit=True
+    )
     tuned = language.get_peft_model(model, target_modules=list(_TARGETS), random_state=seed, **lora)
     adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
     saved = str(run.folder / run.result()["saved"])
-    again, _ = language.from_pretrained(saved, max_seq_length=run.config["length"], load_in_4bit=True)
+    again, _ = language.from_pretrained(
+        saved, max_seq_length=run.config["length"], load_in_4bit=True
+    )
     language.for_inference(again)
     reload = lambda tokens: again(input_ids=tokens.to(run.device)).logits  # noqa: E731
     found = adapters_trained(run, start, adapters, reload)

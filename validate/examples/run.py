@@ -47,7 +47,9 @@ class Run:
 
     def result(self) -> Mapping[str, Any]:
         """What a program of ours wrote at its end."""
-        found: Mapping[str, Any] = json.loads((self.folder / self.config["out"] / "result.json").read_text())
+        found: Mapping[str, Any] = json.loads(
+            (self.folder / self.config["out"] / "result.json").read_text()
+        )
         return found
 
 
@@ -70,7 +72,9 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
     attention.mkdir()
     for command in example["commands"]:
         _call(command, folder, until, caches)
-    config = importlib.import_module("yaml").safe_load((folder / example["config"]).read_text(encoding="utf-8"))
+    config = importlib.import_module("yaml").safe_load(
+        (folder / example["config"]).read_text(encoding="utf-8")
+    )
     return Run(
         folder=folder,
         config=config,
@@ -87,7 +91,9 @@ def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]
     log = folder / "log"
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
-    code = run_apart(shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment)
+    code = run_apart(
+        shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment
+    )
     text = log.read_text(encoding="utf-8", errors="replace")
     print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log
     if code != 0:

@@ -94,7 +94,11 @@ def tensors(folder: Path) -> dict[str, Any]:
     for file in sorted(folder.glob("*.safetensors")):
         found.update({name: tensor.float() for name, tensor in load(file).items()})
     if not found:
-        there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "no such folder"
+        there = (
+            ", ".join(sorted(path.name for path in folder.iterdir()))
+            if folder.is_dir()
+            else "no such folder"
+        )
         raise FileNotFoundError(f"{folder.name} holds no safetensors file ({there})")
     return found
 
@@ -110,7 +114,9 @@ def stored_type(folder: Path) -> str:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         found |= {row["dtype"] for name, row in header.items() if name != "__metadata__"}
     if len(found) != 1 or found.isdisjoint(_TORCH_TYPES):
-        raise ValueError(f"{folder.name} stores weights as {sorted(found)}, one of {sorted(_TORCH_TYPES)} is expected")
+        raise ValueError(
+            f"{folder.name} stores weights as {sorted(found)}, one of {sorted(_TORCH_TYPES)} is expected"
+        )
     return _TORCH_TYPES[found.pop()]
 
 
@@ -139,7 +145,10 @@ def twice_rounded(weights: Weights, shape: Shape, device: str, precision: Any) -
     for name, weight in weights.items():
         if name.removesuffix(".weight") in shape.projections:
             packed, state = functional.quantize_4bit(
-                weight.to(device, precision), blocksize=64, compress_statistics=True, quant_type="nf4"
+                weight.to(device, precision),
+                blocksize=64,
+                compress_statistics=True,
+                quant_type="nf4",
             )
             found[name] = functional.dequantize_4bit(packed, state).float().cpu()
     return found
@@ -159,7 +168,10 @@ def in_batches(rows: Sequence[Batch], order: Sequence[int], size: int, steps: in
     torch = importlib.import_module("torch")
     chosen = [order[step * size : (step + 1) * size] for step in range(steps)]
     return [
-        (torch.stack([rows[index][0] for index in step]), torch.stack([rows[index][1] for index in step]))
+        (
+            torch.stack([rows[index][0] for index in step]),
+            torch.stack([rows[index][1] for index in step]),
+        )
         for step in chosen
     ]
 
@@ -180,13 +192,19 @@ def preferences(model: Path, file: Path) -> list[tuple[Row, Row]]:
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
-        chosen, rejected = ([*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected"))
+        chosen, rejected = (
+            [*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")
+        )
         ignored = [IGNORED] * len(prompt)
-        rows.append((([*prompt, *chosen], ignored + chosen), ([*prompt, *rejected], ignored + rejected)))
+        rows.append(
+            (([*prompt, *chosen], ignored + chosen), ([*prompt, *rejected], ignored + rejected))
+        )
     return rows
 
 
-def padded_batches(rows: Sequence[Sequence[Row]], order: Sequence[int], size: int, steps: int) -> list[Batch]:
+def padded_batches(
+    rows: Sequence[Sequence[Row]], order: Sequence[int], size: int, steps: int
+) -> list[Batch]:
     """Rows in this order, `size` a step, padded on the right, where it changes nothing for the tokens before it.
 
     Of rows with two parts: all first ones, then all second ones.

@@ -47,12 +47,16 @@ def compare(make: Make, device: str = "cpu") -> Deviations:
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(drawn.seed())
     start = [torch.randn(shape, generator=generator) for shape in _SHAPES]
-    gradients = [[torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(_STEPS)]
+    gradients = [
+        [torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(_STEPS)
+    ]
     adamw, single, double = torch.optim.AdamW, torch.float32, torch.float64
     reference = _weights(adamw, start, gradients, device, double)
 
     def apart(found: Sequence[Any]) -> float:
-        return max(float((one - other).abs().max()) for one, other in zip(found, reference, strict=True))
+        return max(
+            float((one - other).abs().max()) for one, other in zip(found, reference, strict=True)
+        )
 
     return {
         "deviation": apart(_weights(make, start, gradients, device, single)),

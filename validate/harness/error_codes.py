@@ -63,7 +63,11 @@ def codes_of(error: BaseException) -> ErrorCodes:
     """Return the numbers of an exception; nothing for one that is not of these libraries."""
     if isinstance(error, DriverError):
         # NVML numbers its answers differently.
-        return {"cuda_error": error.code, "cuda_call": error.call} if error.call.startswith("cu") else {}
+        return (
+            {"cuda_error": error.code, "cuda_call": error.call}
+            if error.call.startswith("cu")
+            else {}
+        )
     if not isinstance(error, RuntimeError):
         return {}
 

@@ -49,7 +49,9 @@ def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[
         results = [Path(folder, f"{number}-result") for number in range(len(measures))]
         works = []
         for measure, result in zip(measures, results):  # noqa: B905  Python 3.9
-            works.append(Work(partial(_write_evidence, measure, result), log=result.with_suffix(".log")))
+            works.append(
+                Work(partial(_write_evidence, measure, result), log=result.with_suffix(".log"))
+            )
 
         for end in fork_each(works, at_once):
             output = works[end.number].log.read_text(encoding="utf-8", errors="replace")
@@ -94,7 +96,9 @@ class ForkEnd(NamedTuple):
     seconds: float
 
 
-def fork_each(works: Sequence[Work], at_once: int, *, own_sessions: bool = False) -> Iterator[ForkEnd]:
+def fork_each(
+    works: Sequence[Work], at_once: int, *, own_sessions: bool = False
+) -> Iterator[ForkEnd]:
     """Do each work in a fork of this process, `at_once` of them side by side, and yield how each ends.
 
     `own_sessions`: each fork leads a session, which is ended with it, so that nothing that it started outlives it. Only
@@ -188,7 +192,9 @@ def attempt(measure: Callable[[], E]) -> E:
         return cast("E", {"error": described(error)})
 
 
-def asked(claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]) -> Iterator[tuple[str, E]]:
+def asked(
+    claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]
+) -> Iterator[tuple[str, E]]:
     """The evidence of each subject that a claim asks for, in the order of `measures`."""
     subjects = {claim.subject for claim in claims}
     for subject, measure in measures.items():
@@ -201,20 +207,28 @@ def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) 
     if len(items) < 2:
         yield from map(work, items)
         return
-    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(items))) as pool:
+    with multiprocessing.get_context("fork").Pool(
+        min(len(os.sched_getaffinity(0)), len(items))
+    ) as pool:
         yield from pool.imap_unordered(work, items, chunk)
 
 
 def described(error: BaseException) -> ErrorEvidence:
     """Return an exception as evidence. Long messages keep their start, where the cause stands."""
     message = str(error)[:LOG_TAIL_CHARACTERS]
-    return cast("ErrorEvidence", {"kind": type(error).__name__, "message": message, **codes_of(error)})
+    return cast(
+        "ErrorEvidence", {"kind": type(error).__name__, "message": message, **codes_of(error)}
+    )
 
 
 def mapped(pattern: str) -> list[str]:
     """Files like this (a regular expression) that are mapped into this process."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    paths = {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
+    paths = {
+        parts[5]
+        for line in lines
+        if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")
+    }
     return sorted(path for path in paths if re.search(pattern, path))
 
 
@@ -254,7 +268,9 @@ def _be_the_child(work: Work, *, own_session: bool) -> NoReturn:
         output = os.open(work.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+        sys.stdout = sys.stderr = os.fdopen(
+            1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
+        )
         work.run()
         code = 0
     except BaseException:

@@ -51,7 +51,9 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
     x = weights["model.embed_tokens.weight"][tokens]
-    cosine, sine = (part.to(dtype) for part in rotation(shape.head, tokens.shape[-1], shape.rope_theta))
+    cosine, sine = (
+        part.to(dtype) for part in rotation(shape.head, tokens.shape[-1], shape.rope_theta)
+    )
     for layer in range(shape.layers):
         at = f"model.layers.{layer}."
         normed = _rms_norm(x, weights[at + "input_layernorm.weight"], shape.epsilon)
@@ -63,21 +65,31 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     return _rms_norm(x, weights["model.norm.weight"], shape.epsilon) @ weights["lm_head.weight"].T
 
 
-def _attention(weights: Mapping[str, Any], at: str, shape: Shape, x: Any, cosine: Any, sine: Any) -> Any:
+def _attention(
+    weights: Mapping[str, Any], at: str, shape: Shape, x: Any, cosine: Any, sine: Any
+) -> Any:
     torch = importlib.import_module("torch")
     batch, length, _ = x.shape
 
     def heads(name: str, count: int) -> Any:
-        return (x @ weights[f"{at}{name}.weight"].T).view(batch, length, count, shape.head).transpose(1, 2)
+        return (
+            (x @ weights[f"{at}{name}.weight"].T)
+            .view(batch, length, count, shape.head)
+            .transpose(1, 2)
+        )
 
     query = rotated(heads("q_proj", shape.heads), cosine, sine)
     group = shape.heads // shape.key_value_heads
-    key = rotated(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(group, dim=1)
+    key = rotated(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(
+        group, dim=1
+    )
     value = heads("v_proj", shape.key_value_heads).repeat_interleave(group, dim=1)
     score = query @ key.transpose(-1, -2) / shape.head**0.5
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     mixed = score.masked_fill(future, float("-inf")).softmax(-1) @ value
-    return mixed.transpose(1, 2).reshape(batch, length, shape.hidden) @ weights[at + "o_proj.weight"].T
+    return (
+        mixed.transpose(1, 2).reshape(batch, length, shape.hidden) @ weights[at + "o_proj.weight"].T
+    )
 
 
 def rotation(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:

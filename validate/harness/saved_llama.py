@@ -106,7 +106,9 @@ class SavedLlama:
         """
         integrations = importlib.import_module("transformers.integrations.bitsandbytes")
         params_4bit = importlib.import_module("bitsandbytes").nn.Params4bit
-        saved = importlib.import_module("safetensors.torch").load_file(self.folder / "model.safetensors")
+        saved = importlib.import_module("safetensors.torch").load_file(
+            self.folder / "model.safetensors"
+        )
 
         # Linear layers become bitsandbytes' own, without weights. All others stay as they were loaded.
         model = integrations.replace_with_bnb_linear(
@@ -116,7 +118,9 @@ class SavedLlama:
             if isinstance(parameter, params_4bit):
                 weight = saved[name].to(getattr(self.torch, dtype))
                 # The empty parameter holds the settings of the quantisation, which `to` carries out.
-                quantised = params_4bit(weight, requires_grad=False, **parameter.__dict__).to(self.device)
+                quantised = params_4bit(weight, requires_grad=False, **parameter.__dict__).to(
+                    self.device
+                )
                 layer, _, attribute = name.rpartition(".")
                 setattr(model.get_submodule(layer), attribute, quantised)
 

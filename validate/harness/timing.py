@@ -60,7 +60,9 @@ def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
         readings = []
-        for _ in range(3):  # the driver counts use over up to a second, that of probes which just ended as well
+        for _ in range(
+            3
+        ):  # the driver counts use over up to a second, that of probes which just ended as well
             readings.append(watch())
             time.sleep(0.3)
         free, total = torch.cuda.mem_get_info()
@@ -72,10 +74,16 @@ def robust(values: Sequence[float]) -> Timed:
     """Median and spread of times in seconds."""
     middle = median(values)
     away = median(abs(value - middle) for value in values)
-    return {"seconds": middle, "spread": 1.4826 * away / middle if middle else 0.0, "repeats": len(values)}
+    return {
+        "seconds": middle,
+        "spread": 1.4826 * away / middle if middle else 0.0,
+        "repeats": len(values),
+    }
 
 
-def times(torch: Any, work: Callable[[], object], device: str, *, warm: int, repeats: int, watch: Watch) -> Any:
+def times(
+    torch: Any, work: Callable[[], object], device: str, *, warm: int, repeats: int, watch: Watch
+) -> Any:
     """Seconds of each repeat, and what `watch` read while the last of them ran."""
     for _ in range(warm):
         work()
@@ -87,7 +95,10 @@ def times(torch: Any, work: Callable[[], object], device: str, *, warm: int, rep
             found.append(time.perf_counter() - start)
         return found, watch()
     torch.cuda.synchronize()
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    marks = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(repeats)
+    ]
     for start_mark, end_mark in marks:
         start_mark.record()
         work()

@@ -64,7 +64,9 @@ def below(capability: Capability, least: Capability, why: str) -> str | None:
     """Why this compute capability does not do; None: it is the least or later."""
     if capability >= least:
         return None
-    return f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
+    return (
+        f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
+    )
 
 
 def from_capability(major: int, minor: int, why: str) -> Supports:
@@ -75,7 +77,9 @@ def from_capability(major: int, minor: int, why: str) -> Supports:
 class SeededRandom:
     """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
 
-    def __init__(self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None) -> None:
+    def __init__(
+        self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None
+    ) -> None:
         self.torch = torch
         self.device = device
         self._name = name.rpartition("/")[2]
@@ -88,11 +92,15 @@ class SeededRandom:
 
     def normal(self, *shape: int, deviation: float = 1.0) -> Any:
         """N(0, deviation) in float64, on the CPU."""
-        return deviation * self.torch.randn(*shape, generator=self._generator, dtype=self.torch.float64)
+        return deviation * self.torch.randn(
+            *shape, generator=self._generator, dtype=self.torch.float64
+        )
 
     def integers(self, low: int, high: int, *shape: int, dtype: str = "int64") -> Any:
         """Whole numbers in [low, high), on the CPU."""
-        return self.torch.randint(low, high, shape, generator=self._generator).to(getattr(self.torch, dtype))
+        return self.torch.randint(low, high, shape, generator=self._generator).to(
+            getattr(self.torch, dtype)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +131,9 @@ class Kernel:
     """The distribution that brings it: an image that pins it is held to the kernel."""
     statement: str
     cases: Mapping[str, Callable[[SeededRandom], Case]] = field(default_factory=dict)
-    tolerance: Mapping[str, str | float] = field(default_factory=lambda: {"float16": RULE_T, "bfloat16": RULE_T})
+    tolerance: Mapping[str, str | float] = field(
+        default_factory=lambda: {"float16": RULE_T, "bfloat16": RULE_T}
+    )
     """Of cases: dtype -> RULE_T, or the largest relative error (0: exact)."""
     observe: Callable[[SeededRandom], Observed] | None = None
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -152,7 +162,10 @@ class Kernel:
 
     def gated(self, capability: Capability) -> Mapping[str, str]:
         """Cases that a GPU can't do, and why."""
-        reasons = {case: below(capability, least, why) for case, (least, why) in self.needs_capability.items()}
+        reasons = {
+            case: below(capability, least, why)
+            for case, (least, why) in self.needs_capability.items()
+        }
         return {case: reason for case, reason in reasons.items() if reason}
 
 
@@ -169,7 +182,11 @@ def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
         "expected_kernels": ["|".join(found) for found in known if found],
         "other_kernels": dict(row.other_kernels),
         "aside_kernels": list(row.aside_kernels),
-        **({"names_of": " and ".join(f"{name} {versions[name]}" for name in deciding)} if deciding else {}),
+        **(
+            {"names_of": " and ".join(f"{name} {versions[name]}" for name in deciding)}
+            if deciding
+            else {}
+        ),
     }
 
 

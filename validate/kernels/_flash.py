@@ -33,7 +33,9 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
 
     def packed(query: Any, key: Any, value: Any) -> Any:
         torch = importlib.import_module("torch")
-        starts = torch.tensor([0, *torch.tensor(_LENGTHS).cumsum(0).tolist()], dtype=torch.int32, device=query.device)
+        starts = torch.tensor(
+            [0, *torch.tensor(_LENGTHS).cumsum(0).tolist()], dtype=torch.int32, device=query.device
+        )
         query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
         return varlen(query, key, value, starts, max(_LENGTHS), causal=True).transpose(0, 1)[None]
 

@@ -13,7 +13,9 @@ def on_majors(*majors: int, why: str) -> Supports:
     """A gate: the kernel is claimed on these major compute capabilities alone."""
     among = f"is none of {', '.join(map(str, majors))}"
     return lambda capability, _versions: (
-        None if capability[0] in majors else f"{why}: compute capability {capability[0]}.{capability[1]} {among}"
+        None
+        if capability[0] in majors
+        else f"{why}: compute capability {capability[0]}.{capability[1]} {among}"
     )
 
 
@@ -30,11 +32,16 @@ of_flash_attn_4 = partial(
     },
     libraries=(r"libcute_dsl_runtime\.so",),
     supports=from_capability(
-        9, 0, "flash-attn-4 has a backward from Hopper on (flash_attn/cute/interface.py, _flash_attn_bwd)"
+        9,
+        0,
+        "flash-attn-4 has a backward from Hopper on (flash_attn/cute/interface.py, _flash_attn_bwd)",
     ),
 )
 FEATURES = on_majors(
-    9, 10, 11, why="soft cap and deterministic gradients (flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)"
+    9,
+    10,
+    11,
+    why="soft cap and deterministic gradients (flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)",
 )
 """Soft cap is a `score_mod` there."""
 

@@ -13,7 +13,9 @@ FUSED = {
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
     r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
 }
-of_sdpa = partial(Kernel, check="attention", probe="gpu.sdpa", package="torch", libraries=(r"libtorch_cuda\.so",))
+of_sdpa = partial(
+    Kernel, check="attention", probe="gpu.sdpa", package="torch", libraries=(r"libtorch_cuda\.so",)
+)
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 
@@ -34,12 +36,18 @@ def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     return run
 
 
-def cases(backend: str, *dtypes: str, in_128s: bool = False) -> Mapping[str, Callable[[SeededRandom], Case]]:
+def cases(
+    backend: str, *dtypes: str, in_128s: bool = False
+) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """Odd lengths, or multiples of 128: equal and causal, then unequal and not."""
     run, named = forced(backend), " in 128s" if in_128s else ""
     equal, unequal = (256, (128, 384)) if in_128s else (257, (129, 331))
     made: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:
-        made[f"{dtype} causal{named}"] = case(dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run)
-        made[f"{dtype} cross{named}"] = case(dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run)
+        made[f"{dtype} causal{named}"] = case(
+            dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run
+        )
+        made[f"{dtype} cross{named}"] = case(
+            dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run
+        )
     return made

@@ -72,7 +72,9 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
     return names
 
 
-def described(names: Sequence[str], stretches: Sequence[Stretch | None], patterns: Sequence[str]) -> ProfileEvidence:
+def described(
+    names: Sequence[str], stretches: Sequence[Stretch | None], patterns: Sequence[str]
+) -> ProfileEvidence:
     """Return the evidence from names in the order in which they ran.
 
     The profile works if it has every mark, and a lead-in before them: then nothing after it was dropped. Else it does
@@ -81,7 +83,9 @@ def described(names: Sequence[str], stretches: Sequence[Stretch | None], pattern
     parts = _parts(names)
     works = names[:1] == [LEAD_IN] and len(parts) == len(stretches)
     seen = set(chain.from_iterable(parts))
-    matching = {pattern: {name for name in seen if re.search(pattern, name)} for pattern in patterns}
+    matching = {
+        pattern: {name for name in seen if re.search(pattern, name)} for pattern in patterns
+    }
     others = seen.difference(*matching.values())
     profile: ProfileEvidence = {
         "works": works,
@@ -106,7 +110,9 @@ def _parts(names: Sequence[str]) -> list[set[str]]:
     return parts
 
 
-def _apart(parts: Sequence[set[str]], stretches: Sequence[Stretch | None]) -> Mapping[str, list[str]]:
+def _apart(
+    parts: Sequence[set[str]], stretches: Sequence[Stretch | None]
+) -> Mapping[str, list[str]]:
     """Return by case what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
     seen: dict[Stretch, set[str]] = {}
     for part, stretch in zip(parts, stretches, strict=True):

@@ -31,7 +31,11 @@ def observe(rng: SeededRandom, optimizer: str) -> Observed:
     def off(end: Any) -> float:
         return float((end.cpu().double() - wanted).abs().mean() / way)
 
-    controls = {"32-bit states": off(exact), "no step": off(start), "twice the way": off(start + 2 * (wanted - start))}
+    controls = {
+        "32-bit states": off(exact),
+        "no step": off(start),
+        "twice the way": off(start + 2 * (wanted - start)),
+    }
     return {
         "figures": {DIFFERENCE: {"value": off(found), "controls": controls}},
         "facts": {

@@ -8,7 +8,11 @@ from validate.kernels.bitsandbytes_nf4 import around, mean_error, of_bitsandbyte
 def _observe(rng: SeededRandom) -> Observed:
     values = rng.normal(1024, 1024).float()
     controls = {"unquantised": 0.0, "NF4 in its place": mean_error(rng, values, "nf4", 64)}
-    return {"figures": {"mean error": {"value": mean_error(rng, values, "fp4", 64), "controls": controls}}}
+    return {
+        "figures": {
+            "mean error": {"value": mean_error(rng, values, "fp4", 64), "controls": controls}
+        }
+    }
 
 
 KERNEL = of_bitsandbytes(

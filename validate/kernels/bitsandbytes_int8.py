@@ -11,7 +11,10 @@ def _case(rng: SeededRandom) -> Case:
     functional = importlib.import_module("bitsandbytes.functional")
     return Case(
         dtype="int8",
-        inputs={name: rng.integers(-127, 128, n, 260, dtype="int8") for name, n in (("left", 77), ("right", 132))},
+        inputs={
+            name: rng.integers(-127, 128, n, 260, dtype="int8")
+            for name, n in (("left", 77), ("right", 132))
+        },
         run=lambda left, right: functional.int8_linear_matmul(left, right),
         plain=lambda left, right: left @ right.T,
     )
@@ -22,7 +25,10 @@ def _observe(rng: SeededRandom) -> Observed:
     values = rng.normal(1024, 1024).half()
     codes, scales, _ = functional.int8_vectorwise_quant(values.to(rng.device))
     decoded = (codes.float() * scales.float().view(-1, 1) / 127).cpu()
-    control = {"unquantised": 0.0, "codes off by one": float((decoded + 0.02 - values.float()).abs().mean())}
+    control = {
+        "unquantised": 0.0,
+        "codes off by one": float((decoded + 0.02 - values.float()).abs().mean()),
+    }
     value = float((decoded - values.float()).abs().mean())
     return {"figures": {"mean error": {"value": value, "controls": control}}}
 

@@ -58,7 +58,14 @@ def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) 
 def _observe(rng: SeededRandom) -> Observed:
     values = rng.normal(1024, 1024).float()
     control = {"unquantised": 0.0, "blocks of 128": mean_error(rng, values, "nf4", 128)}
-    return {"figures": {"mean error": {"value": mean_error(rng, values, "nf4", nf4.BLOCK_SIZE), "controls": control}}}
+    return {
+        "figures": {
+            "mean error": {
+                "value": mean_error(rng, values, "nf4", nf4.BLOCK_SIZE),
+                "controls": control,
+            }
+        }
+    }
 
 
 def mean_error(rng: SeededRandom, values: Any, kind: str, block: int) -> float:

@@ -27,7 +27,13 @@ def _case(rng: SeededRandom) -> Case:
         "weight": rng.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
         "gain": rng.normal(_WIDTH),
     }
-    return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, grad_inputs=("x", "weight", "gain"))
+    return Case(
+        dtype="float32",
+        inputs=inputs,
+        run=_compiled,
+        plain=_block,
+        grad_inputs=("x", "weight", "gain"),
+    )
 
 
 def _observe(rng: SeededRandom) -> Observed:

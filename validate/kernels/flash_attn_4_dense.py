@@ -11,9 +11,15 @@ KERNEL = of_flash_attn_4(
     cases={
         "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
         "dim 96 causal": _dense("bfloat16", heads=(3, 3), lengths=(257, 257), dim=96, causal=True),
-        "dim 128 causal unequal": _dense("bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True),
+        "dim 128 causal unequal": _dense(
+            "bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True
+        ),
         "dim 128 cross": _dense("float16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False),
-        "dim 128 grouped": _dense("bfloat16", heads=(8, 2), lengths=(777, 777), dim=128, causal=True),
-        "dim 64 bfloat16": _dense("bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False),
+        "dim 128 grouped": _dense(
+            "bfloat16", heads=(8, 2), lengths=(777, 777), dim=128, causal=True
+        ),
+        "dim 64 bfloat16": _dense(
+            "bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False
+        ),
     },
 )

@@ -39,11 +39,15 @@ _CAP, _WINDOW = 5.0, 64
 
 def _observe(rng: SeededRandom) -> Observed:
     """Sums of gradients over many blocks, twice. Without `deterministic` their order is the scheduler's."""
-    query, key, value = (rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3))
+    query, key, value = (
+        rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3)
+    )
     twice = []
     for _ in range(2):
         output = padded(query, key, value, True, deterministic=True)
-        twice.append(rng.torch.autograd.grad(output, [query, key, value], rng.torch.ones_like(output)))
+        twice.append(
+            rng.torch.autograd.grad(output, [query, key, value], rng.torch.ones_like(output))
+        )
     same = all(bool((first == second).all()) for first, second in zip(*twice, strict=True))
     return {"facts": {"gradients, bit for bit": "the same" if same else "different"}}
 
@@ -51,14 +55,22 @@ def _observe(rng: SeededRandom) -> Observed:
 KERNEL = of_flash_attn_4(
     statement="flash-attn-4 with soft cap, window, head dimension 256, and deterministic gradients",
     cases={
-        "soft cap": partial(_case, lambda score, _distance: _CAP * (score / _CAP).tanh(), {"softcap": _CAP}),
+        "soft cap": partial(
+            _case, lambda score, _distance: _CAP * (score / _CAP).tanh(), {"softcap": _CAP}
+        ),
         "window": partial(
             _case,
             lambda score, distance: score.masked_fill(distance > _WINDOW, float("-inf")),
             {"window_size": (_WINDOW, 0)},
         ),
         "dim 256 causal": case(
-            "bfloat16", heads=(3, 3), lengths=(257, 257), dim=256, causal=True, run=padded, bottom_right=True
+            "bfloat16",
+            heads=(3, 3),
+            lengths=(257, 257),
+            dim=256,
+            causal=True,
+            run=padded,
+            bottom_right=True,
         ),
     },
     tolerance={"bfloat16": RULE_T},

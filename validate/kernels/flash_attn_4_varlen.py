@@ -11,7 +11,12 @@ from validate.kernels._flash4 import of_flash_attn_4
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
     """It returns the log-sum-exp beside the output, and takes its lengths by name."""
     flash = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
-    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    lengths = {
+        "cu_seqlens_q": starts,
+        "cu_seqlens_k": starts,
+        "max_seqlen_q": longest,
+        "max_seqlen_k": longest,
+    }
     return flash(query, key, value, **lengths, causal=causal)[0]
 
 

@@ -21,9 +21,15 @@ KERNEL = of_flash_attn(
     statement="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, backward",
     cases={
         "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
-        "dim 128 causal unequal": _dense("bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True),
+        "dim 128 causal unequal": _dense(
+            "bfloat16", heads=(3, 3), lengths=(113, 203), dim=128, causal=True
+        ),
         "dim 256 cross": _dense("float16", heads=(3, 3), lengths=(129, 331), dim=256, causal=False),
-        "dim 128 grouped": _dense("float16", heads=(6, 2), lengths=(191, 191), dim=128, causal=True),
-        "dim 64 bfloat16": _dense("bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False),
+        "dim 128 grouped": _dense(
+            "float16", heads=(6, 2), lengths=(191, 191), dim=128, causal=True
+        ),
+        "dim 64 bfloat16": _dense(
+            "bfloat16", heads=(3, 3), lengths=(131, 131), dim=64, causal=False
+        ),
     },
 )

@@ -38,9 +38,14 @@ def _observe(rng: SeededRandom) -> Observed:
         return (matrix / scale).to(torch.float32).to(torch.float8_e4m3fn), scale.float()
 
     (a, a_scale), (b, b_scale) = scaled(left), scaled(right)
-    found = torch._scaled_mm(a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16).double()
+    found = torch._scaled_mm(
+        a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16
+    ).double()
     wanted = left @ right.T
-    controls = {"scaled by 1.1": decibels(found * 1.1, wanted), "rows rolled": decibels(found.roll(1, 0), wanted)}
+    controls = {
+        "scaled by 1.1": decibels(found * 1.1, wanted),
+        "rows rolled": decibels(found.roll(1, 0), wanted),
+    }
     controls["no rounding"] = decibels(wanted.to(torch.float32).double(), wanted)
     return {"figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}}}
 

@@ -17,10 +17,16 @@ def _observe(rng: SeededRandom) -> Observed:
     quantization.quantize_(layer, quantization.Float8DynamicActivationFloat8WeightConfig())
     with torch.no_grad():
         found = layer(x.bfloat16().to(rng.device)).cpu().double()
-    controls = {"scaled by 1.15": decibels(found * 1.15, wanted), "no rounding": decibels(wanted.float(), wanted)}
+    controls = {
+        "scaled by 1.15": decibels(found * 1.15, wanted),
+        "no rounding": decibels(wanted.float(), wanted),
+    }
     return {
         "figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}},
-        "facts": {"weight is quantised": "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)},
+        "facts": {
+            "weight is quantised": "loat8" in type(layer.weight).__name__
+            or "float8" in repr(layer.weight)
+        },
     }
 
 

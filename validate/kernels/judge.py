@@ -44,7 +44,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     of_host = expect.get("capabilities") or ([capability] if capability else [])
     if of_host and device["capability"] not in of_host:
         host = listed(list(map(dotted, of_host)))
-        return failed(f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {host}")
+        return failed(
+            f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {host}"
+        )
     if "gated" in evidence:
         # Where the host could not tell the GPU's capability, the device's own word decides.
         reason = evidence["gated"]
@@ -68,7 +70,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
-        return unproven(f"the results are right, but {_lost_marks(profile)}: which kernels ran can't be told")
+        return unproven(
+            f"the results are right, but {_lost_marks(profile)}: which kernels ran can't be told"
+        )
     return passed(_summary(expect, evidence))
 
 
@@ -173,7 +177,9 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     if shares:
         count = len(expect["cases"]) - len(gated)
         cases = f"{count} case{'s' if count > 1 else ''}"
-        parts.append(f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance")
+        parts.append(
+            f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance"
+        )
 
     figures = evidence.get("observed", {}).get("figures", {})
     parts += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
@@ -189,7 +195,9 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     return "; ".join(parts)
 
 
-def _shares_of_tolerance(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[float]:
+def _shares_of_tolerance(
+    expect: KernelExpect, cases: Mapping[str, CaseEvidence]
+) -> Iterator[float]:
     """Yield each result's error as a share of what it may be."""
     for case in cases.values():
         if "gated" in case:
@@ -270,7 +278,11 @@ def _path_faults(expect: KernelExpect, case: str, names: Sequence[str]) -> Itera
 
 def _nameless(expect: KernelExpect, names: Sequence[str]) -> list[str]:
     """Return kernels that could be the one that was asked for, under a name that is not known."""
-    known = [*expect["expected_kernels"], *expect.get("other_kernels", {}), *expect.get("aside_kernels", ())]
+    known = [
+        *expect["expected_kernels"],
+        *expect.get("other_kernels", {}),
+        *expect.get("aside_kernels", ()),
+    ]
     return [name for name in names if not _is_like(name, known)]
 
 
@@ -293,4 +305,6 @@ def _unseen(patterns: Sequence[str], seen: Sequence[str], others: Sequence[str])
 
 def _seen(names: Sequence[str]) -> str:
     """Write which kernels were seen."""
-    return f"seen were {listed(list(dict.fromkeys(map(bare, names))))}" if names else "none was seen"
+    return (
+        f"seen were {listed(list(dict.fromkeys(map(bare, names))))}" if names else "none was seen"
+    )

@@ -28,7 +28,14 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     queries, keys = rng.normal(2, 6, _LENGTH, _DIM), rng.normal(2, 2, _LENGTH, _DIM)
     inputs = {"query": queries, "key": keys, "cosine": cosine, "sine": sine}
     controls = {"heads rolled": rolled}
-    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
+    return Case(
+        dtype=dtype,
+        inputs=inputs,
+        run=_run,
+        plain=_plain,
+        grad_inputs=("query", "key"),
+        controls=controls,
+    )
 
 
 KERNEL = of_liger(

@@ -12,7 +12,9 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
     return Case(
         dtype=dtype,
         inputs={name: rng.normal(3, 41, 345) for name in "ab"},
-        run=lambda a, b: importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction.apply(a, b),
+        run=lambda a, b: importlib.import_module(
+            "liger_kernel.ops.swiglu"
+        ).LigerSiLUMulFunction.apply(a, b),
         plain=lambda a, b: a * a.sigmoid() * b,
         grad_inputs=("a", "b"),
     )

@@ -41,10 +41,14 @@ def _examine_claim(claim: Claim) -> KernelEvidence:
 
 def environment() -> dict[str, str]:
     """The variables of this process that send computations another way."""
-    return {name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)}
+    return {
+        name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)
+    }
 
 
-def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda") -> KernelEvidence:
+def examine(
+    subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda"
+) -> KernelEvidence:
     """Run a kernel's cases (these, or all) and observations. What raises in one case is that case's evidence."""
     torch = importlib.import_module("torch")
     if device != "cuda":
@@ -101,7 +105,11 @@ def _run_cases(
 
 def device_facts(torch: Any) -> DeviceFacts:
     """Return the GPU as torch sees it in this process."""
-    return {"name": torch.cuda.get_device_name(0), "capability": list(_capability(torch)), "torch": torch.__version__}
+    return {
+        "name": torch.cuda.get_device_name(0),
+        "capability": list(_capability(torch)),
+        "torch": torch.__version__,
+    }
 
 
 def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvidence:
@@ -140,10 +148,14 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvid
     }
 
 
-def _controls(case: Case, results: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _controls(
+    case: Case, results: Mapping[str, Any], reference: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
     """Return the errors of results that were spoiled on purpose."""
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
-    scaled = {name: relative(value.double() * scale, reference[name]) for name, value in results.items()}
+    scaled = {
+        name: relative(value.double() * scale, reference[name]) for name, value in results.items()
+    }
     controls = {f"scaled by {scale}": scaled}
     for control, spoil in case.controls.items():
         controls[control] = {}
@@ -158,7 +170,9 @@ def _cast(torch: Any, value: Any, dtype: Any) -> Any:
     return value.to(dtype) if value.is_floating_point() == dtype.is_floating_point else value
 
 
-def _results(rng: SeededRandom, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _results(
+    rng: SeededRandom, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return outputs and gradients of one way to compute, by name, on the CPU."""
     torch = rng.torch
     leaves = {}

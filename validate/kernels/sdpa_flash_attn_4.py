@@ -29,8 +29,12 @@ KERNEL = of_flash_attn_4(
     probe="gpu.sdpa_flash_attn_4",
     statement="torch's attention through flash-attn-4, forward and backward, as plain torch computes it",
     cases={
-        "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run),
-        "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run),
+        "float16 causal": case(
+            "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run
+        ),
+        "bfloat16 cross": case(
+            "bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=_run
+        ),
     },
     excludes=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,
     supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),

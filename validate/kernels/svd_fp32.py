@@ -13,12 +13,16 @@ def _decomposed(matrix: Any) -> dict[str, Any]:
     On a GPU by QR: torch's default there, Jacobi rotations, stops at 1e-5 itself.
     """
     algorithm = {"driver": "gesvd"} if matrix.is_cuda else {}
-    left, values, right = importlib.import_module("torch.linalg").svd(matrix, full_matrices=False, **algorithm)
+    left, values, right = importlib.import_module("torch.linalg").svd(
+        matrix, full_matrices=False, **algorithm
+    )
     return {"values": values, "matrix": (left * values) @ right}
 
 
 def _case(rng: SeededRandom) -> Case:
-    return Case(dtype="float32", inputs={"matrix": rng.normal(193, 71)}, run=_decomposed, plain=_decomposed)
+    return Case(
+        dtype="float32", inputs={"matrix": rng.normal(193, 71)}, run=_decomposed, plain=_decomposed
+    )
 
 
 KERNEL = of_float32(

@@ -24,7 +24,12 @@ def _mixed_plainly(left: Any, right: Any) -> Any:
     """What 32 bits hold of left * 3 + (left ^ right)."""
     torch = importlib.import_module("torch")
     wide = left.long() * 3 + (left.long() ^ right.long())
-    return (wide + 2**31).remainder(2**32).sub(2**31).to(left.dtype if left.dtype == torch.int64 else torch.int32)
+    return (
+        (wide + 2**31)
+        .remainder(2**32)
+        .sub(2**31)
+        .to(left.dtype if left.dtype == torch.int64 else torch.int32)
+    )
 
 
 def _softmax(scores: Any) -> Any:
@@ -35,13 +40,18 @@ def _softmax(scores: Any) -> Any:
 
 
 def _integers(rng: SeededRandom) -> Case:
-    inputs = {name: rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32") for name in ("left", "right")}
+    inputs = {
+        name: rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32")
+        for name in ("left", "right")
+    }
     return Case(dtype="int32", inputs=inputs, run=_mixed, plain=_mixed_plainly)
 
 
 def _floats(rng: SeededRandom) -> Case:
     inputs = {"scores": rng.normal(_ROWS, _COLUMNS)}
-    return Case(dtype="float32", inputs=inputs, run=_softmax, plain=lambda scores: scores.softmax(-1))
+    return Case(
+        dtype="float32", inputs=inputs, run=_softmax, plain=lambda scores: scores.softmax(-1)
+    )
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -66,7 +76,10 @@ KERNEL = Kernel(
     cases={"int32": _integers, "float32": _floats},
     tolerance={"int32": 0.0, "float32": 1e-6},
     observe=_observe,
-    facts={"kernel type": "JITFunction", "compiled here": ["validate_mix.cubin", "validate_softmax.cubin"]},
+    facts={
+        "kernel type": "JITFunction",
+        "compiled here": ["validate_mix.cubin", "validate_softmax.cubin"],
+    },
     expected_kernels={"integers": OUR_MIX, "softmax": OUR_SOFTMAX},
     libraries=(r"triton/_C/libtriton\.so",),
 )

@@ -26,18 +26,28 @@ def _operators(name: str) -> tuple[Any, Any]:
 def attention(name: str, query: Any, key: Any, value: Any, causal: bool) -> Any:
     """With this operator pinned; without a name as xformers chooses."""
     fmha = importlib.import_module("xformers.ops.fmha")
-    bias = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask() if causal else None
+    bias = (
+        importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
+        if causal
+        else None
+    )
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     pinned = _operators(name) if name else None
-    return fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=pinned).transpose(1, 2)
+    return fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=pinned).transpose(
+        1, 2
+    )
 
 
 def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """Equal and causal (the mask starts at the top left), unequal and not."""
     run = partial(attention, name)
     return {
-        "float16 causal": case("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run),
-        "bfloat16 cross": case("bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run),
+        "float16 causal": case(
+            "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run
+        ),
+        "bfloat16 cross": case(
+            "bfloat16", heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run
+        ),
     }
 
 

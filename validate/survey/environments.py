@@ -16,7 +16,9 @@ from validate.binaries import elf
 from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
 
-_FOLDER = re.compile(r"(?P<prefix>/.*)?/lib(?:64)?/python(?P<version>\d\.\d+|3)/(?P<kind>site|dist)-packages")
+_FOLDER = re.compile(
+    r"(?P<prefix>/.*)?/lib(?:64)?/python(?P<version>\d\.\d+|3)/(?P<kind>site|dist)-packages"
+)
 _PROGRAM_VERSION = re.compile(r"python(\d\.\d+)")
 _LONGEST_TEXT = 1 << 20
 PACKAGES = ("site-packages", "dist-packages")
@@ -57,22 +59,31 @@ def find(packages: Iterable[str], environ: Mapping[str, str]) -> list[Environmen
     folders = []
     for path in sorted(packages):
         if found := _FOLDER.fullmatch(path):
-            own, version = found["prefix"] or "/", found["version"] if "." in found["version"] else ""
+            own, version = (
+                found["prefix"] or "/",
+                found["version"] if "." in found["version"] else "",
+            )
             debians = found["kind"] == "dist" and own in _DEBIAN
             folders.append(_Folder(path, "/usr" if debians else own, own, version))
     made: dict[tuple[str, str], Environment] = {}
     for folder in folders:
         for python, version in _interpreters(folder):
             served = [
-                one.path for one in folders if one.version in ("", version) and folder.prefix in (one.prefix, one.own)
+                one.path
+                for one in folders
+                if one.version in ("", version) and folder.prefix in (one.prefix, one.own)
             ]
             key = (folder.prefix, version)
             made.setdefault(key, _environment(folder.prefix, python, version, served, environ))
-    environments = sorted(made.values(), key=lambda environment: (environment.prefix, environment.version))
+    environments = sorted(
+        made.values(), key=lambda environment: (environment.prefix, environment.version)
+    )
     return in_order_of_path(environments, environ.get("PATH", "").split(":"))
 
 
-def in_order_of_path(environments: Iterable[Environment], folders: Iterable[str]) -> list[Environment]:
+def in_order_of_path(
+    environments: Iterable[Environment], folders: Iterable[str]
+) -> list[Environment]:
     """Return the environments whose programs are in these folders, in the order of the folders, and then the others.
 
     A virtual environment's interpreter is a link to its base's: the folder tells them apart.
@@ -91,7 +102,11 @@ def package_folders(top: str = "/") -> Iterator[str]:
     for folder, folders, _ in os.walk(top):
         for name in [name for name in folders if name in PACKAGES]:
             yield os.path.join(folder, name)  # noqa: PTH118
-        folders[:] = [name for name in folders if name not in PACKAGES and (folder != "/" or f"/{name}" not in NEVER)]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in PACKAGES and (folder != "/" or f"/{name}" not in NEVER)
+        ]
 
 
 def as_files_say(given: UserEnvironment) -> UserEnvironment:
@@ -145,8 +160,14 @@ def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:
             yield str(path), found[1]
 
 
-def _environment(prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]) -> Environment:
-    pairs = (line.partition("=") for line in text_of(Path(prefix, "pyvenv.cfg")).splitlines() if "=" in line)
+def _environment(
+    prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]
+) -> Environment:
+    pairs = (
+        line.partition("=")
+        for line in text_of(Path(prefix, "pyvenv.cfg")).splitlines()
+        if "=" in line
+    )
     settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
     base = str(Path(settings["home"]).parent) if "home" in settings else prefix
     kind = "venv" if settings else "conda" if Path(prefix, "conda-meta").is_dir() else "system"
@@ -170,7 +191,9 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
         "version": version,
         "prefix": prefix,
     }
-    return Environment(prefix=prefix, kind=kind, python=python, version=version, path=path, start=start)
+    return Environment(
+        prefix=prefix, kind=kind, python=python, version=version, path=path, start=start
+    )
 
 
 def _with_links(folders: Sequence[str]) -> Iterator[str]:
@@ -181,7 +204,9 @@ def _with_links(folders: Sequence[str]) -> Iterator[str]:
             for line in text_of(file).splitlines():
                 entry = line.strip()
                 if entry and not entry.startswith(("#", "import ", "import\t")):
-                    path = os.path.normpath(f"{folder}/{entry}" if not entry.startswith("/") else entry)
+                    path = os.path.normpath(
+                        f"{folder}/{entry}" if not entry.startswith("/") else entry
+                    )
                     if os.path.isdir(path):  # noqa: PTH112
                         yield path
 
@@ -189,7 +214,9 @@ def _with_links(folders: Sequence[str]) -> Iterator[str]:
 def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Modules that site.py imports if they are there."""
     for name in ("sitecustomize", "usercustomize"):
-        candidates = (f"{folder}/{name}{suffix}" for folder in path for suffix in (".py", "/__init__.py"))
+        candidates = (
+            f"{folder}/{name}{suffix}" for folder in path for suffix in (".py", "/__init__.py")
+        )
         if file := next((one for one in candidates if os.path.isfile(one)), None):  # noqa: PTH113
             yield name, file
 

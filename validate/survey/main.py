@@ -6,7 +6,6 @@ USER.json is what `docker inspect` says of the image's environment (environment/
 folders to survey instead of all that the image has.
 """
 
-import glob
 import json
 import mmap
 import os
@@ -30,7 +29,12 @@ from validate.survey import environments
 from validate.survey.environments import text_of
 
 _LARGEST = 32 << 20
-_DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
+_DRIVER_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,10 +50,16 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
     """
     given = user_environment.read(user)
     found = environments.find(packages or environments.package_folders(), given.environ)
-    folders = {folder for one in found for folder in one.path if Path(folder).name in environments.PACKAGES}
+    folders = {
+        folder for one in found for folder in one.path if Path(folder).name in environments.PACKAGES
+    }
     toolkits = [] if packages else list(_toolkits())
     homes = [toolkit["home"] for toolkit in toolkits]
-    libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}
+    libraries = {
+        os.path.realpath(path)
+        for path in objects_under([*sorted(folders), *homes])
+        if ".so" in path
+    }
     old = [path for path in on_all_cores(_of_numpy_1, sorted(libraries)) if path]
     return {
         "toolkits": toolkits,
@@ -77,7 +87,11 @@ def _of_numpy_1(path: str) -> str:
         return ""
     with suppress(OSError, ValueError), Path(path).open("rb") as stream:
         data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        is_old = data.find(b"numpy.core._multiarray_umath") >= 0 > data.find(b"numpy._core._multiarray_umath")
+        is_old = (
+            data.find(b"numpy.core._multiarray_umath")
+            >= 0
+            > data.find(b"numpy._core._multiarray_umath")
+        )
         return path if is_old else ""
     return ""
 
@@ -87,15 +101,24 @@ def _torch(one: environments.Environment) -> dict[str, str]:
     torch = torch_version(one.path)
     if not torch["file"]:
         return {}
-    return {"file": torch["file"], "version": torch["__version__"] or "", "cuda": torch["cuda"] or ""}
+    return {
+        "file": torch["file"],
+        "version": torch["__version__"] or "",
+        "cuda": torch["cuda"] or "",
+    }
 
 
 def _toolkits() -> Iterator[dict[str, str]]:
     """Folders with a CUDA toolkit, by the version that its own header says (1000 x major + 10 x minor)."""
-    homes = {os.path.realpath(path) for path in glob.glob("/usr/local/cuda*") if os.path.isdir(path)}  # noqa: PTH112, PTH207
+    homes = set()
+    for folder in Path("/usr/local").glob("cuda*"):
+        if folder.is_dir():
+            homes.add(os.path.realpath(folder))
     for home in sorted(homes):
         found = re.search(
-            r"^#define\s+CUDA_VERSION\s+(\d+)", text_of(Path(home, "include/cuda.h"), _LARGEST), re.MULTILINE
+            r"^#define\s+CUDA_VERSION\s+(\d+)",
+            text_of(Path(home, "include/cuda.h"), _LARGEST),
+            re.MULTILINE,
         )
         number = int(found[1]) if found else 0
         version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
@@ -120,7 +143,9 @@ _LEAST = 4096
 def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
     """One row a library with device code, as many processes as cores; files that can't be read say why."""
     weighed = sorted(paths, key=size, reverse=True)
-    return sorted((row for row in on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"]))
+    return sorted(
+        (row for row in on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"])
+    )
 
 
 def _row(path: str) -> dict[str, Any] | None:
@@ -128,11 +153,16 @@ def _row(path: str) -> dict[str, Any] | None:
     if size(path) < _LEAST:
         return None
     try:
-        with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            Path(path).open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             if data[:4] != elf.MAGIC:
                 return None
             entries = [
-                entry for region in fatbin.regions(data, fatbin.ALL) for entry in kernel_states.left(data, region)
+                entry
+                for region in fatbin.regions(data, fatbin.ALL)
+                for entry in kernel_states.left(data, region)
             ]
     except (FatbinError, ElfError, OSError, ValueError) as error:
         return {"path": path, "error": str(error)}

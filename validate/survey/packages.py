@@ -15,7 +15,16 @@ from validate.environment import debian, user_environment
 from validate.environment.installed import canonical
 from validate.survey import environments
 
-RUNTIMES = {"libgomp", "libiomp5", "libomp", "libgfortran", "libquadmath", "libopenblas", "libstdc++", "libtbb"}
+RUNTIMES = {
+    "libgomp",
+    "libiomp5",
+    "libomp",
+    "libgfortran",
+    "libquadmath",
+    "libopenblas",
+    "libstdc++",
+    "libtbb",
+}
 """Libraries that wheels carry under their own names, beside those that auditwheel puts into NAME.libs."""
 
 LINKED = (
@@ -40,10 +49,15 @@ def main(arguments: Sequence[str]) -> int:
     lines = debian.lines(Path("/etc/os-release"))
     system = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines)}
     # Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION.
-    toolkit = [path.stem.rpartition("-") for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))]
+    toolkit = [
+        path.stem.rpartition("-")
+        for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))
+    ]
     packages = {
         "python": python_packages(start["path"]),
-        "toolkit": [{"name": name, "version": version, "licence": ""} for name, _, version in toolkit],
+        "toolkit": [
+            {"name": name, "version": version, "licence": ""} for name, _, version in toolkit
+        ],
         "debian": debian_packages(),
         "os": {key: system.get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
     }
@@ -76,12 +90,18 @@ def bundled(one: importlib.metadata.Distribution, name: str) -> list[dict[str, A
         if not name.startswith("nvidia-"):
             for key in linked(path):
                 found.setdefault(key, []).append(str(file))
-    return [{"name": key[0], "version": key[1], "files": sorted(files)} for key, files in sorted(found.items())]
+    return [
+        {"name": key[0], "version": key[1], "files": sorted(files)}
+        for key, files in sorted(found.items())
+    ]
 
 
 def linked(path: Path) -> Iterator[tuple[str, str]]:
     """Name and version of what is linked into a library."""
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        path.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         for name, mark, version in LINKED:
             if content.find(mark) >= 0:
                 told = re.search(version, content) if version else None

@@ -21,20 +21,28 @@ def companions_fit(candidate: Candidate) -> Iterator[Finding]:
     """Triton, and packages with CUDA code of their own, are known, and made for this torch, CUDA and Python."""
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
-        yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
+        yield refuse(
+            f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}"
+        )
     for package, known in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
         if version in known:
             yield from _fits(candidate, package, known)
         elif version and package not in candidate.facts.arm64.lacking:
-            yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
+            yield refuse(
+                f"nothing is known of {package} {version}: add its row to images/data/facts.yaml"
+            )
 
 
 def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) -> Iterator[Finding]:
     what, wheel = f"{package} {candidate.pins[package]}", candidate.wheel_cuda
     row, torch = known[candidate.pins[package]], f"the stack pins {candidate.torch}"
     if not within(candidate.torch, row.torch):
-        fitting = [one for one, other in known.items() if within(candidate.torch, other.torch) and _links(other, wheel)]
+        fitting = [
+            one
+            for one, other in known.items()
+            if within(candidate.torch, other.torch) and _links(other, wheel)
+        ]
         fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
         yield refuse(f"{what} needs torch {row.torch}, {torch}: {fix}")
     if isinstance(row, XformersFacts) and not _links(row, wheel):
@@ -48,7 +56,9 @@ def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) ->
         needs = f"{what} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {wheel}"
         yield refuse(f"{needs}: leave it out (`without: [torchao]`)")
     elif isinstance(row, BitsandbytesFacts) and (library := row.library_for(wheel)) != wheel:
-        others = [one for one, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)]
+        others = [
+            one for one, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)
+        ]
         fix = f"; pin {' or '.join(others)}" if others else ""
         lacks = f"{what} has no library for CUDA {wheel} (libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup})"
         runs = f"{what} runs its CUDA {library} library beside torch's CUDA {wheel}"
@@ -59,7 +69,11 @@ def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) ->
 
 def _links(row: Companion, wheel_cuda: Minor) -> bool:
     """Whether a release is linked with the CUDA major that torch's wheel brings, or with none."""
-    major = Minor.parse(row.cuda).major if isinstance(row, XformersFacts) else getattr(row, "cuda_major", None)
+    major = (
+        Minor.parse(row.cuda).major
+        if isinstance(row, XformersFacts)
+        else getattr(row, "cuda_major", None)
+    )
     return major in (None, wheel_cuda.major)
 
 
@@ -87,9 +101,15 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
         yield warn(f"xformers has no kernels for {lacking}: torch's own attention runs there")
     refused = [arch for arch in fits if row and row.refuses(arch)]
     if late := ", ".join(map(str, refused)):
-        yield warn(f"xformers' CUTLASS and FlashAttention 3 refuse {late}: flash alone is left, torch's own, in 16 bit")
-    if late := ", ".join(str(arch) for arch, fit in fits.items() if fit == "ptx" and arch not in refused):
-        yield warn(f"xformers has no machine code for {late}: its attention calls torch's own kernels there")
+        yield warn(
+            f"xformers' CUTLASS and FlashAttention 3 refuse {late}: flash alone is left, torch's own, in 16 bit"
+        )
+    if late := ", ".join(
+        str(arch) for arch, fit in fits.items() if fit == "ptx" and arch not in refused
+    ):
+        yield warn(
+            f"xformers has no machine code for {late}: its attention calls torch's own kernels there"
+        )
 
 
 def profile_pins_are_known_and_said(candidate: Candidate) -> Iterator[Finding]:
@@ -99,7 +119,9 @@ def profile_pins_are_known_and_said(candidate: Candidate) -> Iterator[Finding]:
             row = f"`python -m tools.releases {name}=={version}` prints its row for images/data/facts.yaml"
             yield refuse(f"nothing is known of {name} {version}: {row}")
         if own not in (None, version):
-            yield warn(f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}")
+            yield warn(
+                f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}"
+            )
 
 
 def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
@@ -134,7 +156,9 @@ def waivers_and_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
     """Those that plain training meets in a sentence each; of the others, which they are."""
-    found = silent.known({**candidate.pins, **({"cudnn": candidate.cudnn} if candidate.cudnn else {})})
+    found = silent.known(
+        {**candidate.pins, **({"cudnn": candidate.cudnn} if candidate.cudnn else {})}
+    )
     ordinary = {name for name, row in found.items() if row.is_ordinary(candidate.pins["torch"])}
     yield from (warn(str(row)) for name, row in found.items() if name in ordinary)
     if rare := sorted(row.issue for name, row in found.items() if name not in ordinary):
@@ -148,7 +172,9 @@ def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
         return (f"nothing is known of {name} {version}",)
     against = _contradictions(candidate, name, version, row)
     source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
-    source_only = source_only and not (name in candidate.optional and name in candidate.pins)  # the image may lack it
+    source_only = source_only and not (
+        name in candidate.optional and name in candidate.pins
+    )  # the image may lack it
     return (*against, *(uncompilable(candidate, name, version) if source_only else ()))
 
 
@@ -174,13 +200,23 @@ def applying(requires: tuple[str, ...], python: Minor) -> tuple[tuple[str, Requi
     return tuple((str(canonicalize_name(one.name)), one) for one in holding)
 
 
-def _contradictions(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+def _contradictions(
+    candidate: Candidate, name: str, version: str, row: PackageFacts
+) -> Iterator[str]:
     """What a package requires and this image contradicts."""
     what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
     for on, requirement in applying(tuple(row.requires), candidate.base.python):
-        if on in pins and on not in profile.waived and not requirement.specifier.contains(pins[on], prereleases=True):
+        if (
+            on in pins
+            and on not in profile.waived
+            and not requirement.specifier.contains(pins[on], prereleases=True)
+        ):
             own = on in profile.pins or on in profile.optional
-            owner = f"the profile {candidate.name.profile}" if own else f"the stack of torch {candidate.name.torch}"
+            owner = (
+                f"the profile {candidate.name.profile}"
+                if own
+                else f"the stack of torch {candidate.name.torch}"
+            )
             yield f"{what} requires {requirement.name}{requirement.specifier}, {owner} pins {on} {pins[on]}"
     if row.torch and not within(candidate.torch, row.torch):
         yield f"{what} is compiled against torch {row.torch}, the stack pins {candidate.torch}"
@@ -226,7 +262,9 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
             continue
         until = "the image lacks it until" if optional else "no image can be built before"
         compile_it = command("wheels", str(candidate.name), name)
-        yield warn(f"{_published(candidate, name, version)}: {until} `{compile_it}` has compiled it")
+        yield warn(
+            f"{_published(candidate, name, version)}: {until} `{compile_it}` has compiled it"
+        )
     for name, source in _named_extensions(candidate).items():
         lacks = f"{name} {candidate.pins[name]} lacks its compiled extensions"
         until = f" until `{command('wheels', str(candidate.name), source)}` has compiled them"
@@ -237,7 +275,11 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
 def extensions_of(candidate: Candidate) -> dict[str, str]:
     """Distribution -> the row of `sources` that makes it with its compiled extensions, of those that can be made."""
     named = _named_extensions(candidate).items()
-    return {name: row for name, row in named if not any(uncompilable(candidate, row, candidate.pins[name]))}
+    return {
+        name: row
+        for name, row in named
+        if not any(uncompilable(candidate, row, candidate.pins[name]))
+    }
 
 
 def _named_extensions(candidate: Candidate) -> dict[str, str]:
@@ -255,7 +297,9 @@ def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]
         return
     if not within(candidate.torch, source.torch):
         yield f"{what} and compiles on torch {source.torch}, the stack pins {candidate.torch}"
-    if source.nvcc and not (candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)):
+    if source.nvcc and not (
+        candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)
+    ):
         yield f"{what}, and no `compiler` of `toolkits` in matrix.yaml has an nvcc of CUDA {candidate.name.cuda}"
     minimum = Arch.parse(source.minimum_arch)
     if source.nvcc and not any(arch >= minimum for arch in candidate.supported_archs):

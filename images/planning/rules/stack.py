@@ -15,7 +15,10 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
     CUDA's minor version compatibility allows the difference; torch's extension builder only warns about it.
     """
     builds = map(Minor.parse, torch.variants)
-    return max((build for build in builds if build.major == toolkit.major and build <= toolkit), default=None)
+    return max(
+        (build for build in builds if build.major == toolkit.major and build <= toolkit),
+        default=None,
+    )
 
 
 def wheel_is_torchs_best(candidate: Candidate) -> Iterator[Finding]:
@@ -26,7 +29,9 @@ def wheel_is_torchs_best(candidate: Candidate) -> Iterator[Finding]:
             f"cu{wheel.digits} wheel (CUDA minor version compatibility)"
         )
     if unverified := candidate.variant.unverified:
-        yield warn(f"archs of torch {candidate.torch} cu{wheel.digits} are not measured ({unverified})")
+        yield warn(
+            f"archs of torch {candidate.torch} cu{wheel.digits} are not measured ({unverified})"
+        )
 
 
 def exists_on_arm64(candidate: Candidate) -> Iterator[Finding]:
@@ -39,7 +44,9 @@ def exists_on_arm64(candidate: Candidate) -> Iterator[Finding]:
             lacking = f"{name} {candidate.pins[name]} has no wheel for aarch64 ({reason})"
             yield refuse(f"{lacking}: leave it out (`without: [{name}]`)")
     if candidate.name.profile:
-        yield refuse(f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone")
+        yield refuse(
+            f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone"
+        )
     if candidate.name.devel:
         yield refuse("-devel was tried on linux/amd64 alone")
 
@@ -51,16 +58,24 @@ def toolkit_can_be_had(candidate: Candidate) -> Iterator[Finding]:
     name, toolkit, facts = candidate.name, candidate.toolkit, candidate.toolkit_facts
     if toolkit is None or facts is None:
         known = ", ".join(map(str, sorted(map(Minor.parse, candidate.matrix.toolkits))))
-        yield refuse(f"no parts for a CUDA {name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
+        yield refuse(
+            f"no parts for a CUDA {name.cuda} toolkit in matrix.yaml (`toolkits` has {known})"
+        )
     gcc = candidate.matrix.bases[candidate.base.key].gcc
     if not name.devel:
         return
     if facts and gcc > facts.gcc_max:
-        yield refuse(f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, {candidate.base.key} has gcc {gcc}")
+        yield refuse(
+            f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, {candidate.base.key} has gcc {gcc}"
+        )
     if toolkit is None or toolkit.devel:
         return
     if not (toolkit.compiler and toolkit.compiler.debian):
-        others = [one for row in candidate.matrix.images if (one := row.image_name).devel and not one.profile]
+        others = [
+            one
+            for row in candidate.matrix.images
+            if (one := row.image_name).devel and not one.profile
+        ]
         others = [one for one in others if one != name]
         others.sort(key=lambda one: (abs(one.torch.minor - name.torch.minor), str(one)))
         nearest = " or ".join(map(str, others[:2])) or "a -devel image of CUDA 12.4 or 13"
@@ -81,7 +96,9 @@ def python_has_a_base_and_torch(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
     has, python = candidate.torch_facts.pythons, candidate.base.python
     if str(python) not in has:
-        yield refuse(f"torch {candidate.torch} has no wheel for Python {python} (it has {', '.join(has)})")
+        yield refuse(
+            f"torch {candidate.torch} has no wheel for Python {python} (it has {', '.join(has)})"
+        )
 
 
 def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
@@ -89,17 +106,23 @@ def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
     for arch in candidate.requested_archs:
         board = candidate.facts.arm64.boards.get(arch.capability)
         if not on_arm and arch in ON_ARM_ALONE:
-            yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
+            yield refuse(
+                f"{arch} is a GPU of boards with ARM processors, and images are for x86-64"
+            )
         for program, archs in candidate.compilers.items():
             if arch.capability not in archs:
-                yield refuse(f"{program} does not know {arch}: what is compiled at run time would fail there")
+                yield refuse(
+                    f"{program} does not know {arch}: what is compiled at run time would fail there"
+                )
         if on_arm and board and board.unfit:
             yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
 
 
 def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
     if not candidate.supported_archs:
-        yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
+        yield refuse(
+            f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together"
+        )
     for arch in candidate.requested_archs:
         for what, code in candidate.binaries.items():
             covered = code.covers(arch)
@@ -107,6 +130,8 @@ def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
                 has = ", ".join([*code.archs, *(f"PTX {text}" for text in code.ptx)])
                 yield refuse(f"{what} has no code for {arch} (it has {has})")
             elif covered == "ptx":
-                yield warn(f"{what} runs on {arch} only through PTX, compiled by the driver at first use")
+                yield warn(
+                    f"{what} runs on {arch} only through PTX, compiled by the driver at first use"
+                )
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
             yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")

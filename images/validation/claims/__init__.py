@@ -13,7 +13,12 @@ from validate.claims import Claim, ClaimSet
 
 def image_claims(context: ClaimContext) -> ClaimSet:
     """Return every claim of an image, in the order that reports show."""
-    written = [*static_claims(context), *cpu_claims(context), *gpu_claims(context), *multigpu_claims(context)]
+    written = [
+        *static_claims(context),
+        *cpu_claims(context),
+        *gpu_claims(context),
+        *multigpu_claims(context),
+    ]
     if context.image.name.profile:
         from images.validation.claims.profile import profile_claims
 

@@ -70,13 +70,17 @@ class ClaimContext:
     def no_ranks(self) -> str:
         """Why there are no several GPUs: then claims of the multigpu tier are unproven."""
         found = self.inventory.gpus if self.inventory else ()
-        return self.no_gpu or (f"the host has one GPU ({found[0].name}), several are needed" if len(found) == 1 else "")
+        return self.no_gpu or (
+            f"the host has one GPU ({found[0].name}), several are needed" if len(found) == 1 else ""
+        )
 
     @classmethod
     def of(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
         """The context of a built image, without a host. `more`: fields: what is missing, on which base it stands."""
         locked = {layer: lock.versions([layer]) for layer in lock.inputs.layers}
-        return cls(image=image, facts=facts.on(image.name.platform), lock=lock, locked=locked, **more)
+        return cls(
+            image=image, facts=facts.on(image.name.platform), lock=lock, locked=locked, **more
+        )
 
     def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
         """The same for a run of these tiers (none: all) with these GPUs, or with the reason why there are none."""
@@ -92,19 +96,38 @@ class ClaimContext:
 def silent_claims(context: ClaimContext, tier: Tier) -> Iterator[Claim]:
     """The silent faults that show in this tier. One that the versions are known to have is not required."""
     gpus = context.inventory.gpus if context.inventory else ()
-    locked = [("cudnn", version) for name, version in context.locked.get("torch", {}).items() if "-cudnn-cu" in name]
+    locked = [
+        ("cudnn", version)
+        for name, version in context.locked.get("torch", {}).items()
+        if "-cudnn-cu" in name
+    ]
     versions = {**context.image.versions, **dict(locked)}
     for subject, row in silent.faults().items():
         lacking = row.package not in versions or row.package in context.missing
         if lacking or row.cpu != (tier is Tier.CPU) or not within(versions["torch"], row.torch):
             continue
-        known, gate = row.of(versions), next(filter(None, (_too_small(row, gpu) for gpu in gpus)), "")
-        expect: dict[str, Any] = {"known": known, "fault": str(row), **({"not_applicable": gate} if gate else {})}
+        known, gate = (
+            row.of(versions),
+            next(filter(None, (_too_small(row, gpu) for gpu in gpus)), ""),
+        )
+        expect: dict[str, Any] = {
+            "known": known,
+            "fault": str(row),
+            **({"not_applicable": gate} if gate else {}),
+        }
         expect |= {key: getattr(row, key) for key in ("tolerance", "times", "gigabytes", "alone")}
         statement = f"{row.issue} is not in it: {row.what}"
         unproven = "" if row.cpu else context.no_gpu
         probe = "cpu.silent" if row.cpu else "gpu.silent"
-        yield claim("silent-faults", subject, probe, statement, expect, required=not (known or gate), unproven=unproven)
+        yield claim(
+            "silent-faults",
+            subject,
+            probe,
+            statement,
+            expect,
+            required=not (known or gate),
+            unproven=unproven,
+        )
 
 
 def _too_small(row: SilentFault, gpu: Gpu) -> str:
@@ -138,4 +161,12 @@ def claim(
     `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
     """
     tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
-    return Claim(check=check, subject=subject, tier=tier, probe=probe, statement=statement, expect=expect or {}, **more)
+    return Claim(
+        check=check,
+        subject=subject,
+        tier=tier,
+        probe=probe,
+        statement=statement,
+        expect=expect or {},
+        **more,
+    )

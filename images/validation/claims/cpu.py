@@ -23,7 +23,14 @@ _DOT_MINIMUM = Arch(8, 0)
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
 """flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
 
-_QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
+_QUANTISED_LLAMA_NEEDS = (
+    "torch",
+    "transformers",
+    "bitsandbytes",
+    "peft",
+    "accelerate",
+    "safetensors",
+)
 _QUANTISED_LLAMA = {
     "weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
     "logits": "the 4-bit model computes what its dequantised weights say",
@@ -58,8 +65,12 @@ def _imports(image: Image) -> Iterator[Claim]:
         for pin in image.pins
         if pin.name not in expectations.NOT_IMPORTED
     }
-    left_out = {pin.name for pin in image.pins if pin.optional or f"imports/{pin.name}" in image.unproven}
-    modules["all"] = [module for name in reversed(modules) if name not in left_out for module in modules[name]]
+    left_out = {
+        pin.name for pin in image.pins if pin.optional or f"imports/{pin.name}" in image.unproven
+    }
+    modules["all"] = [
+        module for name in reversed(modules) if name not in left_out for module in modules[name]
+    ]
     for subject, names in modules.items():
         expect = {
             "modules": names,
@@ -75,7 +86,12 @@ def _imports(image: Image) -> Iterator[Claim]:
 def _native(context: ClaimContext) -> Iterator[Claim]:
     """native: compiled CUDA code loads, of distributions, and of extensions that were compiled for the image."""
     image, facts = context.image, context.facts
-    common: dict[str, Any] = {"loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": [], "operators": []}
+    common: dict[str, Any] = {
+        "loading": "import",
+        "cuda_major": image.wheel_cuda.major,
+        "symbols": [],
+        "operators": [],
+    }
     loads: list[tuple[Pin, dict[str, Any], str]] = []
     for pin in image.pins:
         torchao = facts.torchao.get(pin.version) if pin.name == "torchao" else None
@@ -98,10 +114,24 @@ def _native(context: ClaimContext) -> Iterator[Claim]:
             loads.append((pin, expect, context.without_extensions(pin)))
     for pin, expect, lacking in loads:
         statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
-        yield claim("native", pin.name, "cpu.native", statement, expect, required=not lacking, unproven=lacking)
+        yield claim(
+            "native",
+            pin.name,
+            "cpu.native",
+            statement,
+            expect,
+            required=not lacking,
+            unproven=lacking,
+        )
     for name, version in context.locked.get("torch", {}).items():
         if name.startswith("nvidia-cudnn-cu"):
-            yield claim("native", "cudnn", "cpu.cudnn", f"torch runs with {name} {version}", {"version": version})
+            yield claim(
+                "native",
+                "cudnn",
+                "cpu.cudnn",
+                f"torch runs with {name} {version}",
+                {"version": version},
+            )
 
 
 def _compilers(image: Image) -> Iterator[Claim]:
@@ -109,7 +139,12 @@ def _compilers(image: Image) -> Iterator[Claim]:
     triton = image.pin("triton")
     if triton is None:
         return
-    yield claim("compiler", "triton-launcher", "cpu.compiler", "Triton compiles its launcher with the image's compiler")
+    yield claim(
+        "compiler",
+        "triton-launcher",
+        "cpu.compiler",
+        "Triton compiles its launcher with the image's compiler",
+    )
     old = Version(triton.version) < Version("3.2")
     for arch in image.archs:
         if arch < _TRITON_MINIMUM or (old and arch > _TRITON_31_MAXIMUM):
@@ -119,7 +154,9 @@ def _compilers(image: Image) -> Iterator[Claim]:
         yield claim("triton", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
     for arch in image.archs if image.pin("flash-attn-4") else ():
         if arch >= _FLASH_ATTN_4_FORWARD:
-            kernels = ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
+            kernels = (
+                ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
+            )
             expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
             statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
             yield claim("flash-attn-4", str(arch), "cpu.flash_attn_4", statement, expect)
@@ -132,34 +169,69 @@ def _at_work(context: ClaimContext) -> Iterator[Claim]:
     Of that user also each kind of mount on the caches' folder, and `additions` for packages that are added there.
     """
     image, folder = context.image, user_overlay.CACHE
-    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("imports/") for key in image.unproven)}
-    modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
+    left_out = {
+        *expectations.NOT_IMPORTED,
+        *(key.removeprefix("imports/") for key in image.unproven),
+    }
+    modules = [
+        expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out
+    ]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
     compiles = "torch.compile generates a kernel for the CPU, and that kernel runs"
     yield claim("compile", "cpu", "cpu.compile", compiles)
     yield claim("bridges", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
     together = [name for name in modules if name not in optional]
     threads = {"modules": together, "bundled": dict(expectations.BUNDLED_OPENMP)}
-    yield claim("threads", "openmp", "cpu.threads", "torch computes with all cores, under one OpenMP runtime", threads)
+    yield claim(
+        "threads",
+        "openmp",
+        "cpu.threads",
+        "torch computes with all cores, under one OpenMP runtime",
+        threads,
+    )
     unknown = "it works for a user whom it does not know, on a read-only root, without a network"
     yield claim("users", "arbitrary-uid", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
     if image.name.platform is Platform.AMD64:
         subject, name = "avx512", "AVX-512"
     else:
         subject, name = "sve", "SVE"
-    yield claim("instructions", subject, "cpu.instructions", f"no native code needs {name} without asking for it")
+    yield claim(
+        "instructions",
+        subject,
+        "cpu.instructions",
+        f"no native code needs {name} without asking for it",
+    )
     if image.pin("torchvision"):
         yield claim("bridges", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
-    caches = {name: value for name, value in user_overlay.variables(image).items() if value.startswith(folder)}
+    caches = {
+        name: value
+        for name, value in user_overlay.variables(image).items()
+        if value.startswith(folder)
+    }
     ids = {"own": USER, "any": ARBITRARY_UID, "root": 0}
     for subject, row in expectations.HOMES.items():
         uid, gid = (ids[who] for who in row["who"])
-        mounted = {"mount": row["mount"], "folder": folder, "caches": caches, "writable": row["writable"]}
-        yield claim("users", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted})
+        mounted = {
+            "mount": row["mount"],
+            "folder": folder,
+            "caches": caches,
+            "writable": row["writable"],
+        }
+        yield claim(
+            "users", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted}
+        )
     held = user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing)
-    added = {"uid": ARBITRARY_UID, "gid": ARBITRARY_UID, "folder": folder, "mount": "volume", "held": held}
-    statement = "a user without root adds a package with pip, and none that wants another torch moves it"
+    added = {
+        "uid": ARBITRARY_UID,
+        "gid": ARBITRARY_UID,
+        "folder": folder,
+        "mount": "volume",
+        "held": held,
+    }
+    statement = (
+        "a user without root adds a package with pip, and none that wants another torch moves it"
+    )
     yield claim("additions", "pip", "cpu.additions", statement, added)
 
 

@@ -151,7 +151,10 @@ class Example:
 
     def steps(self) -> list[str]:
         """Return the commands after the one that makes the tiny model."""
-        return [command.format(f"{self.config}.yaml") for command in self.commands or self.family.commands]
+        return [
+            command.format(f"{self.config}.yaml")
+            for command in self.commands or self.family.commands
+        ]
 
     def run(self) -> ExampleRun:
         """Return how the container runs it."""

@@ -62,15 +62,31 @@ def _record_claims(context: ClaimContext) -> Iterator[Claim]:
     # A pruner that changed since its wheels were read would take their names from all images for one architecture.
     unmeasured = lock and pruner.unmeasured(image.pruning, lock)
     unproven = context.unless_custom(_CUSTOM_BASE)["unproven"]
-    statement = f"the RECORDs of {len(expect['wheels'])} distributions are those of the locked wheels"
+    statement = (
+        f"the RECORDs of {len(expect['wheels'])} distributions are those of the locked wheels"
+    )
     yield claim(
-        "records", "locked", "static.records", statement, {**expect}, required=not unmeasured, unproven=unproven
+        "records",
+        "locked",
+        "static.records",
+        statement,
+        {**expect},
+        required=not unmeasured,
+        unproven=unproven,
     )
 
     for name in not_here:
         statement = f"the RECORD of {name}, which no lock has, is that of its wheel"
         nothing = Expected(wheels={}, built=[], unknown={})
-        yield claim("records", name, "static.records", statement, {**nothing}, required=False, unproven=_NOT_HERE)
+        yield claim(
+            "records",
+            name,
+            "static.records",
+            statement,
+            {**nothing},
+            required=False,
+            unproven=_NOT_HERE,
+        )
 
 
 def _expected(context: ClaimContext, not_locked: set[str]) -> Expected:
@@ -89,7 +105,9 @@ def _expected(context: ClaimContext, not_locked: set[str]) -> Expected:
         if package.name in image.from_source:
             built.append(package.name)
             continue
-        records = _records(context.lock, package.hashes, package.name, image) if context.lock else None
+        records = (
+            _records(context.lock, package.hashes, package.name, image) if context.lock else None
+        )
         if records:
             wheels[package.name] = {"version": without_local(package.version), "records": records}
         else:

@@ -160,7 +160,15 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         if reason:
             expect["not_applicable"] = reason
         # What these GPUs or this torch can't do is not held against the image.
-        yield claim(row.check, row.subject, row.probe, row.statement, expect, required=not reason, unproven=unproven)
+        yield claim(
+            row.check,
+            row.subject,
+            row.probe,
+            row.statement,
+            expect,
+            required=not reason,
+            unproven=unproven,
+        )
 
 
 def ranks_of(inventory: Inventory | None) -> int | None:

@@ -253,5 +253,7 @@ def _without_extensions(context: ClaimContext, package: str) -> str:
 def _without_compiler(context: ClaimContext, example: Example) -> str:
     """Return why an example's extensions are neither there nor can be compiled on first use; empty: one of both."""
     package = example.extensions
-    has_extensions = _has_extensions(context.image, package) and not _without_extensions(context, package)
+    has_extensions = _has_extensions(context.image, package) and not _without_extensions(
+        context, package
+    )
     return "" if context.image.name.devel or has_extensions else example.without_nvcc

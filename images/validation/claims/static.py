@@ -21,12 +21,19 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from (_pinned(image, pin) for pin in image.pins)
     yield _locked(context)
     statement = "every installed file is the one its wheel brought, and has one owner"
-    yield claim("files", "recorded", "static.files", statement, {"unowned": expectations.START_FILES})
+    yield claim(
+        "files", "recorded", "static.files", statement, {"unowned": expectations.START_FILES}
+    )
     yield from _linked(image)
     yield from device_code_claims(context)
-    parts = [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.name.devel else ())]
+    parts = [
+        *expectations.TOOLKIT_PARTS,
+        *(expectations.DEVEL_TOOLKIT_PARTS if image.name.devel else ()),
+    ]
     toolkit = {"home": image.toolkit_home, "version": str(image.toolkit_cuda), "parts": parts}
-    statement = f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
+    statement = (
+        f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path"
+    )
     yield claim("toolkit", "cuda", "static.toolkit", statement, toolkit)
     yield from _assemblers(context)
     environment = {
@@ -42,8 +49,12 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in expectations.PROGRAMS}
     libraries = {name: expectations.OPENED[name] for name in expectations.RDMA}
     required, statement = not context.custom_base, f"{', '.join(tools)} are there and run"
-    yield claim("system", "tools", "static.system", statement, {"programs": tools}, required=required)
-    statement = "NCCL's own loader finds rdma-core, with every function and version that it asks for"
+    yield claim(
+        "system", "tools", "static.system", statement, {"programs": tools}, required=required
+    )
+    statement = (
+        "NCCL's own loader finds rdma-core, with every function and version that it asks for"
+    )
     expect = {"libraries": libraries, "providers": list(expectations.RDMA_PROVIDERS)}
     yield claim("system", "verbs", "static.system", statement, expect, required=required)
     yield from file_claims(context)
@@ -70,7 +81,9 @@ def _pinned(image: Image, pin: Pin) -> Claim:
     official = [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
     modules, is_torch = expectations.modules_of(pin.name), pin.name == "torch"
     what = f"`import {modules[0]}`" if modules else "what is installed"
-    statement = f"{what} is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else "")
+    statement = f"{what} is {pin.name} {pin.version}" + (
+        f" for CUDA {image.wheel_cuda}" if is_torch else ""
+    )
     expect = {
         "version": pin.version,
         # PyTorch's index names the variant in the version, the default index does not: the same wheel.
@@ -78,7 +91,11 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         "modules": list(modules),
         "python": str(image.python),
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
-        **({} if image.name.platform is Platform.AMD64 else {"machine": image.name.platform.machine}),
+        **(
+            {}
+            if image.name.platform is Platform.AMD64
+            else {"machine": image.name.platform.machine}
+        ),
         **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
     }
     return claim("pins", pin.name, "static.pins", statement, expect)
@@ -93,7 +110,9 @@ def _locked(context: ClaimContext) -> Claim:
         versions.update(context.locked.get(layer, {}))
     statement = f"the {len(versions)} distributions of the lock are installed, and no others"
     expect = {"versions": versions, "closed": image.base.suite is not None}
-    custom = context.unless_custom("it stands on a custom base: what that holds beside the pins is not in the lock")
+    custom = context.unless_custom(
+        "it stands on a custom base: what that holds beside the pins is not in the lock"
+    )
     return claim("pins", "lock", "static.pins", statement, expect, **custom)
 
 
@@ -102,7 +121,11 @@ def _linked(image: Image) -> Iterator[Claim]:
     cuda = f"of CUDA {image.wheel_cuda.major} alone"
     for subject, statement, more in (
         ("environment", f"every library finds what it needs, {cuda}, from one owner", ()),
-        ("toolkit", "the toolkit's own libraries and programs find what they need", expectations.TOOLKIT_EXCEPTIONS),
+        (
+            "toolkit",
+            "the toolkit's own libraries and programs find what they need",
+            expectations.TOOLKIT_EXCEPTIONS,
+        ),
     ):
         expect = {
             "of": subject,
@@ -114,7 +137,10 @@ def _linked(image: Image) -> Iterator[Claim]:
         }
         yield claim("libraries", subject, "static.libraries", statement, expect)
     statement = "every symbol, and every version of one, that a library needs is exported by what it is linked with"
-    expect = {"host": list(expectations.HOST_LIBRARIES), "exceptions": list(expectations.SYMBOL_EXCEPTIONS)}
+    expect = {
+        "host": list(expectations.HOST_LIBRARIES),
+        "exceptions": list(expectations.SYMBOL_EXCEPTIONS),
+    }
     yield claim("symbols", "resolved", "static.symbols", statement, expect)
 
 
@@ -137,7 +163,11 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     # Labels that say what the image is. What it was built from and what was known differ from build to build.
     base = BaseContext(reference="", origin="custom" if context.custom_base else "")
     ours = image_labels.LABELS
-    of_a_build = (f"{ours}.matrix-revision", f"{ours}.silent-faults", "org.opencontainers.image.version")
+    of_a_build = (
+        f"{ours}.matrix-revision",
+        f"{ours}.silent-faults",
+        "org.opencontainers.image.version",
+    )
     everything, platform = image_labels.labels(image, base, context.missing), image.name.platform
     labels = {
         "labels": {name: value for name, value in everything.items() if name not in of_a_build},
@@ -148,10 +178,25 @@ def _hygiene(context: ClaimContext) -> Iterator[Claim]:
     for subject, probe, statement, expect in (
         ("labels", HOST_PROBE, "the labels are true", labels),
         ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
-        ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
+        (
+            "settings",
+            HOST_PROBE,
+            f"it runs as a user, with{without} entrypoint, and asks for the driver",
+            settings,
+        ),
         ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
-        ("layers", HOST_PROBE, "no layer hides a file that travels with it", {"image_kind": context.image_kind}),
-        ("leftovers", "static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
+        (
+            "layers",
+            HOST_PROBE,
+            "no layer hides a file that travels with it",
+            {"image_kind": context.image_kind},
+        ),
+        (
+            "leftovers",
+            "static.hygiene",
+            "no cache, package list or temporary file of the build is left",
+            leftovers,
+        ),
         ("secrets", "static.hygiene", "no file holds a credential", leftovers),
         ("home", "static.hygiene", "the home is for every user to write to", leftovers),
     ):

@@ -10,7 +10,23 @@ from hypothesis import strategies as st
 from images.audit import cleaning
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-PIECES = ("##[", "::", "#", "[", ":", "a", " ", "\n", "\t", "\r", "\x1b", "\x00", "\u202e", "\u2028", "\ud800")
+PIECES = (
+    "##[",
+    "::",
+    "#",
+    "[",
+    ":",
+    "a",
+    " ",
+    "\n",
+    "\t",
+    "\r",
+    "\x1b",
+    "\x00",
+    "\u202e",
+    "\u2028",
+    "\ud800",
+)
 HOSTILE = st.lists(st.sampled_from(PIECES)).map("".join) | st.text()
 
 
@@ -52,4 +68,6 @@ def test_long_text_and_deep_values_are_cut() -> None:
 
 
 def test_every_string_of_a_value_is_cleaned_and_the_rest_stays() -> None:
-    assert cleaning.cleaned({"a\x07": [1, None, True, 0.5, ("\x00",)]}) == {"a\\x07": [1, None, True, 0.5, ["\\x00"]]}
+    assert cleaning.cleaned({"a\x07": [1, None, True, 0.5, ("\x00",)]}) == {
+        "a\\x07": [1, None, True, 0.5, ["\\x00"]]
+    }

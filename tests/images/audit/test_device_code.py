@@ -17,9 +17,18 @@ def test_machine_code_comes_before_ptx_and_what_neither_serves_is_told() -> None
 
 @pytest.mark.parametrize(
     ("cuda", "served"),
-    [("12.6", {"80"}), ("12.7", {"80"}), ("12.8", {"120"}), ("12.0", {"80"}), ("13.0", set()), ("", {"80", "120"})],
+    [
+        ("12.6", {"80"}),
+        ("12.7", {"80"}),
+        ("12.8", {"120"}),
+        ("12.0", {"80"}),
+        ("13.0", set()),
+        ("", {"80", "120"}),
+    ],
 )
-def test_of_alternatives_for_each_cuda_the_one_that_is_loaded_counts(cuda: str, served: set[str]) -> None:
+def test_of_alternatives_for_each_cuda_the_one_that_is_loaded_counts(
+    cuda: str, served: set[str]
+) -> None:
     own = [
         code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=MB),
         code("bitsandbytes/libbitsandbytes_cuda128.so", "bitsandbytes", sm_120=MB),
@@ -30,5 +39,8 @@ def test_of_alternatives_for_each_cuda_the_one_that_is_loaded_counts(cuda: str, 
 
 def test_small_remains_do_not_count() -> None:
     assert (
-        device_code.support([code("nvidia/cufft/lib/libcufft.so.11", "nvidia-cufft", sm_52=320)], "12.6", ["90"]) == {}
+        device_code.support(
+            [code("nvidia/cufft/lib/libcufft.so.11", "nvidia-cufft", sm_52=320)], "12.6", ["90"]
+        )
+        == {}
     )

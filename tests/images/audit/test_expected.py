@@ -20,8 +20,12 @@ TORCH = {"sm_80": 1000, "sm_90": 900, "sm_89": 10, "sm_90a": 500, "compute_90": 
 CODE = [code("torch/lib/libtorch_cuda.so", "torch", **TORCH)]
 
 
-def _claims(*distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")) -> tuple[Claim, ...]:
-    return tuple(expected.environment_claims(environment(*distributions, torch=torch), CODE, FACTS)[0])
+def _claims(
+    *distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
+) -> tuple[Claim, ...]:
+    return tuple(
+        expected.environment_claims(environment(*distributions, torch=torch), CODE, FACTS)[0]
+    )
 
 
 def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
@@ -30,7 +34,9 @@ def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
 
 
 def test_an_environment_with_torch_is_held_to_what_needs_no_gpu() -> None:
-    keys = {one.key for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))}
+    keys = {
+        one.key for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))
+    }
     assert {
         "files/recorded",
         "libraries/linked",
@@ -49,7 +55,11 @@ def test_an_environment_without_torch_is_read_alone() -> None:
 
 
 def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
-    odd = (distribution("torch", "2.7.1"), distribution("bitsandbytes", "99.0"), distribution("xformers", "odd!"))
+    odd = (
+        distribution("torch", "2.7.1"),
+        distribution("bitsandbytes", "99.0"),
+        distribution("xformers", "odd!"),
+    )
     claims, left_out = expected.environment_claims(environment(*odd), CODE, FACTS)
     assert left_out == {
         "bitsandbytes": "facts.yaml has no row of 99.0",
@@ -67,7 +77,14 @@ def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
 
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
-EMPTY = {"files": 10, "distributions": 1, "wrong": [], "in_conflict": [], "unowned": [], "without_record": []}
+EMPTY = {
+    "files": 10,
+    "distributions": 1,
+    "wrong": [],
+    "in_conflict": [],
+    "unowned": [],
+    "without_record": [],
+}
 
 
 def _conflict(path: str) -> dict[str, object]:
@@ -78,21 +95,39 @@ def _conflict(path: str) -> dict[str, object]:
     ("subject", "found", "fault"),
     [
         ("recorded", {}, ""),
-        ("recorded", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]}, "a.py of a 1 is altered"),
-        ("recorded", {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}], "conda": ("c",)}, ""),
-        ("recorded", {"in_conflict": [_conflict(f"{SITE}/a/x.so")]}, "x.so is claimed by a 1 and b 1"),
+        (
+            "recorded",
+            {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]},
+            "a.py of a 1 is altered",
+        ),
+        (
+            "recorded",
+            {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}], "conda": ("c",)},
+            "",
+        ),
+        (
+            "recorded",
+            {"in_conflict": [_conflict(f"{SITE}/a/x.so")]},
+            "x.so is claimed by a 1 and b 1",
+        ),
         ("recorded", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, ""),
         ("recorded", {"in_conflict": [_conflict(f"{SITE}/a/README.md")]}, ""),
         ("recorded", {"unowned": [f"{SITE}/x.py"]}, ""),
         ("strays", {"unowned": [f"{SITE}/x.py"]}, "x.py belongs to no distribution"),
         ("strays", {"unowned": [f"{SITE}/x.py"], "kind": "conda"}, ""),
-        ("strays", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, "tests/__init__.py is claimed by"),
+        (
+            "strays",
+            {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]},
+            "tests/__init__.py is claimed by",
+        ),
         ("strays", {}, ""),
         ("recorded", {"files": 0}, ""),
     ],
 )
 def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> None:
-    counts = {f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")}
+    counts = {
+        f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")
+    }
     expect = {
         "unowned": expectations.START_FILES,
         "conda": list(found.get("conda", ())),
@@ -124,9 +159,13 @@ def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told:
         code("torchao/_C.abi3.so", "torchao", sm_80=1 << 20),
     ]
     machine = chooser.described(gpu, "", driver)
-    claim = expected.machine_claim(environment(distribution("torch", "2.7.1")), libraries, FACTS, machine)
+    claim = expected.machine_claim(
+        environment(distribution("torch", "2.7.1")), libraries, FACTS, machine
+    )
     archs = [f"{arch.major}{arch.minor}" for arch in machine.archs]
-    finding = survey.judge_machine("machine", claim.expect, survey.machine_evidence(libraries, "12.6", archs))
+    finding = survey.judge_machine(
+        "machine", claim.expect, survey.machine_evidence(libraries, "12.6", archs)
+    )
     assert finding.status is (Status.FAIL if told else Status.PASS) and told in finding.reason
 
 

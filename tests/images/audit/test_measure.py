@@ -33,10 +33,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ClaimSet]:
     """What is measured in containers; nothing comes of it."""
     sets: list[ClaimSet] = []
 
-    def validate(_engine: object, digest: str, claims: ClaimSet, tiers: Sequence[Tier], **_: object) -> Evidence:
+    def validate(
+        _engine: object, digest: str, claims: ClaimSet, tiers: Sequence[Tier], **_: object
+    ) -> Evidence:
         sets.append(claims)
         asked = claims.in_tiers(tiers).claims
-        return Evidence(image=claims.image, digest=digest, records=(), host={"seed": 7}, claims=asked)
+        return Evidence(
+            image=claims.image, digest=digest, records=(), host={"seed": 7}, claims=asked
+        )
 
     monkeypatch.setattr(measure.validation_run, "validate", validate)
     monkeypatch.setattr(measure.own_python, "read_file", lambda *_, **__: "/evil.so\n")
@@ -47,7 +51,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ClaimSet]:
 def audited(**more: Any) -> Evidence:
     engine: Any = SimpleNamespace(inspect=lambda _reference: INFO)
     say = logging.getLogger("truetag.tests").debug
-    return measure.audit_image(engine, "some/image:1", Options(facts=SOURCES.facts, say=say, **more))
+    return measure.audit_image(
+        engine, "some/image:1", Options(facts=SOURCES.facts, say=say, **more)
+    )
 
 
 def test_what_the_survey_saw_is_judged_beside_what_was_measured(asked: list[ClaimSet]) -> None:
@@ -70,7 +76,9 @@ def test_it_bears_no_name_of_an_image(asked: list[ClaimSet]) -> None:
     assert audited().image == "audit of some/image:1"
 
 
-def test_other_environments_are_named(asked: list[ClaimSet], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_environments_are_named(
+    asked: list[ClaimSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
     second = {**FILES["environments"][0], "prefix": "/opt/conda"}
     files = {**FILES, "environments": [FILES["environments"][0], second]}
     monkeypatch.setattr(measure.own_python, "document", lambda *_, **__: files)
@@ -78,7 +86,11 @@ def test_other_environments_are_named(asked: list[ClaimSet], monkeypatch: pytest
     assert "PATH finds first" in claim.unproven
 
 
-def test_an_image_without_python_is_refused(asked: list[ClaimSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure.own_python, "document", lambda *_, **__: {**FILES, "environments": []})
+def test_an_image_without_python_is_refused(
+    asked: list[ClaimSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        measure.own_python, "document", lambda *_, **__: {**FILES, "environments": []}
+    )
     with pytest.raises(UserError, match="has no Python with packages"):
         audited()

@@ -27,8 +27,14 @@ def faults_of_environment(found: dict[str, Any], *toolkits: dict[str, str]) -> d
 
 def faults_in(evidence: dict[str, Any]) -> dict[str, str]:
     rules = {rule.subject for rule in (*survey.OF_IMAGE, *survey.OF_ENVIRONMENT)}
-    findings = {subject: survey.judge(subject, {}, found) for subject, found in evidence.items() if subject in rules}
-    return {subject: reason for subject, (status, reason) in findings.items() if status is Status.FAIL}
+    findings = {
+        subject: survey.judge(subject, {}, found)
+        for subject, found in evidence.items()
+        if subject in rules
+    }
+    return {
+        subject: reason for subject, (status, reason) in findings.items() if status is Status.FAIL
+    }
 
 
 @pytest.mark.parametrize(("line", "told"), cases(__file__, "requirements"))
@@ -65,7 +71,9 @@ def test_a_variable_that_misleads_is_told(variables: dict[str, str], subject: st
     assert name in faults_of_image(replace(INFO, env=variables))[subject]
 
 
-@pytest.mark.parametrize("name", ["PIP_NO_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_HOME", "http_proxy"])
+@pytest.mark.parametrize(
+    "name", ["PIP_NO_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_HOME", "http_proxy"]
+)
 def test_a_variable_that_changes_no_result_is_none(name: str) -> None:
     assert faults_of_image(replace(INFO, env={name: "" if name == "http_proxy" else "1"})) == {}
 
@@ -96,13 +104,18 @@ def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:
 def test_an_extension_for_numpy_1_is_told_beside_numpy_2() -> None:
     for numpy, told in (("2.0.2", True), ("1.26.4", False)):
         found = {**environment(distribution("numpy", numpy)), "numpy_1": ["/x/a.so"]}
-        assert ("/x/a.so is compiled for NumPy 1" in faults_of_environment(found).get("numpy", "")) is told
+        assert (
+            "/x/a.so is compiled for NumPy 1" in faults_of_environment(found).get("numpy", "")
+        ) is told
 
 
 def test_a_toolkit_of_another_major_is_told() -> None:
     wrong = {"home": "/usr/local/cuda-13.0", "version": "13.0"}
     right = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
-    assert "/usr/local/cuda-13.0 is CUDA 13.0" in faults_of_environment(environment(), wrong, right)["toolkit"]
+    assert (
+        "/usr/local/cuda-13.0 is CUDA 13.0"
+        in faults_of_environment(environment(), wrong, right)["toolkit"]
+    )
     assert faults_of_environment(environment(), right) == {}
 
 

@@ -70,7 +70,9 @@ def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
     for containerd, told in ((True, 1), (False, 0)):
         said.clear()
         with pytest.raises(Enough):
-            build.build_image(engine(containerd_images=containerd), image(), LOCK, options(tmp_path), Progress())
+            build.build_image(
+                engine(containerd_images=containerd), image(), LOCK, options(tmp_path), Progress()
+            )
         assert sum("publish and fleet refuse it" in text for text in said) == told
 
 
@@ -85,15 +87,21 @@ def test_a_disk_without_room_is_told_with_what_empties_the_engine(
     jobs: int, there: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Room for each image that is built cold, of as many as are built at once: here two."""
-    monkeypatch.setattr(shutil, "disk_usage", {"/its/data": SimpleNamespace(free=21_900_000_000)}.__getitem__)
+    monkeypatch.setattr(
+        shutil, "disk_usage", {"/its/data": SimpleNamespace(free=21_900_000_000)}.__getitem__
+    )
     names = dict.fromkeys([image().local_name], iter(there))
     full: Any = SimpleNamespace(
-        find=lambda name: next(names[name]), facts=SimpleNamespace(local=True, data_root="/its/data")
+        find=lambda name: next(names[name]),
+        facts=SimpleNamespace(local=True, data_root="/its/data"),
     )
     with pytest.raises(UserError) as told:
         build.build_all(full, [(image(), LOCK)] * 4, options(tmp_path), Progress(), jobs=jobs)
     (problem,) = told.value.problems
-    assert (problem.where, problem.cause) == ("/its/data", "21.9 GB free, cold builds may need 22 GB")
+    assert (problem.where, problem.cause) == (
+        "/its/data",
+        "21.9 GB free, cold builds may need 22 GB",
+    )
     assert "`docker builder prune`" in problem.then and "`nox -s engine -- wipe`" in problem.then
 
 
@@ -105,7 +113,9 @@ class Interrupted(ThreadPoolExecutor):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_while_builds_start_ends_one_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_builds_start_ends_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waited for the other process's whole build, seen beside two busy loops."""
     cancelled, ended = threading.Event(), threading.Event()
 
@@ -118,7 +128,9 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits(tmp_path: Path, mon
 
     monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
     facts = SimpleNamespace(local=False)
-    waiting: Any = SimpleNamespace(alone=alone, cancel=cancelled.set, find=lambda _name: object(), facts=facts)
+    waiting: Any = SimpleNamespace(
+        alone=alone, cancel=cancelled.set, find=lambda _name: object(), facts=facts
+    )
     with pytest.raises(KeyboardInterrupt):
         build.build_all(waiting, [(image(), LOCK)], options(tmp_path), Progress())
     assert ended.is_set()

@@ -31,7 +31,9 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> A
 
     monkeypatch.setattr(prebuilt, "gather", gather)
     image = sources.image("cu126-torch27")
-    known = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options)
+    known = BuildOptions(
+        sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options
+    )
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     with pytest.raises(Enough):
         contexts.prepare(image, lock_file.read(image, CHECKOUT.locks), base, known)

@@ -32,7 +32,14 @@ def one(
     required: bool = True,
     **evidence: object,
 ) -> ClaimVerdict:
-    claim = Claim(check="pins", subject="torch", tier=tier, probe="static.pins", statement="it is", required=required)
+    claim = Claim(
+        check="pins",
+        subject="torch",
+        tier=tier,
+        probe="static.pins",
+        statement="it is",
+        required=required,
+    )
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 
@@ -46,7 +53,11 @@ def rendered(*claims: ClaimVerdict) -> str:
 
 def test_it_says_what_was_judged_and_where_and_folds_the_evidence_away() -> None:
     found = Page(rendered(one(files=3), one(Status.UNPROVEN, tier=Tier.GPU, reason="no GPU")))
-    said = "cu126-torch27|sha256:1f|H100|9.0, 85 GB|580.65.06|Docker 28.5|because|0.2 s|no GPU".split("|")
+    said = (
+        "cu126-torch27|sha256:1f|H100|9.0, 85 GB|580.65.06|Docker 28.5|because|0.2 s|no GPU".split(
+            "|"
+        )
+    )
     assert [text for text in said if text not in found.text] == found.open == []
     found = Page(rendered(one(files=3)))
     (details,) = [attributes for tag, attributes in found.elements if tag == "details"]
@@ -65,9 +76,13 @@ def test_hints_are_seen_without_unfolding_and_failures_are_linked() -> None:
 
 def test_nothing_is_fetched_and_nothing_runs() -> None:
     found = Page(rendered(one(Status.FAIL)))
-    assert {tag for tag, _ in found.elements}.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert {tag for tag, _ in found.elements}.isdisjoint(
+        {"script", "link", "img", "iframe", "object"}
+    )
     assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:|//)", rendered(one()))
-    (policy,) = [one["content"] for tag, one in found.elements if tag == "meta" and "http-equiv" in one]
+    (policy,) = [
+        one["content"] for tag, one in found.elements if tag == "meta" and "http-equiv" in one
+    ]
     assert policy and "default-src 'none'" in policy
 
 
@@ -79,7 +94,9 @@ def test_what_a_probe_printed_stays_text(said: str) -> None:
 
 
 def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
-    claims = [one(Status.FAIL, reason="r" * 300, log=["<&> \"quoted\" 'line'"] * 5000) for _ in range(40)]
+    claims = [
+        one(Status.FAIL, reason="r" * 300, log=["<&> \"quoted\" 'line'"] * 5000) for _ in range(40)
+    ]
     text = rendered(*claims)
     assert len(text.encode()) < 300_000
     assert "more characters in evidence.json" in text
@@ -88,13 +105,18 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
 @pytest.mark.parametrize(
     ("claims", "failures", "skipped"),
     [
-        *(([one(status)], "1", "0") for status in (Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE)),
+        *(
+            ([one(status)], "1", "0")
+            for status in (Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE)
+        ),
         ([one(Status.PASS), one(Status.UNPROVEN, required=False)], "0", "1"),
         ([one(Status.PASS), one(Status.KNOWN, required=False)], "0", "1"),
         ([], "1", "0"),
     ],
 )
-def test_junit_fails_by_what_is_required_and_not_green(claims: list[ClaimVerdict], failures: str, skipped: str) -> None:
+def test_junit_fails_by_what_is_required_and_not_green(
+    claims: list[ClaimVerdict], failures: str, skipped: str
+) -> None:
     suite = ElementTree.fromstring(run_files.junit(judged(*claims)))
     assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
 

@@ -23,7 +23,9 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
     for content in (b"older", b"newer"):
         wheel.unlink(missing_ok=True)
         wheel.write_bytes(content)
-        run_files.write_context({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
+        run_files.write_context(
+            {"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder
+        )
     placed = folder / "wheels" / "a.whl"
     assert placed.read_bytes() == b"newer" and not placed.is_symlink()
     assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
@@ -37,7 +39,10 @@ def rendered(folder: Path) -> prebuilt.Gathered:
     wheel.write_bytes(b"x")
     found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
-    image, source = replace(sources.image("cu126-torch27"), revision="0123456789ab"), {"commit": "c0ffee", "locks": {}}
+    image, source = (
+        replace(sources.image("cu126-torch27"), revision="0123456789ab"),
+        {"commit": "c0ffee", "locks": {}},
+    )
     run_files.write_inputs(folder, image, base, found, source)
     return found
 
@@ -47,13 +52,24 @@ def info(**labels: str) -> ImageInfo:
     return replace(INFO, labels=ours)
 
 
-def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engine_has_it(tmp_path: Path) -> None:
+def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engine_has_it(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "cu126-torch27"
     wheels = rendered(folder).digests()
-    fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim", base_origin="tag")
+    fits = info(
+        image="cu126-torch27",
+        matrix_revision="0123456789ab",
+        base="debian:bookworm-slim",
+        base_origin="tag",
+    )
     record = run_files.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
-    assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
+    assert (record["digest"], record["base"], record["missing"]) == (
+        INFO.id,
+        base,
+        {"flash-attn": "no wheel"},
+    )
     assert (record["wheels"], record["commit"]) == (wheels, "c0ffee")
     name = ImageName.parse("cu126-torch27")
     made = provenance.predicate(record, name=name, revision="0123456789ab", created=INFO.created)
@@ -75,9 +91,15 @@ def test_an_image_whose_labels_are_not_of_its_rendered_context_is_refused(
     tmp_path: Path, other: dict[str, str]
 ) -> None:
     rendered(tmp_path / "cu126-torch27")
-    labels = {"image": "cu126-torch27", "matrix_revision": "0123456789ab", "base": "debian:bookworm-slim"}
+    labels = {
+        "image": "cu126-torch27",
+        "matrix_revision": "0123456789ab",
+        "base": "debian:bookworm-slim",
+    }
     with pytest.raises(UserError, match="its labels say otherwise"):
-        run_files.built_elsewhere(tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {})
+        run_files.built_elsewhere(
+            tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {}
+        )
 
 
 def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:

@@ -36,38 +36,64 @@ def withheld(
     """Why it gets no name by these records. Who looked is asked here, not at what: each judge finds the same."""
     held_to = claims(STATIC, CPU, *more)
     evidence = Evidence(
-        image=NAME, digest="sha256:1", records=records, host={"out_of_memory": oom, **host}, claims=held_to.claims
+        image=NAME,
+        digest="sha256:1",
+        records=records,
+        host={"out_of_memory": oom, **host},
+        claims=held_to.claims,
     )
     found = Finding(Status[status or "PASS"], "it was looked at")
-    verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("pins", "imports"), lambda *_: found))
+    verdict = judge(
+        held_to, evidence, tiers, judges=dict.fromkeys(("pins", "imports"), lambda *_: found)
+    )
     return naming.why_withheld(verdict, evidence, tiers)
 
 
 def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
     """A suite that is killed for its memory leaves records of the probes before it."""
     assert withheld(GOOD[0]) == "nobody measured imports/torch"
-    assert withheld(GOOD[0], oom=True).endswith("imports/torch: a container of the validation run ran out of memory")
-    assert withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING)) == "nobody measured imports/torch"
+    assert withheld(GOOD[0], oom=True).endswith(
+        "imports/torch: a container of the validation run ran out of memory"
+    )
+    assert (
+        withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING))
+        == "nobody measured imports/torch"
+    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.SILENT])
 def test_a_probe_that_measured_well_and_then_ended_badly_gives_no_name(outcome: Outcome) -> None:
-    assert withheld(GOOD[0], record("cpu.imports", "torch", outcome)) == "cpu.imports did not run to the end"
+    assert (
+        withheld(GOOD[0], record("cpu.imports", "torch", outcome))
+        == "cpu.imports did not run to the end"
+    )
 
 
 def test_no_image_gets_a_name_on_a_machine_that_does_not_run_its_programs() -> None:
-    assert withheld(*GOOD, other_processor="programs for arm64 do not run here") == "programs for arm64 do not run here"
+    assert (
+        withheld(*GOOD, other_processor="programs for arm64 do not run here")
+        == "programs for arm64 do not run here"
+    )
 
 
 def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
-    absent = claim("flash-attn", number="imports", tier=Tier.CPU, probe="cpu.absent", unproven="no wheel is here")
+    absent = claim(
+        "flash-attn",
+        number="imports",
+        tier=Tier.CPU,
+        probe="cpu.absent",
+        unproven="no wheel is here",
+    )
     gpu = claim("fp8", number="imports", tier=Tier.GPU, probe="gpu.fp8")
     assert withheld(*GOOD, more=(absent, gpu)) == ""
     assert withheld(*GOOD, status="UNPROVEN") == "", "a probe looked, and a judge could not tell"
 
 
 def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
-    told = replace(claim("adapters", number="framework", tier=Tier.CPU, probe="cpu.profile_trl_vllm"), required=False)
+    told = replace(
+        claim("adapters", number="framework", tier=Tier.CPU, probe="cpu.profile_trl_vllm"),
+        required=False,
+    )
     assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
 
 
@@ -76,8 +102,13 @@ def test_a_failed_admission_claim_withholds_the_name_though_it_is_not_required()
     not_run = replace(CPU, unproven="nothing of the image was run: records/locked failed")
     held_to = claims(STATIC, broken, not_run)
     records = (GOOD[0], record("static.records", "locked"))
-    evidence = Evidence(image=NAME, digest="sha256:1", records=records, host={}, claims=held_to.claims)
-    judges = {"pins": lambda *_: Finding(Status.PASS, "good"), "records": lambda *_: Finding(Status.FAIL, "bad")}
+    evidence = Evidence(
+        image=NAME, digest="sha256:1", records=records, host={}, claims=held_to.claims
+    )
+    judges = {
+        "pins": lambda *_: Finding(Status.PASS, "good"),
+        "records": lambda *_: Finding(Status.FAIL, "bad"),
+    }
     verdict = judge(held_to, evidence, BOTH, judges=judges)
     assert naming.why_withheld(verdict, evidence, BOTH) == "1 claim failed (records/locked)"
 
@@ -102,7 +133,10 @@ CLAIMS = ClaimSet(
 
 
 def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
-    return [claim.subject.removeprefix("axolotl-") for claim in validating.chosen(CLAIMS, tiers, texts).claims]
+    return [
+        claim.subject.removeprefix("axolotl-")
+        for claim in validating.chosen(CLAIMS, tiers, texts).claims
+    ]
 
 
 def test_claims_are_chosen_by_name_by_check_and_by_pattern() -> None:
@@ -136,4 +170,6 @@ def test_a_name_of_no_claim_of_these_tiers_is_refused_with_what_is_there() -> No
         "--claim 'multigpu-examples'",
         "--claim 'attention'",
     ]
-    assert all("imports" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)
+    assert all(
+        "imports" in problem.then and "cpu" in problem.cause for problem in refused.value.problems
+    )

@@ -38,12 +38,18 @@ def test_plan_json_is_alone_on_stdout() -> None:
         ("cu126-torch25", "accepted"),
         ("cu118-torch215", "refused"),
     ]
-    assert (rows[0]["toolkit_cuda"], rows[0]["wheel_cuda"], rows[0]["lock"]) == ("12.6", "12.4", "present")
+    assert (rows[0]["toolkit_cuda"], rows[0]["wheel_cuda"], rows[0]["lock"]) == (
+        "12.6",
+        "12.4",
+        "present",
+    )
     assert any("none for CUDA 11" in reason for reason in rows[1]["reasons"])
 
 
 @pytest.mark.parametrize(("arguments", "sentence", "following"), cases(__file__, "wrong"))
-def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str], sentence: str, following: str) -> None:
+def test_wrong_input_is_told_with_the_next_step_and_exit_2(
+    arguments: list[str], sentence: str, following: str
+) -> None:
     finished = call(*arguments)
     assert finished.returncode == 2, finished.stderr
     said = " ".join(finished.stderr.split())
@@ -64,7 +70,13 @@ def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> No
     finished = call("render", "cu126-torch25", "--out", str(tmp_path))
     assert finished.returncode == 0, finished.stderr
     context = tmp_path / "cu126-torch25" / "context"
-    assert {path.name for path in context.iterdir()} >= {"Dockerfile", "host", "locks", "scripts", "wheels"}
+    assert {path.name for path in context.iterdir()} >= {
+        "Dockerfile",
+        "host",
+        "locks",
+        "scripts",
+        "wheels",
+    }
     assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
     (context / "left-over").write_text("of an older rendering")
     mine = tmp_path / "matrix.yaml"
@@ -72,33 +84,53 @@ def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> No
     (tmp_path / "locks").symlink_to(ROOT / "locks")
     again = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(mine))
     assert not (context / "left-over").exists()
-    assert "docker build -t mine-cu126-torch25-candidate " in again.stderr, "the name that `validate --tag` looks for"
+    assert "docker build -t mine-cu126-torch25-candidate " in again.stderr, (
+        "the name that `validate --tag` looks for"
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_any_work() -> None:
-    finished = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--out", "/dev/null/results")
+    finished = call(
+        "validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--out", "/dev/null/results"
+    )
     assert finished.returncode == 2
-    assert "/dev/null: is no folder" in finished.stderr and "tcp://127.0.0.1:9" not in finished.stderr
+    assert (
+        "/dev/null: is no folder" in finished.stderr and "tcp://127.0.0.1:9" not in finished.stderr
+    )
     assert "next: " in finished.stderr and "Traceback" not in finished.stderr
 
 
-def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)  # root may write anywhere
+def test_a_folder_that_this_user_may_not_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "access", lambda _path, mode: not mode & os.W_OK
+    )  # root may write anywhere
     finished = call("render", "cu126-torch25", "--out", str(tmp_path / "new" / "results"))
     assert finished.returncode == 2 and not list(tmp_path.iterdir())
     assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
 
 
-@pytest.mark.parametrize(("host", "standard"), [("", False), ("", True), ("tcp://192.0.2.1:2375", False)])
+@pytest.mark.parametrize(
+    ("host", "standard"), [("", False), ("", True), ("tcp://192.0.2.1:2375", False)]
+)
 def test_where_only_the_private_engine_is_dockers_commands_are_told_its_address(
-    host: str, standard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    host: str,
+    standard: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "truetag" / "engine").mkdir(parents=True)
     (tmp_path / "truetag" / "engine" / "docker.sock").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", host)
-    monkeypatch.setattr(os, "access", lambda path, _mode: standard and path == "/var/run/docker.sock")
-    cli._print_problem(errors.Problem(where="a disk", cause="is full", then="`docker builder prune`"))
+    monkeypatch.setattr(
+        os, "access", lambda path, _mode: standard and path == "/var/run/docker.sock"
+    )
+    cli._print_problem(
+        errors.Problem(where="a disk", cause="is full", then="`docker builder prune`")
+    )
     cli._print_problem(errors.Problem(where="a disk", cause="is refused", then="`docker login`"))
     address = f"export DOCKER_HOST=unix://{tmp_path}/truetag/engine/docker.sock"
     assert capsys.readouterr().err.replace("\n", "").count(address) == (not host and not standard)
@@ -106,7 +138,11 @@ def test_where_only_the_private_engine_is_dockers_commands_are_told_its_address(
 
 def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     told = call("--version")
     assert told.returncode == 0 and f"commit {commit.stdout.strip()}" in told.stdout, told.stdout
@@ -136,7 +172,9 @@ def test_settings_that_are_ignored_and_an_engine_that_does_not_answer_are_told(
         ("SIGHUP", "SIGHUP", 0, "goes on"),
     ],
 )
-def test_an_interrupt_that_comes_out_as_another_error_is_one(sent: str, ignored: str, status: int, said: str) -> None:
+def test_an_interrupt_that_comes_out_as_another_error_is_one(
+    sent: str, ignored: str, status: int, said: str
+) -> None:
     """As `threading` has it where a lock is about to be taken again. Whom `nohup` starts is not hung up."""
     program = (
         "import signal, sys\n"
@@ -151,7 +189,9 @@ def test_an_interrupt_that_comes_out_as_another_error_is_one(sent: str, ignored:
         "cli.app = app\n"
         "cli.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, said in " ".join(done.stderr.split())) == (status, True), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -160,20 +200,27 @@ def test_a_full_disk_is_told_with_the_folders_and_what_is_free_there() -> None:
     """A write that fails does not say where: /dev/full fails each one so."""
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "images", "plan", "cu126-torch25"]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "No space left on device (free: " in done.stderr and f" GB in {ROOT}" in done.stderr
 
 
 HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
 OF_OTHER_VERBS = (
-    *(f"images.{name}" for name in ("audit", "chooser", "fleet", "nightly", "publish", "registry", "site")),
+    *(
+        f"images.{name}"
+        for name in ("audit", "chooser", "fleet", "nightly", "publish", "registry", "site")
+    ),
     "images.wheels.builder",
 )
 
 
 def test_help_lists_every_verb_with_its_summary_and_each_explains_itself() -> None:
-    output = " ".join(CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split())
+    output = " ".join(
+        CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split()
+    )
     for verb in cli.VERBS:
         assert cli.VERBS[verb]
         assert f" {verb} {cli.VERBS[verb]}" in output
@@ -210,7 +257,9 @@ def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["-", "requirements.txt", "uv.lock", "sub/Dockerfile", "train.Dockerfile"])
+@pytest.mark.parametrize(
+    "name", ["-", "requirements.txt", "uv.lock", "sub/Dockerfile", "train.Dockerfile"]
+)
 def test_an_audit_of_a_list_of_packages_says_what_to_audit_instead(name: str) -> None:
     done = call("audit", name)
     assert done.returncode == 2 and "install them into an empty environment" in done.stderr
@@ -221,7 +270,10 @@ def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> 
     write({"index.html": b"1", "images/a.html": b"1", "images/b.html": b"1"}, tmp_path)
     write({"index.html": b"2", "images/b.html": b"2"}, tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"CNAME", "index.html", "images/b.html"} and (tmp_path / "index.html").read_bytes() == b"2"
+    assert (
+        left == {"CNAME", "index.html", "images/b.html"}
+        and (tmp_path / "index.html").read_bytes() == b"2"
+    )
 
 
 def test_the_command_writes_a_site_of_several_folders_and_names_wrong_input(tmp_path: Path) -> None:
@@ -234,10 +286,18 @@ def test_the_command_writes_a_site_of_several_folders_and_names_wrong_input(tmp_
     done = site("--date", "2026-11-21", *folders)
     assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
     index = json.loads((tmp_path / "out" / "index.json").read_text())
-    (digests,) = ({run["digest"] for run in one["runs"]} for one in index["images"] if one["name"] == "cu126-torch27")
+    (digests,) = (
+        {run["digest"] for run in one["runs"]}
+        for one in index["images"]
+        if one["name"] == "cu126-torch27"
+    )
     assert index["date"] == "2026-11-21" and OLD in digests and len(digests) > 1
     done = site("--date", "yesterday")
-    assert done.returncode == 2 and "write it as 2026-11-21" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and "write it as 2026-11-21" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     (tmp_path / "results" / "nightly").mkdir(parents=True)
     (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
     done = site("--results", str(tmp_path / "results"))

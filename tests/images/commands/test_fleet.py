@@ -29,7 +29,9 @@ class Executor:
         monkeypatch.setattr(fleet_command, "start", self.start)
         monkeypatch.setattr(validating, "claims_of", lambda *_, **__: claims(claim("pip")))
 
-    def start(self, _on: str, tasks: Sequence[Task], *_: object) -> Generator[tuple[Task, Result], None, None]:
+    def start(
+        self, _on: str, tasks: Sequence[Task], *_: object
+    ) -> Generator[tuple[Task, Result], None, None]:
         self.tasks = list(tasks)
         try:
             for task, result in zip(tasks, self.results, strict=True):
@@ -53,10 +55,14 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Executor:
 
 def brought(version: str = "25.0") -> Measured:
     evidence = evidence_of(claims(claim("pip")), pip=installed(version)).dumps()
-    return Measured(machine="n1", reference=REFERENCE, labels={}, steps=(), evidence=evidence, build="")
+    return Measured(
+        machine="n1", reference=REFERENCE, labels={}, steps=(), evidence=evidence, build=""
+    )
 
 
-def test_it_ends_well_where_all_was_judged_and_nothing_failed(executor: Executor, tmp_path: Path) -> None:
+def test_it_ends_well_where_all_was_judged_and_nothing_failed(
+    executor: Executor, tmp_path: Path
+) -> None:
     executor.results = [brought()]
     done = executor.call(*PULL, "--tier", "static")
     assert done.returncode == 0, done.stderr
@@ -67,9 +73,14 @@ def test_it_ends_well_where_all_was_judged_and_nothing_failed(executor: Executor
 
 @pytest.mark.parametrize(
     ("result", "told"),
-    [(Lost(cause="its node failed"), "its node failed"), (brought("24.0"), "1 claim failed (pins/pip)")],
+    [
+        (Lost(cause="its node failed"), "its node failed"),
+        (brought("24.0"), "1 claim failed (pins/pip)"),
+    ],
 )
-def test_one_that_failed_or_was_lost_stops_no_other(executor: Executor, result: Any, told: str) -> None:
+def test_one_that_failed_or_was_lost_stops_no_other(
+    executor: Executor, result: Any, told: str
+) -> None:
     other = ("--image", f"{NAME}=a.test/b@sha256:{'cd' * 32}")
     executor.results = [result, brought()]
     done = executor.call(*PULL, *other)
@@ -101,7 +112,10 @@ def test_machines_with_gpus_measure_more_tiers(executor: Executor) -> None:
 def test_selected_images_are_built(executor: Executor) -> None:
     executor.results = [Lost(cause="-"), Lost(cause="-")]
     executor.call("cu126-torch25", NAME)
-    assert [(task.image, task.reference) for task in executor.tasks] == [("cu126-torch25", ""), (NAME, "")]
+    assert [(task.image, task.reference) for task in executor.tasks] == [
+        ("cu126-torch25", ""),
+        (NAME, ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +129,9 @@ def test_selected_images_are_built(executor: Executor) -> None:
         (("no-such-image",), "no-such-image"),
     ],
 )
-def test_what_cannot_be_done_is_told(executor: Executor, arguments: Sequence[str], told: str) -> None:
+def test_what_cannot_be_done_is_told(
+    executor: Executor, arguments: Sequence[str], told: str
+) -> None:
     done = executor.call(*arguments)
     assert done.returncode == 2 and told in done.stderr and "next:" in done.stderr
 

@@ -25,7 +25,9 @@ except KeyboardInterrupt:
 
 def _on_a_terminal(code: str, until: str = "", keys: bytes = b"") -> str:
     """What a person sees of noxfile's call of a Python program; `keys` are pressed as soon as `until` is to be read."""
-    program = f"import noxfile, sys; print('ended with', noxfile._call([sys.executable, '-c', {code!r}]))"
+    program = (
+        f"import noxfile, sys; print('ended with', noxfile._call([sys.executable, '-c', {code!r}]))"
+    )
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(ROOT)

@@ -40,15 +40,22 @@ def changed(**keys: object) -> Sources:
 
 
 @pytest.mark.parametrize(("revision", "held_to"), [("", ARM64), ("of another matrix", "")])
-def test_another_image_of_the_row_that_was_published_before_is_held_to_its_own_row(revision: str, held_to: str) -> None:
-    labels = {"dev.truetag.image": ARM64, "dev.truetag.matrix-revision": revision or image(ARM64).revision}
+def test_another_image_of_the_row_that_was_published_before_is_held_to_its_own_row(
+    revision: str, held_to: str
+) -> None:
+    labels = {
+        "dev.truetag.image": ARM64,
+        "dev.truetag.matrix-revision": revision or image(ARM64).revision,
+    }
     found = releases.claims_of_published(labels, RUN, SOURCES)
     assert (found.image if found else "") == held_to
 
 
 def built(name: str, **missing: str) -> dict[str, str]:
     """The labels of an image as a build by today's matrix writes them."""
-    return image_labels.labels(image(name), BaseContext(reference="debian:bookworm-slim", origin="tag"), missing)
+    return image_labels.labels(
+        image(name), BaseContext(reference="debian:bookworm-slim", origin="tag"), missing
+    )
 
 
 def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_same() -> None:
@@ -61,7 +68,9 @@ def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_sam
 
 
 def _claims_today(labels: dict[str, str], sources: Sources = SOURCES) -> tuple[object, ...]:
-    return releases.claims_of(image(labels["dev.truetag.image"], sources=sources), labels, RUN, sources).claims
+    return releases.claims_of(
+        image(labels["dev.truetag.image"], sources=sources), labels, RUN, sources
+    ).claims
 
 
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
@@ -73,9 +82,15 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
     """By another way, on another machine, and of GPUs that the evidence names: else each image had to be done again."""
     found, h100 = image(name), Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
     there = Attachment(
-        mode=GpuMode.NVIDIA, reason="x", inventory=Inventory(driver="580.95", gpus=(h100,), source="NVML")
+        mode=GpuMode.NVIDIA,
+        reason="x",
+        inventory=Inventory(driver="580.95", gpus=(h100,), source="NVML"),
     )
-    optional = {pin.name: "not to be had" for pin in found.pins if pin.optional} if wheels == "missing" else {}
+    optional = (
+        {pin.name: "not to be had" for pin in found.pins if pin.optional}
+        if wheels == "missing"
+        else {}
+    )
     outside = {pin.name: "x" for pin in found.pins if not pin.locked} if not optional else {}
     measured_for = ClaimContext.of(
         found,
@@ -87,11 +102,19 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
     )
     host = {**(there.inventory.as_json() if there.inventory else {}), "attached": there.as_json()}
     claims = image_claims(measured_for.on_host(there, ())).claims
-    run = Evidence.loads(Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps())
-    labels = image_labels.labels(found, BaseContext(reference="debian:bookworm-slim", origin=base_origin), optional)
+    run = Evidence.loads(
+        Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps()
+    )
+    labels = image_labels.labels(
+        found, BaseContext(reference="debian:bookworm-slim", origin=base_origin), optional
+    )
     today = releases.claims_of_published(labels, run, SOURCES)
     assert today
-    reasons = {one.reason for one in gate.judged(run, today).claims if not one.claim.unproven.startswith("its wheel")}
+    reasons = {
+        one.reason
+        for one in gate.judged(run, today).claims
+        if not one.claim.unproven.startswith("its wheel")
+    }
     assert not [one for one in reasons if "other expectations" in one or "no such claim" in one]
 
 
@@ -100,7 +123,9 @@ def test_a_published_image_is_judged_by_its_own_recipe_after_a_template_was_edit
 ) -> None:
     record = layer_record.read(SOURCES.workspace.locks)
     own_recipe = next(
-        recipe for recipe, row in record.items() if row.layer == "settings" and row.builds[0].image == "cu126-torch25"
+        recipe
+        for recipe, row in record.items()
+        if row.layer == "settings" and row.builds[0].image == "cu126-torch25"
     )
     edited = ImageRecipe(layers=(LayerRecipe(layer="settings", digest="of the edited template"),))
     monkeypatch.setattr(origin, "image_recipe", lambda *_, **__: edited)
@@ -119,11 +144,18 @@ def test_a_published_image_is_judged_by_its_own_recipe_after_a_template_was_edit
     assert expected["unknown"]["recipe"] == "of the edited template"
 
 
-EDITED = {"pins": "{}", "archs": "sm_90", "min-driver": "1.0", "pruned": "sm_90", "image": "cu126-torch99"}
+EDITED = {
+    "pins": "{}",
+    "archs": "sm_90",
+    "min-driver": "1.0",
+    "pruned": "sm_90",
+    "image": "cu126-torch99",
+}
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [*EDITED.items(), ("missing", '{"torch": "nobody may lack it"}'), ("missing", "5")]
+    ("key", "value"),
+    [*EDITED.items(), ("missing", '{"torch": "nobody may lack it"}'), ("missing", "5")],
 )
 def test_an_image_of_another_row_has_no_claims_today(key: str, value: str) -> None:
     labels = {**built("cu126-torch27"), f"dev.truetag.{key}": value}
@@ -139,7 +171,9 @@ def test_an_image_whose_row_has_changed_has_no_claims_today() -> None:
 
 def test_two_names_take_no_option_about_one_image() -> None:
     for option in ("--image", "--attestation"):
-        done = call("publish", "cu126-torch25", "cu126-torch27", option, "x", "--to", "registry.test/x")
+        done = call(
+            "publish", "cu126-torch25", "cu126-torch27", option, "x", "--to", "registry.test/x"
+        )
         assert done.returncode == 2
         assert "--image and --attestation mean one image" in done.stderr
         assert "next: publish each image by a command of its own" in done.stderr

@@ -57,7 +57,11 @@ def test_every_word_of_a_reason_is_shown_whole_at_any_width(width: int) -> None:
 
 def test_an_image_without_a_lock_is_said_once_of_all() -> None:
     missing = [line for line in table(PLAN, {}) if "makes it where" in line]
-    assert len(missing) == 1 and "`nox -s lock -- NAME`" in missing[0] and "cu121-torch25" in missing[0]
+    assert (
+        len(missing) == 1
+        and "`nox -s lock -- NAME`" in missing[0]
+        and "cu121-torch25" in missing[0]
+    )
     stale = list(table(PLAN[:1], {PLAN[0].name: LockStatus.STALE}))
     assert stale[1].split()[:2] == ["cu126-torch25", "stale"]
 
@@ -69,7 +73,10 @@ def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
         "cu121-torch25: no lock: can't be built here; `nox -s lock -- NAME` makes it where download.pytorch.org answers"
     ]
     refused = sum(not one.image for one in PLAN)
-    assert lines[-1] == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
+    assert (
+        lines[-1]
+        == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
+    )
 
 
 def test_each_stack_that_has_a_lock_is_tracked_or_says_until_when_it_is_kept() -> None:
@@ -91,10 +98,14 @@ def on_terminal(columns: int, **environ: str) -> str:
     """`plan cu118-torch215` on a terminal of this width."""
     ours, theirs = pty.openpty()
     subprocess.run(["stty", "cols", str(columns)], stdin=theirs, check=True)
-    environment = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    environment = {
+        name: text for name, text in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")
+    }
     environment |= {"TERM": "xterm", **environ}
     command = [sys.executable, "-m", "images", "plan", "cu118-torch215"]
-    subprocess.run(command, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, check=True)
+    subprocess.run(
+        command, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, check=True
+    )
     os.close(theirs)
     seen = os.read(ours, 100_000).decode()
     os.close(ours)
@@ -106,7 +117,9 @@ def test_a_terminal_gets_its_own_width_and_colours_unless_no_color_is_set() -> N
     assert "\x1b[1;31mrefused" in seen
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in seen.splitlines()) <= 60
     assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal(60, NO_COLOR="1"))
-    assert "31mrefused" in on_terminal(60, NO_COLOR=""), "https://no-color.org: present and not an empty string"
+    assert "31mrefused" in on_terminal(60, NO_COLOR=""), (
+        "https://no-color.org: present and not an empty string"
+    )
 
 
 def test_what_is_said_beside_results_is_wrapped_and_printed_as_it_is(
@@ -114,7 +127,10 @@ def test_what_is_said_beside_results_is_wrapped_and_printed_as_it_is(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     common.say("cu118-torch25 is refused: a package[extra] has no wheel for it")
-    assert capfd.readouterr().err == "cu118-torch25 is refused: a\n    package[extra] has no wheel for it\n"
+    assert (
+        capfd.readouterr().err
+        == "cu118-torch25 is refused: a\n    package[extra] has no wheel for it\n"
+    )
 
 
 def test_a_pipe_gets_whole_lines_without_colours() -> None:

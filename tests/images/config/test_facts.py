@@ -26,14 +26,26 @@ ROW = {
 
 def release(**changes: object) -> PrebuiltRelease:
     own = {key: changes.pop(key) for key in ("package", "version", "address") if key in changes}
-    usual = {"package": "causal-conv1d", "version": "1.6.2.post1", "address": "https://example.invalid/v1/"}
+    usual = {
+        "package": "causal-conv1d",
+        "version": "1.6.2.post1",
+        "address": "https://example.invalid/v1/",
+    }
     wheels = [{**ROW, **changes}]
-    return PrebuiltRelease.model_validate({**usual, "archs": ["9.0"], "source": "a list", "wheels": wheels, **own})
+    return PrebuiltRelease.model_validate(
+        {**usual, "archs": ["9.0"], "source": "a list", "wheels": wheels, **own}
+    )
 
 
 def test_no_two_wheels_are_the_same_and_none_serves_a_combination_twice() -> None:
-    assert len({wheel.sha256 for _, wheel in WHEELS}) == len({wheel.file for _, wheel in WHEELS}) == len(WHEELS)
-    keys = {(one.package, one.version, at.torch, at.cuda, at.cxx11_abi, at.python) for one, at in WHEELS}
+    assert (
+        len({wheel.sha256 for _, wheel in WHEELS})
+        == len({wheel.file for _, wheel in WHEELS})
+        == len(WHEELS)
+    )
+    keys = {
+        (one.package, one.version, at.torch, at.cuda, at.cxx11_abi, at.python) for one, at in WHEELS
+    }
     assert len(keys) == len(WHEELS)
 
 
@@ -45,7 +57,9 @@ def test_each_wheel_goes_with_a_torch_and_a_base_that_exist() -> None:
     }
     pythons = {base.python for base in SOURCES.matrix.bases.values()}
     for _, wheel in WHEELS:
-        assert (wheel.torch, wheel.cuda, wheel.cxx11_abi) in builds and wheel.python in pythons, wheel.file
+        assert (wheel.torch, wheel.cuda, wheel.cxx11_abi) in builds and wheel.python in pythons, (
+            wheel.file
+        )
 
 
 def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> None:
@@ -61,13 +75,20 @@ def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> No
         found = Candidate.official_wheel(candidate, release.package, release.version)
         assert found is not None and (found.filename, found.sha256) == (wheel.file, wheel.sha256)
         assert found.url == release.address + wheel.file.replace("+", "%2B")
-        assert [arch.capability for arch in found.archs] == sorted(release.archs, key=lambda text: Minor.parse(text))
+        assert [arch.capability for arch in found.archs] == sorted(
+            release.archs, key=lambda text: Minor.parse(text)
+        )
         assert Candidate.official_wheel(candidate, release.package, "0.0.1") is None
 
 
 def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
-    names = {name for one in FACTS.prebuilt for name in (one.package, one.package.replace("-", "_"))}
-    folders = [ROOT / "images" / name for name in ("wheels", "planning/rules", "locking", "building", "context")]
+    names = {
+        name for one in FACTS.prebuilt for name in (one.package, one.package.replace("-", "_"))
+    }
+    folders = [
+        ROOT / "images" / name
+        for name in ("wheels", "planning/rules", "locking", "building", "context")
+    ]
     files = [path for folder in folders for path in folder.glob("*.py")]
     files += [ROOT / "images/planning" / f"{name}.py" for name in ("candidate", "plan")]
     assert len(files) > 20
@@ -98,7 +119,9 @@ def test_what_has_an_official_wheel_can_be_compiled_for_other_builds() -> None:
         ({"address": "https://example.invalid/v1"}, "should match pattern"),
     ],
 )
-def test_a_row_that_contradicts_its_file_or_has_no_hash_is_refused(changes: dict[str, object], said: str) -> None:
+def test_a_row_that_contradicts_its_file_or_has_no_hash_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
     assert release().wheels[0].torch == "2.7"
     with pytest.raises(ValidationError, match=said):
         release(**changes)

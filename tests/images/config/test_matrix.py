@@ -29,7 +29,10 @@ def line_of(text: str, needle: str) -> int:
 def require_told(told: list[str], text: str, sentences: dict[str, str]) -> None:
     """Require a problem at the line of each text, with its sentence."""
     for needle, sentence in sentences.items():
-        assert any(one.startswith(f"matrix.yaml:{line_of(text, needle)}: ") and sentence in one for one in told), told
+        assert any(
+            one.startswith(f"matrix.yaml:{line_of(text, needle)}: ") and sentence in one
+            for one in told
+        ), told
 
 
 def test_keys_and_values_that_are_wrong_are_told_all_at_once(tmp_path: Path) -> None:
@@ -56,10 +59,15 @@ def test_names_that_stand_twice_or_point_at_nothing_are_told_all_at_once(tmp_pat
 
 
 def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> None:
-    (tmp_path / "matrix.yaml").write_text(GOOD.replace("  latest: cu128-torch28", "  latest: cu118-torch27"))
+    (tmp_path / "matrix.yaml").write_text(
+        GOOD.replace("  latest: cu128-torch28", "  latest: cu118-torch27")
+    )
     planned = plan.plan(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
     told = {one.name: one.reasons[-1] for one in planned if one.reasons}
-    assert "the alias latest means it" in told["cu118-torch27"] and sum("alias" in text for text in told.values()) == 1
+    assert (
+        "the alias latest means it" in told["cu118-torch27"]
+        and sum("alias" in text for text in told.values()) == 1
+    )
     assert any(one.image for one in planned)
 
 
@@ -101,7 +109,9 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "sentence"), cases(__file__, "mistakes"))
-def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: str, after: str, sentence: str) -> None:
+def test_each_mistake_is_told_and_none_is_a_traceback(
+    tmp_path: Path, before: str, after: str, sentence: str
+) -> None:
     assert before in GOOD
     found = problems(tmp_path, GOOD.replace(before, after, 1))
     assert any(sentence in problem for problem in found), found
@@ -111,5 +121,6 @@ def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: st
 def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:
     layers = GOOD.partition("layers:\n")[2].partition("\n\n")[0]
     assert any(
-        "at least 2 items" in problem for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
+        "at least 2 items" in problem
+        for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
     )

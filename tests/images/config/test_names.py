@@ -50,7 +50,9 @@ NO_NAMES = """cu126 torch25-cu126 cu126-torch25- cu126-torch25-sm9 cu126_torch25
 cu130-torch211-amd64-arm64-arm64 cu130-torch211-arm64-arm64""".split()
 
 
-@pytest.mark.parametrize("text", ["", *NO_NAMES, "cu12\N{FULLWIDTH DIGIT SIX}-torch25", f"cu126-torch2{'9' * 5000}"])
+@pytest.mark.parametrize(
+    "text", ["", *NO_NAMES, "cu12\N{FULLWIDTH DIGIT SIX}-torch25", f"cu126-torch2{'9' * 5000}"]
+)
 def test_what_is_no_name_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(UserError, match="names read"):
         ImageName.parse(text)

@@ -8,7 +8,9 @@ from images.config import paths
 from images.errors import UserError
 
 
-def test_a_given_matrix_goes_before_the_folders_and_the_folders_before_the_checkouts(tmp_path: Path) -> None:
+def test_a_given_matrix_goes_before_the_folders_and_the_folders_before_the_checkouts(
+    tmp_path: Path,
+) -> None:
     here, given = tmp_path / "here", tmp_path / "given"
     for folder in (here, given):
         folder.mkdir()

@@ -11,14 +11,21 @@ from tests.support.sources import SOURCES
 
 
 def test_a_row_has_an_image_for_each_of_its_platforms_once() -> None:
-    row = ImageRow(name="cu130-torch211", platforms=[Platform.AMD64, Platform.ARM64, Platform.ARM64])
+    row = ImageRow(
+        name="cu130-torch211", platforms=[Platform.AMD64, Platform.ARM64, Platform.ARM64]
+    )
     assert [str(name) for name in row.names()] == ["cu130-torch211", "cu130-torch211-arm64"]
     with pytest.raises(ValueError, match="list it under `platforms`"):
         ImageRow(name="cu130-torch211-arm64")
 
 
 def test_machines_are_known_by_all_their_names() -> None:
-    known = {"x86_64": Platform.AMD64, "amd64": Platform.AMD64, "aarch64": Platform.ARM64, "arm64": Platform.ARM64}
+    known = {
+        "x86_64": Platform.AMD64,
+        "amd64": Platform.AMD64,
+        "aarch64": Platform.ARM64,
+        "arm64": Platform.ARM64,
+    }
     assert {name: of_machine(name) for name in (*known, "riscv64")} == {**known, "riscv64": None}
 
 
@@ -30,7 +37,11 @@ def test_what_arm64_adds_moves_no_revision_of_amd64_and_its_own() -> None:
         facts=SOURCES.facts.model_copy(update={"arm64": Arm64Facts()}),
     )
     assert without.revision == SOURCES.revision == SOURCES.revision_on(Platform.AMD64)
-    assert without.revision_on(Platform.ARM64) != SOURCES.revision_on(Platform.ARM64) != SOURCES.revision
+    assert (
+        without.revision_on(Platform.ARM64)
+        != SOURCES.revision_on(Platform.ARM64)
+        != SOURCES.revision
+    )
 
 
 def test_facts_of_a_platform_are_what_was_measured_there_alone() -> None:

@@ -20,8 +20,15 @@ conditions = st.one_of(
         op=st.sampled_from([">=", "<=", "!=", "=", ">", "<"]),
         value=VERSION,
     ),
-    st.builds(Selector, key=st.just("arch"), op=TWO, value=st.sampled_from(["sm90", "sm_120", "9.0"])),
-    st.builds(Selector, key=st.just("profile"), op=TWO, value=st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True)),
+    st.builds(
+        Selector, key=st.just("arch"), op=TWO, value=st.sampled_from(["sm90", "sm_120", "9.0"])
+    ),
+    st.builds(
+        Selector,
+        key=st.just("profile"),
+        op=TWO,
+        value=st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True),
+    ),
 )
 globs = st.builds(Selector, value=st.from_regex(r"[a-z0-9*?\-]{1,20}", fullmatch=True))
 
@@ -50,7 +57,9 @@ def test_a_platform_selects_the_images_for_it(word: str) -> None:
     chosen = {one.name for one in plan.select(["cu130-torch211*", f"platform={word}"], REAL)}
     others = {one.name for one in plan.select(["cu130-torch211*", f"platform!={word}"], REAL)}
     assert chosen == {"cu130-torch211-arm64"} and others == every - chosen
-    with pytest.raises(UserError, match="'s390x' is no platform: there are amd64, linux/amd64, arm64, linux/arm64"):
+    with pytest.raises(
+        UserError, match="'s390x' is no platform: there are amd64, linux/amd64, arm64, linux/arm64"
+    ):
         selectors.parse("platform=s390x")
 
 
@@ -60,7 +69,9 @@ def test_versions_are_versions_archs_what_the_image_promises_and_an_alias_its_im
     assert chosen("latest") == {SOURCES.matrix.aliases["latest"]}
 
 
-NO_SELECTORS = "torch=>2.8 torch=2.5.0 cuda=12.6.3 torch>= torch>=two colour=red arch>=sm90 arch=90".split()
+NO_SELECTORS = (
+    "torch=>2.8 torch=2.5.0 cuda=12.6.3 torch>= torch>=two colour=red arch>=sm90 arch=90".split()
+)
 
 
 @pytest.mark.parametrize("text", [*NO_SELECTORS, "", "cu126 torch25"])

@@ -40,7 +40,10 @@ READER = TEMPLATES / "base" / "read_python.py"
     ("wanted", "found", "fits"),
     [
         *(("2.11.0", one, True) for one in ("2.11.0", "2.11.0+cu130", "2.11")),
-        *(("2.11.0", one, False) for one in ("2.11.0+cpu", "2.11.0+cpu.abi", "2.11.0.post1", "2.10.0", "unreadable")),
+        *(
+            ("2.11.0", one, False)
+            for one in ("2.11.0+cpu", "2.11.0+cpu.abi", "2.11.0.post1", "2.10.0", "unreadable")
+        ),
         ("2.7.1+cu128", "2.7.1+cu128", True),
         *(("2.7.1+cu128", one, False) for one in ("2.7.1+cu126", "2.7.1")),
     ],
@@ -51,14 +54,18 @@ def test_versions_compare_as_versions(wanted: str, found: str, fits: bool) -> No
 
 
 def test_other_packages_are_nobodys_business() -> None:
-    with pytest.raises(UserError, match=r"cu126-torch27: triton: the base has 3.3.0, the image needs 3.3.1\n"):
+    with pytest.raises(
+        UserError, match=r"cu126-torch27: triton: the base has 3.3.0, the image needs 3.3.1\n"
+    ):
         base_images.require_no_contradiction(
             image(), on(installed={"torch": "2.7.1+cu126", "triton": "3.3.0", "numpy": "2.0.0"})
         )
 
 
 def test_the_reader_tells_of_the_python_it_runs_under() -> None:
-    done = subprocess.run([sys.executable, "-I", READER], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", READER], capture_output=True, text=True, check=True
+    )
     found = described_python(on(), done.stdout)
     assert (found.executable, found.environment) == (sys.executable, sys.prefix)
     assert found.python == ".".join(map(str, sys.version_info[:3]))
@@ -68,23 +75,32 @@ def test_the_reader_tells_of_the_python_it_runs_under() -> None:
 @pytest.mark.parametrize(
     ("text", "cuda"),
     [
-        ("__version__ = '2.7.1+cu126'\ncuda: Optional[str] = '12.6'\nhip: Optional[str] = None\n", "12.6"),
+        (
+            "__version__ = '2.7.1+cu126'\ncuda: Optional[str] = '12.6'\nhip: Optional[str] = None\n",
+            "12.6",
+        ),
         ("cuda = '13.0'\n", "13.0"),
         ("cuda: Optional[str] = None\n", None),
     ],
 )
-def test_the_reader_reads_torchs_cuda_without_importing_it(tmp_path: Path, text: str, cuda: str | None) -> None:
+def test_the_reader_reads_torchs_cuda_without_importing_it(
+    tmp_path: Path, text: str, cuda: str | None
+) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "torch" / "version.py").write_text(text)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{READER.read_text()}"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout)["torch_cuda"] == cuda
 
 
 def test_a_base_that_fits_is_taken() -> None:
     base_images.require_no_contradiction(image(), on())
-    base_images.require_no_contradiction(image(), on(installed={"numpy": "1.26.4"}, torch_cuda=None))
+    base_images.require_no_contradiction(
+        image(), on(installed={"numpy": "1.26.4"}, torch_cuda=None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,10 +110,15 @@ def test_a_base_that_fits_is_taken() -> None:
         ({"installed": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
         ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image needs CUDA 12.6"),
         ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image needs CUDA 12.6"),
-        ({"installed": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
+        (
+            {"installed": {"torch": "2.7.1+cpu"}, "torch_cuda": None},
+            "torch: the base has 2.7.1+cpu",
+        ),
     ],
 )
-def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
+def test_a_base_that_contradicts_is_refused_with_the_difference(
+    python: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
         base_images.require_no_contradiction(image(), on(**python))
     assert sentence in str(error.value)

@@ -46,9 +46,15 @@ def claim(found: origin.Origin) -> Claim:
 
 def test_the_labels_of_an_image_and_its_build_give_one_recipe_and_that_is_recorded() -> None:
     packages = debian.require(IMAGE.base, CHECKOUT.locks)
-    made = {"origin": "bootstrapped", "packages": packages.part(packages.layer), "digest": "sha256:1"}
+    made = {
+        "origin": "bootstrapped",
+        "packages": packages.part(packages.layer),
+        "digest": "sha256:1",
+    }
     built = of_build(reference="truetag-base:bookworm", **made)
-    labelled = of_labels(base="truetag-base:bookworm", base_origin="bootstrapped", base_digest="sha256:1")
+    labelled = of_labels(
+        base="truetag-base:bookworm", base_origin="bootstrapped", base_digest="sha256:1"
+    )
     assert built.recipe == labelled.recipe and built.recipe is not None and not built.unknown
     expect = claim(built).expect
     assert [row["layer"] for row in expect["layers"]][:3] == ["base", "debian", "cuda"]
@@ -60,21 +66,31 @@ def test_the_labels_of_an_image_and_its_build_give_one_recipe_and_that_is_record
     ("labels", "why"),
     [
         ({"base": "debian:x", "base_origin": "tag"}, "its base was taken by the tag debian:x"),
-        ({"base": "mine", "base_origin": "custom"}, f"`nox -s build -- {NAME} --base mine` reads it"),
+        (
+            {"base": "mine", "base_origin": "custom"},
+            f"`nox -s build -- {NAME} --base mine` reads it",
+        ),
         ({}, f"`nox -s build -- {NAME}` builds one that does"),
     ],
 )
-def test_why_a_recipe_is_not_known_is_said_with_the_next_step(labels: dict[str, str], why: str) -> None:
+def test_why_a_recipe_is_not_known_is_said_with_the_next_step(
+    labels: dict[str, str], why: str
+) -> None:
     found = of_labels(**labels)
     assert found.recipe is None and why in found.unknown
     assert claim(found).unproven == found.unknown and claim(found).required
 
 
 def test_a_build_on_a_custom_base_has_a_recipe_of_its_own_and_the_command_names_the_base() -> None:
-    one, other = (of_build(reference="mine", origin="custom", digest=digest) for digest in ("sha256:1", "sha256:2"))
+    one, other = (
+        of_build(reference="mine", origin="custom", digest=digest)
+        for digest in ("sha256:1", "sha256:2")
+    )
     assert one.recipe and other.recipe and one.recipe.digest != other.recipe.digest
     expect = claim(one).expect
-    assert expect["arguments"] == f"{NAME} --base mine" and not any(row["builds"] for row in expect["layers"])
+    assert expect["arguments"] == f"{NAME} --base mine" and not any(
+        row["builds"] for row in expect["layers"]
+    )
 
 
 def test_the_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
@@ -85,7 +101,11 @@ def test_the_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
 # --- an image that was built before a template was edited ----------------------------------------------------
 
 
-BUILT_ON = {"base": "truetag-base:bookworm", "base_origin": "bootstrapped", "base_digest": "sha256:1"}
+BUILT_ON = {
+    "base": "truetag-base:bookworm",
+    "base_origin": "bootstrapped",
+    "base_digest": "sha256:1",
+}
 OLD = "of the recipe before the edit: "
 
 
@@ -97,7 +117,9 @@ def recorded_before(locks: Path, image: str = NAME, builds: int = 2) -> dict[str
     for row in claim(of_labels(**BUILT_ON)).expect["layers"]:
         known = today[row["recipe"]]
         made_twice = tuple(
-            layer_record.Build(id=f"{image} {number}", image=image, on="an engine", date="2026-11-28")
+            layer_record.Build(
+                id=f"{image} {number}", image=image, on="an engine", date="2026-11-28"
+            )
             for number in range(builds)
         )
         record[OLD + row["layer"]] = known.model_copy(update={"builds": made_twice})
@@ -119,7 +141,9 @@ def claim_of_old_image(locks: Path) -> Claim:
 
 def verdict(expected: Claim, record: dict[str, RecordedLayer], **other: str) -> Status:
     """Judge an image with the recorded layers, and with some others."""
-    layers = {row.layer: row.diff_id for recipe, row in record.items() if recipe.startswith(OLD)} | other
+    layers = {
+        row.layer: row.diff_id for recipe, row in record.items() if recipe.startswith(OLD)
+    } | other
     evidence = OriginEvidence(
         recipe=f"{OLD}settings",
         layers=[MeasuredLayer(layer=layer, diff_id=diff_id) for layer, diff_id in layers.items()],
@@ -127,15 +151,21 @@ def verdict(expected: Claim, record: dict[str, RecordedLayer], **other: str) -> 
         beside_suite=[],
         changes=[],
     )
-    return host_origin.judge("layers", host_origin.OriginExpectation(**expected.expect), evidence).status  # type: ignore[typeddict-item]
+    return host_origin.judge(
+        "layers", host_origin.OriginExpectation(**expected.expect), evidence
+    ).status  # type: ignore[typeddict-item]
 
 
 def test_an_image_is_judged_by_its_own_recipe_after_a_template_was_edited(tmp_path: Path) -> None:
     record = recorded_before(tmp_path)
     expected = claim_of_old_image(tmp_path)
     assert verdict(expected, record) is Status.PASS
-    assert verdict(expected, record, torch="sha256:" + "0" * 64) is Status.FAIL, "its own recipe gave other bytes"
-    assert verdict(expected, record, more="sha256:" + "0" * 64) is Status.FAIL, "no step of its recipe makes that"
+    assert verdict(expected, record, torch="sha256:" + "0" * 64) is Status.FAIL, (
+        "its own recipe gave other bytes"
+    )
+    assert verdict(expected, record, more="sha256:" + "0" * 64) is Status.FAIL, (
+        "no step of its recipe makes that"
+    )
     assert expected.expect["layers"][-1]["layer"] == "settings"
 
 

@@ -45,7 +45,9 @@ FILES = {
 LAYERS = ("base", "debian", "torch", "workdir", "settings")
 
 
-def recipe_of(dockerfile: str = DOCKERFILE, files: Mapping[str, str] = FILES, base: str = "b") -> ImageRecipe:
+def recipe_of(
+    dockerfile: str = DOCKERFILE, files: Mapping[str, str] = FILES, base: str = "b"
+) -> ImageRecipe:
     return recipe.dockerfile_recipe(dockerfile, files, base, Platform.AMD64)
 
 
@@ -83,7 +85,9 @@ def test_a_file_changes_the_recipe_of_the_step_that_mounts_it_and_of_all_above(
         ("/run/scripts/suite.sh", "/run/scripts/suite.sh --new", None),
     ],
 )
-def test_a_step_changes_its_own_recipe_and_all_above(before: str, after: str, first_changed: str | None) -> None:
+def test_a_step_changes_its_own_recipe_and_all_above(
+    before: str, after: str, first_changed: str | None
+) -> None:
     expected = list(LAYERS[LAYERS.index(first_changed) :]) if first_changed else []
     assert changed_layers(recipe_of(DOCKERFILE.replace(before, after))) == expected
 
@@ -92,7 +96,9 @@ def test_another_base_or_platform_changes_every_recipe() -> None:
     assert [row.layer for row in recipe_of().layers] == list(LAYERS)
     assert changed_layers(recipe_of(base="c")) == list(LAYERS)
     other = recipe.dockerfile_recipe(DOCKERFILE, FILES, "b", Platform.ARM64)
-    assert changed_layers(other) == list(LAYERS[1:]), "the base's recipe says for which platform it is"
+    assert changed_layers(other) == list(LAYERS[1:]), (
+        "the base's recipe says for which platform it is"
+    )
 
 
 def locked(name: str) -> tuple[Image, Mapping[str, bytes], BaseContext, str]:
@@ -108,7 +114,9 @@ def test_images_share_the_recipes_of_what_they_share_and_the_matrixs_revision_is
     image, locks, base, below = locked("cu124-torch25")
     ours = recipe.image_recipe(image, locks, base, below, wheels={}, missing={})
     devel = recipe.image_recipe(*locked("cu124-torch25-devel"), wheels={}, missing={})
-    shared = [one.layer for one, other in zip(ours.layers, devel.layers, strict=True) if one == other]
+    shared = [
+        one.layer for one, other in zip(ours.layers, devel.layers, strict=True) if one == other
+    ]
     assert shared == ["base", "debian", "cuda", "torch", "kernels", "libraries"]
     revised = replace(image, revision="another")
     assert recipe.image_recipe(revised, locks, base, below, wheels={}, missing={}) == ours

@@ -64,8 +64,15 @@ def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() ->
         report(vertex={}, started=1, completed=2),
         report(vertex={"cached": True}, started=5, completed=6),
     )
-    assert [type(event) for event in events] == [StepStarted, StepFinished, StepStarted, StepFinished]
-    assert trace.steps() == (StepFinished(step="d", name="[torch 2/5] RUN pip", seconds=2, cached=True),)
+    assert [type(event) for event in events] == [
+        StepStarted,
+        StepFinished,
+        StepStarted,
+        StepFinished,
+    ]
+    assert trace.steps() == (
+        StepFinished(step="d", name="[torch 2/5] RUN pip", seconds=2, cached=True),
+    )
 
 
 def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
@@ -106,7 +113,9 @@ def test_an_archive_does_not_depend_on_order_time_or_owner(tmp_path: Path) -> No
     assert list(members) == ["a", "b", "b/c"]
     assert {(member.mtime, member.uid, member.gid) for member in members.values()} == {(0, 0, 0)}
     assert members["b"].isdir() and members["b"].mode == 0o755
-    assert first[257:265] == b"ustar  \0"  # GNU's magic: BuildKit takes a PAX archive for a Dockerfile
+    assert (
+        first[257:265] == b"ustar  \0"
+    )  # GNU's magic: BuildKit takes a PAX archive for a Dockerfile
 
 
 def test_an_archive_keeps_modes_and_long_names(tmp_path: Path) -> None:

@@ -27,14 +27,20 @@ def test_podman_is_refused() -> None:
 
 def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
     """What engine 29 answers after a new installation."""
-    facts = engine_facts("unix:///d", DOCKER, {"DriverStatus": [("driver-type", "io.containerd.snapshotter.v1")]})
+    facts = engine_facts(
+        "unix:///d", DOCKER, {"DriverStatus": [("driver-type", "io.containerd.snapshotter.v1")]}
+    )
     assert facts.containerd_images
-    assert not engine_facts("unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}).containerd_images
+    assert not engine_facts(
+        "unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}
+    ).containerd_images
     told = exported.no_configuration("sha256:abc").problems[0]
     assert "containerd-snapshotter" in told.then and "daemon.json" in told.then
 
 
-def test_dockers_sockets_are_tried_and_our_own_is_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dockers_sockets_are_tried_and_our_own_is_the_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     tried: list[str] = []
@@ -61,7 +67,9 @@ def test_machines_of_one_home_do_not_wait_for_each_others_engines(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     engine = Engine.__new__(Engine)
     engine._work = Work()
-    engine.facts = replace(engine_facts("unix:///d", DOCKER, {"DockerRootDir": "/var/lib/docker"}), local=True)
+    engine.facts = replace(
+        engine_facts("unix:///d", DOCKER, {"DockerRootDir": "/var/lib/docker"}), local=True
+    )
 
     def at_work() -> None:
         raise AtWorkError
@@ -79,7 +87,10 @@ def test_machines_of_one_home_do_not_wait_for_each_others_engines(
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) -> None:
     work, ended = Work(), []
-    with pytest.raises(Cancelled if cancelled else ValueError), work.going_on(lambda: ended.append("a"), always=False):
+    with (
+        pytest.raises(Cancelled if cancelled else ValueError),
+        work.going_on(lambda: ended.append("a"), always=False),
+    ):
         if cancelled:
             work.cancel()
             assert ended == ["a"]
@@ -96,7 +107,9 @@ def test_what_begins_after_cancel_is_ended_at_once() -> None:
 
 
 def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
-    private = re.compile(r"\b(?:sdk|_sdk|_api|api)\._[a-z]|\._auth_configs|\._raise_for_status|\._stream_helper")
+    private = re.compile(
+        r"\b(?:sdk|_sdk|_api|api)\._[a-z]|\._auth_configs|\._raise_for_status|\._stream_helper"
+    )
     found = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "images").rglob("*.py")
@@ -110,10 +123,16 @@ def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """docker-py's own SSH knows neither agents nor ~/.ssh/config, and needs a package even for this."""
-    script = f'#!/bin/sh\n[ "$1" != -G ] || {{ echo port 2222; exit; }}\necho "$@" >> {tmp_path}/asked\n'
+    script = (
+        f'#!/bin/sh\n[ "$1" != -G ] || {{ echo port 2222; exit; }}\necho "$@" >> {tmp_path}/asked\n'
+    )
     (tmp_path / "ssh").write_text(script)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(UserError, match=rf"no Docker Engine answers(.|\n)*`docker -H {address} version`"):
+    with pytest.raises(
+        UserError, match=rf"no Docker Engine answers(.|\n)*`docker -H {address} version`"
+    ):
         client.connect(address)
-    assert (tmp_path / "asked").read_text().splitlines()[0] == "-l me -p 2222 -- builder docker system dial-stdio"
+    assert (tmp_path / "asked").read_text().splitlines()[
+        0
+    ] == "-l me -p 2222 -- builder docker system dial-stdio"

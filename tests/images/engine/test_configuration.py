@@ -30,13 +30,24 @@ STEPS = {
     "workdir": "WORKDIR /workspace",
 }
 HISTORY = [*STEPS.values(), 'CMD ["bash"]']
-INFO = image_info(layers=tuple(f"sha256:{name}" for name in STEPS), env={"A": "b"}, workdir="/workspace")
+INFO = image_info(
+    layers=tuple(f"sha256:{name}" for name in STEPS), env={"A": "b"}, workdir="/workspace"
+)
 
 
 def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
     config = {"User": "1001", "Env": ["A=b"], "Labels": {"x": "y"}, "WorkingDir": "/w"}
-    new = {"Architecture": "amd64", "RootFS": {"Layers": ["sha256:1", "sha256:2"]}, "Config": config, "Created": "2026"}
-    old = {**new, "Config": {**config, "Hostname": "", "Volumes": None, "ArgsEscaped": True}, "Created": "2025"}
+    new = {
+        "Architecture": "amd64",
+        "RootFS": {"Layers": ["sha256:1", "sha256:2"]},
+        "Config": config,
+        "Created": "2026",
+    }
+    old = {
+        **new,
+        "Config": {**config, "Hostname": "", "Volumes": None, "ArgsEscaped": True},
+        "Created": "2025",
+    }
     told = ["ADD file:1 in / ", 'CMD ["bash"]', "ENV A=b", "RUN /bin/sh -c a   && b # buildkit"]
     classic = [
         "/bin/sh -c #(nop) ADD file:1 in / ",
@@ -48,8 +59,15 @@ def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
     assert written is not None and written == configuration.canonical(old, classic)
     content = json.loads(written)
     assert content["created"] == "2024-01-01T00:00:00Z" and content["config"] == config
-    assert [one.get("empty_layer", False) for one in content["history"]] == [False, True, True, False]
-    assert configuration.canonical(new, told[1:]) is None, "a step for each layer, or nothing is said"
+    assert [one.get("empty_layer", False) for one in content["history"]] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert configuration.canonical(new, told[1:]) is None, (
+        "a step for each layer, or nothing is said"
+    )
 
 
 def test_a_payload_is_all_layers_and_the_settings() -> None:
@@ -58,30 +76,48 @@ def test_a_payload_is_all_layers_and_the_settings() -> None:
     relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, id="sha256:9")
     assert configuration.payload(relabelled, HISTORY) == found
     child = replace(INFO, layers=(*INFO.layers, "sha256:more"))
-    assert configuration.payload(child, [*HISTORY, "RUN /bin/sh -c pip install x"])["above"] == "sha256:more"
+    assert (
+        configuration.payload(child, [*HISTORY, "RUN /bin/sh -c pip install x"])["above"]
+        == "sha256:more"
+    )
     assert configuration.payload(child, HISTORY) == {}
 
 
 @pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint", "command", "further"])
 def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str) -> None:
-    settings = {"env": {"A": "c"}, "user": "0", "entrypoint": ("sh",), "command": ("sh",), "further": {"Shell": ["x"]}}
+    settings = {
+        "env": {"A": "c"},
+        "user": "0",
+        "entrypoint": ("sh",),
+        "command": ("sh",),
+        "further": {"Shell": ["x"]},
+    }
     if name in settings:
         changed = replace(INFO, **{name: settings[name]})  # type: ignore[arg-type]
     else:
-        changed = replace(INFO, layers=tuple("sha256:x" if one == f"sha256:{name}" else one for one in INFO.layers))
+        changed = replace(
+            INFO,
+            layers=tuple("sha256:x" if one == f"sha256:{name}" else one for one in INFO.layers),
+        )
     before, after = configuration.payload(INFO, HISTORY), configuration.payload(changed, HISTORY)
     differing = [one for one in before if before[one] != after[one]]
     assert differing == [name if name in STEPS else "settings"]
     (run, *_) = (one for one in records.read() if one.payload)
     runs = [run.model_copy(update={"payload": payload}) for payload in ({}, before)]
     said, about = records.of_this_build(runs, "sha256:mine", after)
-    assert not about and said.startswith(f"this build differs in {differing[0]} from the image whose gpu tier got ")
+    assert not about and said.startswith(
+        f"this build differs in {differing[0]} from the image whose gpu tier got "
+    )
     assert ("root on the engine's machine" in said) is (name == "suite")
     said, about = records.of_this_build(runs, "sha256:mine", before)
-    assert about and said.startswith("this build has, bit for bit, the layers and settings of the image")
+    assert about and said.startswith(
+        "this build has, bit for bit, the layers and settings of the image"
+    )
 
 
-@pytest.mark.parametrize("order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"])
+@pytest.mark.parametrize(
+    "order", ["a/ a/x a.h b", "a/ a.h a/x b", "b a/ a.h a/x"], ids=["walked", "by path", "other"]
+)
 @pytest.mark.parametrize("old", [False, True], ids=["of today", "of Docker 20.10"])
 def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, old: bool
@@ -94,15 +130,22 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     assert oci_digest(b"".join(layers.tar_of(layer, layers.members_of(layer)))) == layer.diff_id
     assert (layer.diff_id == expected) is (not old and order != "a/ a.h a/x b")
     (layer.files / "b").write_bytes(_content("c"))
-    assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, "one byte of a file"
+    assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, (
+        "one byte of a file"
+    )
     known = {layer.diff_id: "sha256:known"}
-    assert layers.canonical_diff_ids({layer.diff_id: layer}, known, "x") == known, "it is not read again"
+    assert layers.canonical_diff_ids({layer.diff_id: layer}, known, "x") == known, (
+        "it is not read again"
+    )
 
 
 @pytest.mark.parametrize(
     ("names", "compared"),
     [
-        ("opt/ opt/truetag/ opt/truetag/claims.json usr/ usr/local/ usr/local/bin/ usr/local/bin/validate", False),
+        (
+            "opt/ opt/truetag/ opt/truetag/claims.json usr/ usr/local/ usr/local/bin/ usr/local/bin/validate",
+            False,
+        ),
         ("opt/ opt/truetag/ opt/truetag/claims.json opt/venv/ opt/venv/sitecustomize.py", True),
         ("opt/ opt/.wh.venv", True),
     ],
@@ -110,7 +153,9 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
 def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, compared: bool
 ) -> None:
-    monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())})
+    monkeypatch.setattr(
+        layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())}
+    )
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(local=True, data_root="/"),
         steps=lambda _: HISTORY,
@@ -120,11 +165,15 @@ def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
     assert bool(read.beside_suite) is compared
 
 
-def test_a_store_that_is_damaged_is_an_error_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_damaged_is_an_error_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer = _stored(tmp_path, ["a/", "a.h", "a/x"])
     layer.split.write_bytes(layer.split.read_bytes()[:-20])
     monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:debian": layer})
-    engine: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"), steps=lambda _: [])
+    engine: Any = SimpleNamespace(
+        facts=SimpleNamespace(local=True, data_root="/"), steps=lambda _: []
+    )
     with pytest.raises(EngineError, match="a layer can't be read"):
         layers.read_layers(engine, INFO, {})
 
@@ -189,7 +238,13 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer
         for member in tar:
             data = member.offset_data
             entries.append({"type": 2, "payload": base64.b64encode(whole[position:data]).decode()})
-            entries.append({"type": 1, "name": f"{member.name}{'/' if member.isdir() else ''}", "size": member.size})
+            entries.append(
+                {
+                    "type": 1,
+                    "name": f"{member.name}{'/' if member.isdir() else ''}",
+                    "size": member.size,
+                }
+            )
             position = data + member.size
             path = folder / "diff" / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,4 +252,6 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer
     entries.append({"type": 2, "payload": base64.b64encode(whole[position:]).decode()})
     split = folder / "tar-split.json.gz"
     split.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
-    return StoredLayer(diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff")
+    return StoredLayer(
+        diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff"
+    )

@@ -25,7 +25,11 @@ def answered(status: int, said: str) -> docker.errors.APIError:
     [
         (answered(404, "No such image: a:1"), EngineErrorKind.NO_SUCH_IMAGE, 2),
         (answered(400, "invalid reference format"), EngineErrorKind.BAD_REFERENCE, 2),
-        (answered(500, "error setting rlimit type 8: operation not permitted"), EngineErrorKind.ULIMIT, 1),
+        (
+            answered(500, "error setting rlimit type 8: operation not permitted"),
+            EngineErrorKind.ULIMIT,
+            1,
+        ),
         (answered(500, "something else"), EngineErrorKind.OTHER, 1),
         (requests.exceptions.ConnectionError("gone"), EngineErrorKind.OTHER, 1),
         (FileNotFoundError(2, "No such file or directory", "/a"), EngineErrorKind.OTHER, 1),
@@ -47,7 +51,9 @@ def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
 
 def owner_of_a_process_that_ended() -> str:
     program = "import os; from images.engine.containers import owner; print(owner(os.getpid()))"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_a_process_that_ended_leaves_orphans_though_a_later_one_has_its_number() -> None:

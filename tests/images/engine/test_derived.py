@@ -59,8 +59,15 @@ def test_what_a_step_replaces_and_removes_is_named(
     assert (change.step, change.replaced, change.removed) == ("RUN x", replaced, removed)
 
 
-def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_does_not_have() -> None:
-    layers = [PARENT, layer("opt/own=1"), layer("opt/.wh.own", "opt/.wh.a.py"), layer("opt/a.py=3", "opt/b.py=3")]
+def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_does_not_have() -> (
+    None
+):
+    layers = [
+        PARENT,
+        layer("opt/own=1"),
+        layer("opt/.wh.own", "opt/.wh.a.py"),
+        layer("opt/a.py=3", "opt/b.py=3"),
+    ]
     changes = derived.changes_by_step(layers, 1, ["RUN 1", "RUN 2", "RUN 3"])
     assert [(change.step, list(change.replaced), change.removed) for change in changes] == [
         ("RUN 2", [], ["/opt/a.py"]),
@@ -90,9 +97,13 @@ def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
 
 
 def test_what_layers_make() -> None:
-    made = exported.tree([layer("a/", "a/b=1", "c=1", "e/", "e/f=1"), layer("a/.wh..wh..opq", "a/new=1", ".wh.c")])
+    made = exported.tree(
+        [layer("a/", "a/b=1", "c=1", "e/", "e/f=1"), layer("a/.wh..wh..opq", "a/new=1", ".wh.c")]
+    )
     assert sorted(path for path in made if made[path].kind == "file") == ["a/new", "e/f"]
-    assert sorted(exported.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})) == ["a"]
+    assert sorted(
+        exported.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})
+    ) == ["a"]
     first = [*layer("a/", "a/b=x"), entry("d", "hard link")._replace(link="a/b", mode=0o600)]
     hard = exported.tree([first])["d"]
     assert (hard.kind, hard.content) == ("file", first[1].content)

@@ -15,7 +15,11 @@ from images.hardware import inventory
 from images.hardware.inventory import Gpu, GpuMode, Inventory, Link
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
-H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),), source="NVML")
+H100 = Inventory(
+    driver="580.159.04",
+    gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),),
+    source="NVML",
+)
 TWO = replace(H100, gpus=H100.gpus * 2, links=((0, 1, Link.NVLINK),))
 FOLDER_HOST = HostState(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
 
@@ -43,10 +47,16 @@ def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
         (GpuMode.NVIDIA, FOLDER_HOST, "no NVIDIA container runtime"),
         (GpuMode.HOST_DRIVER, HostState(local=False), "another machine"),
         (GpuMode.HOST_DRIVER, HostState(local=True, folder="/usr/local/nvidia"), "no device node"),
-        (GpuMode.HOST_DRIVER, HostState(local=True, nodes=NODES), "no folder holds the whole driver"),
+        (
+            GpuMode.HOST_DRIVER,
+            HostState(local=True, nodes=NODES),
+            "no folder holds the whole driver",
+        ),
     ],
 )
-def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, host: HostState, cause: str) -> None:
+def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(
+    wanted: str, host: HostState, cause: str
+) -> None:
     with pytest.raises(UserError, match=cause):
         host_gpus.choose(wanted, host)
 
@@ -63,7 +73,9 @@ def test_host_driver_injects_nodes_and_folder() -> None:
     assert chosen.devices == NODES
     assert chosen.binds == {"/usr/local/nvidia": "/usr/local/nvidia"}
     assert chosen.environment({}) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
-    assert chosen.environment({"LD_LIBRARY_PATH": "/own"}) == {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/own"}
+    assert chosen.environment({"LD_LIBRARY_PATH": "/own"}) == {
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64:/own"
+    }
 
 
 def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
@@ -71,7 +83,9 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").touch()
     assert host_gpus._libraries(str(tmp_path))
-    chosen = host_gpus.choose(GpuMode.HOST_DRIVER, HostState(local=True, folder=str(tmp_path), nodes=NODES))
+    chosen = host_gpus.choose(
+        GpuMode.HOST_DRIVER, HostState(local=True, folder=str(tmp_path), nodes=NODES)
+    )
     assert chosen.library_path == f"{tmp_path}/lib"
 
 
@@ -86,7 +100,9 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
         ("unknown", "580", True),
     ],
 )
-def test_an_old_driver_is_told_before_the_container_starts(driver: str, minimum: str, fits: bool) -> None:
+def test_an_old_driver_is_told_before_the_container_starts(
+    driver: str, minimum: str, fits: bool
+) -> None:
     with nullcontext() if fits else pytest.raises(UserError, match=f"is older than {minimum}"):
         host_gpus.require_driver(replace(H100, driver=driver), minimum)
 
@@ -101,7 +117,9 @@ def test_an_attachment_says_what_and_how() -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        Attachment(mode=GpuMode.HOST_DRIVER, reason="x", inventory=TWO, injected={"NCCL_NVLS_ENABLE": "0"}),
+        Attachment(
+            mode=GpuMode.HOST_DRIVER, reason="x", inventory=TWO, injected={"NCCL_NVLS_ENABLE": "0"}
+        ),
         replace(gpus.NO_GPU, reason="no driver"),
     ],
 )

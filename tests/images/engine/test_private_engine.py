@@ -25,7 +25,9 @@ def test_the_bridge_takes_a_subnet_that_is_free() -> None:
 
 
 def test_each_engine_has_a_bridge_of_its_own() -> None:
-    one, other = (bridge(Path(home) / "truetag" / "engine") for home in ("/home/me/.cache", "/tmp/cache"))
+    one, other = (
+        bridge(Path(home) / "truetag" / "engine") for home in ("/home/me/.cache", "/tmp/cache")
+    )
     assert one != other and len(one) <= 15
 
 
@@ -34,10 +36,16 @@ def test_a_bridge_has_a_unicast_mac_address_of_local_use(home: str) -> None:
     octets = [int(octet, 16) for octet in mac_address(Path("/", home)).split(":")]
     assert len(octets) == 6
     assert octets[0] & 0b11 == 0b10
-    assert mac_address(Path("/", home)) == mac_address(Path("/", home)) != mac_address(Path("/", home, "other"))
+    assert (
+        mac_address(Path("/", home))
+        == mac_address(Path("/", home))
+        != mac_address(Path("/", home, "other"))
+    )
 
 
-def test_too_long_a_path_is_said_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_a_path_is_said_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 90)))
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
         private_engine._start()
@@ -77,17 +85,25 @@ def test_a_deletion_cut_short_leaves_no_half_store_and_the_next_call_deletes_wha
     assert [path.name for path in home.iterdir()] == ["dockerd.log"]
 
 
-def test_nothing_is_deleted_while_something_is_mounted_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_deleted_while_something_is_mounted_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called: list[object] = []
     monkeypatch.setattr(private_engine, "mounts_below", lambda store: [store, store / "a"])
-    monkeypatch.setattr(private_engine.subprocess, "run", lambda words, **_: called.append(words[-1]))
+    monkeypatch.setattr(
+        private_engine.subprocess, "run", lambda words, **_: called.append(words[-1])
+    )
     with pytest.raises(UserError, match="is mounted"):
         private_engine.discard(home)
-    assert (home / "data").exists() and called == [home / "data/a", home / "data"], "the upper one first"
+    assert (home / "data").exists() and called == [home / "data/a", home / "data"], (
+        "the upper one first"
+    )
 
 
 def test_mounts_are_found_by_their_paths() -> None:
-    assert private_engine.mounts_below(Path("/proc")) and not private_engine.mounts_below(Path("/proc/self/none"))
+    assert private_engine.mounts_below(Path("/proc")) and not private_engine.mounts_below(
+        Path("/proc/self/none")
+    )
 
 
 def test_what_cannot_be_deleted_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,11 @@ def finished(name: str = NAME, **more: object) -> StepFinished:
         (finished(cached=True), ["   cached  [torch 2/5] RUN uv pip install"]),
         (
             finished(error="E 1", log=tuple(f"line {number}" for number in range(30))),
-            ["   FAILED  [torch 2/5] RUN uv pip install", *(f"  | line {number}" for number in range(10, 30)), "  E 1"],
+            [
+                "   FAILED  [torch 2/5] RUN uv pip install",
+                *(f"  | line {number}" for number in range(10, 30)),
+                "  E 1",
+            ],
         ),
         (finished(error="context canceled"), []),
         (finished("[internal] load build context"), []),

@@ -42,12 +42,21 @@ def test_without_a_file_machines_have_no_gpu(tmp_path: Path) -> None:
         ("gpus: 8", "gpus: -1", "fleet.yaml:4", "workers.h100.gpus"),
         ("gpus: 8", "ranks: 8", "fleet.yaml:4", "unknown key 'workers.h100.ranks'"),
         ("staging", "stagign", "fleet.yaml:1", "unknown key 'stagign'"),
-        ("accelerator_type", "accelerator", "fleet.yaml:4", "unknown key 'workers.h100.ray.accelerator'"),
+        (
+            "accelerator_type",
+            "accelerator",
+            "fleet.yaml:4",
+            "unknown key 'workers.h100.ray.accelerator'",
+        ),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_a_fix(tmp_path: Path, old: str, new: str, where: str, cause: str) -> None:
+def test_a_mistake_is_told_with_its_line_and_a_fix(
+    tmp_path: Path, old: str, new: str, where: str, cause: str
+) -> None:
     assert old in GOOD
     with pytest.raises(UserError) as refused:
         read(tmp_path, GOOD.replace(old, new))
     (problem,) = refused.value.problems
-    assert problem.where.endswith(where) and cause in problem.cause and "docs/fleet.md" in problem.then
+    assert (
+        problem.where.endswith(where) and cause in problem.cause and "docs/fleet.md" in problem.then
+    )

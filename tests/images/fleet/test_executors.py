@@ -52,17 +52,24 @@ class FakeSlurm:
         result = self.folder / f"{job_id}.pkl"
         paths = SimpleNamespace(folder=self.folder, result_pickle=result)
         return SimpleNamespace(
-            job_id=job_id, paths=paths, result=result.read_text, stderr=lambda: "first\nslurmstepd: killed\n"
+            job_id=job_id,
+            paths=paths,
+            result=result.read_text,
+            stderr=lambda: "first\nslurmstepd: killed\n",
         )
 
     def command(self, words: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
         if words[0] == "scancel":
             self.cancelled.append(words[1])
             self.queue.clear()
-        return subprocess.CompletedProcess(words, 0 if self.controller_answers else 1, "\n".join(self.queue), "")
+        return subprocess.CompletedProcess(
+            words, 0 if self.controller_answers else 1, "\n".join(self.queue), ""
+        )
 
     def run(self, out: Path) -> Any:
-        return slurm.run_tasks(TASKS, H100, Fleet(workers={"h100": H100}), out, lambda _task, _text: None)
+        return slurm.run_tasks(
+            TASKS, H100, Fleet(workers={"h100": H100}), out, lambda _task, _text: None
+        )
 
 
 @pytest.fixture
@@ -89,7 +96,9 @@ def test_a_job_that_left_the_queue_without_a_result_is_lost(
     assert next(ended) == (TASKS[1], "measured")
     cluster.queue.clear()
     task, result = next(ended)
-    assert task == TASKS[0] and result == Lost(cause="Slurm's job 7_0 ended without a result. first slurmstepd: killed")
+    assert task == TASKS[0] and result == Lost(
+        cause="Slurm's job 7_0 ended without a result. first slurmstepd: killed"
+    )
     assert list(ended) == [] and list((tmp_path / "out").iterdir()) == []
 
 
@@ -128,15 +137,23 @@ def test_an_interrupt_cancels_by_name_also_jobs_whose_numbers_never_came_back(
 
 
 def test_what_sbatch_refuses_is_told(cluster: FakeSlurm, tmp_path: Path) -> None:
-    cluster.refuses = slurm.submitit.core.utils.FailedJobError("sbatch: error: invalid partition specified: gpu")
-    with pytest.raises(UserError, match=r"invalid partition specified: gpu\n    next: correct `slurm`"):
+    cluster.refuses = slurm.submitit.core.utils.FailedJobError(
+        "sbatch: error: invalid partition specified: gpu"
+    )
+    with pytest.raises(
+        UserError, match=r"invalid partition specified: gpu\n    next: correct `slurm`"
+    ):
         next(cluster.run(tmp_path / "out"))
 
 
 def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no sbatch"):
-        next(slurm.run_tasks(TASKS, H100, Fleet(workers={"h100": H100}), tmp_path, lambda _task, _text: None))
+        next(
+            slurm.run_tasks(
+                TASKS, H100, Fleet(workers={"h100": H100}), tmp_path, lambda _task, _text: None
+            )
+        )
 
 
 def test_ray_is_asked_under_its_own_names() -> None:

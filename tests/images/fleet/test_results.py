@@ -28,7 +28,9 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def brought(version: str = "25.0", held_to: ClaimSet = PIP, **more: Any) -> Measured:
     evidence = evidence_of(held_to, pip=installed(version)).dumps()
-    plain = Measured(machine="n1", reference=TASK.reference, labels={}, steps=(), evidence=evidence, build="")
+    plain = Measured(
+        machine="n1", reference=TASK.reference, labels={}, steps=(), evidence=evidence, build=""
+    )
     return replace(plain, **more)
 
 
@@ -36,7 +38,10 @@ def test_a_verdict_and_its_files(tmp_path: Path) -> None:
     outcome = results.finish(TASK, brought(), SOURCES, tmp_path)
     assert outcome.verdict and outcome.verdict_word == "PASS" and not outcome.cause
     assert json.loads((tmp_path / "verdict.json").read_text())["digest"] == DIGEST
-    assert json.loads((tmp_path / "worker.json").read_text()) == {"machine": "n1", "reference": TASK.reference}
+    assert json.loads((tmp_path / "worker.json").read_text()) == {
+        "machine": "n1",
+        "reference": TASK.reference,
+    }
     assert {"evidence.json", "report.md"} < {file.name for file in tmp_path.iterdir()}
 
 
@@ -56,17 +61,29 @@ def test_a_worker_with_other_claims_proves_nothing(tmp_path: Path) -> None:
 def test_what_another_matrix_built_is_no_result(tmp_path: Path) -> None:
     """Somebody edited the checkout while the task waited in the queue."""
     outcome = results.finish(BUILD, brought(build='{"digest": "x"}'), SOURCES, tmp_path)
-    assert outcome.verdict is None and "another matrix" in outcome.cause and "next: leave the checkout" in outcome.cause
+    assert (
+        outcome.verdict is None
+        and "another matrix" in outcome.cause
+        and "next: leave the checkout" in outcome.cause
+    )
     assert not list(tmp_path.iterdir())
     labels = {"dev.truetag.matrix-revision": image(NAME).revision}
-    outcome = results.finish(BUILD, brought(build='{"digest": "x"}', labels=labels), SOURCES, tmp_path)
-    assert not outcome.cause and json.loads((tmp_path / "build.json").read_text()) == {"digest": "x"}
+    outcome = results.finish(
+        BUILD, brought(build='{"digest": "x"}', labels=labels), SOURCES, tmp_path
+    )
+    assert not outcome.cause and json.loads((tmp_path / "build.json").read_text()) == {
+        "digest": "x"
+    }
 
 
 @pytest.mark.parametrize("evidence", ['{"schema_version": 2}', "{", '{"schema_version": 3}'])
-def test_a_worker_of_another_release_does_not_end_the_command(tmp_path: Path, evidence: str) -> None:
+def test_a_worker_of_another_release_does_not_end_the_command(
+    tmp_path: Path, evidence: str
+) -> None:
     outcome = results.finish(TASK, brought(evidence=evidence), SOURCES, tmp_path)
-    assert outcome.verdict is None and outcome.cause.startswith("on n1: its evidence can't be read: ")
+    assert outcome.verdict is None and outcome.cause.startswith(
+        "on n1: its evidence can't be read: "
+    )
 
 
 def test_a_lost_task_leaves_nothing_of_an_earlier_run(tmp_path: Path) -> None:

@@ -27,9 +27,29 @@ Verb = Callable[[Path], str]
 
 
 def test_a_task_is_a_verb_with_its_options() -> None:
-    assert BUILD.arguments("/o") == ["build", NAME, "--tier", "static", "--tier", "cpu", "--out", "/o"]
+    assert BUILD.arguments("/o") == [
+        "build",
+        NAME,
+        "--tier",
+        "static",
+        "--tier",
+        "cpu",
+        "--out",
+        "/o",
+    ]
     assert PULL.arguments("/o") == [
-        *("validate", NAME, "--image", PULL.reference, "--tier", "static", "--claim", "pins", "--out", "/o")
+        *(
+            "validate",
+            NAME,
+            "--image",
+            PULL.reference,
+            "--tier",
+            "static",
+            "--claim",
+            "pins",
+            "--out",
+            "/o",
+        )
     ]
     assert (BUILD.key, PULL.key) == (NAME, f"{NAME}-abababababab")
 
@@ -50,7 +70,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(worker, "run_verb", run_verb)
     monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake))
-    monkeypatch.setattr(worker, "push_by_digest", lambda _engine, info, staging: f"{staging}@{info.id}")
+    monkeypatch.setattr(
+        worker, "push_by_digest", lambda _engine, info, staging: f"{staging}@{info.id}"
+    )
     return fake
 
 
@@ -95,7 +117,9 @@ def test_half_a_run_is_no_evidence(engine: SimpleNamespace) -> None:
 def test_a_verb_that_was_killed_is_told_with_its_last_line(engine: SimpleNamespace) -> None:
     engine.verb = lambda _folder: "measured static.pins\nmeasured static.files\n"
     result = worker.perform(BUILD, "n1")
-    assert isinstance(result, Lost) and result.cause.endswith("it was killed; its last line was: measured static.files")
+    assert isinstance(result, Lost) and result.cause.endswith(
+        "it was killed; its last line was: measured static.files"
+    )
 
 
 def test_an_image_that_cannot_be_pulled_is_told(engine: SimpleNamespace) -> None:
@@ -104,7 +128,11 @@ def test_an_image_that_cannot_be_pulled_is_told(engine: SimpleNamespace) -> None
 
     engine.pull = refuse
     result = worker.perform(PULL, "n1")
-    assert isinstance(result, Lost) and "no basic auth credentials" in result.cause and "docker login" in result.cause
+    assert (
+        isinstance(result, Lost)
+        and "no basic auth credentials" in result.cause
+        and "docker login" in result.cause
+    )
 
 
 TIDIES_UP = """
@@ -120,7 +148,9 @@ finally:
 """
 
 
-def test_a_cancelled_task_lets_its_verb_tidy_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_task_lets_its_verb_tidy_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray raises it in the main thread of the worker, Slurm's SIGTERM does so too."""
     log, run = tmp_path / "log", subprocess.Popen
 

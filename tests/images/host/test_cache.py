@@ -21,4 +21,6 @@ def test_a_file_that_can_not_be_written_whole_leaves_the_old_one_and_nothing_els
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         cache.write_whole(file, b"new")
-    assert [(one.name, one.read_bytes()) for one in file.parent.iterdir()] == [("verdict.json", b"old")]
+    assert [(one.name, one.read_bytes()) for one in file.parent.iterdir()] == [
+        ("verdict.json", b"old")
+    ]

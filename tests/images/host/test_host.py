@@ -13,7 +13,9 @@ from images.host import apt, cache, checkout
 from tests.support.checkout import ROOT
 
 
-def test_the_lock_is_held_while_apt_runs_and_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_held_while_apt_runs_and_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -43,12 +45,16 @@ with cache.alone(Path(sys.argv[1])):
 def holder(file: Path) -> subprocess.Popen[str]:
     """A process that holds the lock until its input ends."""
     command = [sys.executable, "-c", HOLDER, str(file)]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout and process.stdout.readline() == "held\n"
     return process
 
 
-def test_another_process_is_waited_for_until_it_is_killed_and_it_is_said_once(tmp_path: Path) -> None:
+def test_another_process_is_waited_for_until_it_is_killed_and_it_is_said_once(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "new" / "x.lock"
     process, told, pauses = holder(file), [], []
 
@@ -71,7 +77,9 @@ def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
     with (
         cache.alone(tmp_path / "x.lock"),
         pytest.raises(InterruptedError),
-        cache.alone(tmp_path / "x.lock", pause=cancelled),  # a second opening of the file: as another thread's
+        cache.alone(
+            tmp_path / "x.lock", pause=cancelled
+        ),  # a second opening of the file: as another thread's
     ):
         pytest.fail("two hold it")
 

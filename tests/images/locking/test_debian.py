@@ -46,7 +46,9 @@ def test_what_moved_is_named() -> None:
         (("  debian/pool/", " debian/pool/"), "is damaged"),
     ],
 )
-def test_a_lock_that_is_not_the_images_is_refused(wrong: tuple[str, str], said: str, tmp_path: Path) -> None:
+def test_a_lock_that_is_not_the_images_is_refused(
+    wrong: tuple[str, str], said: str, tmp_path: Path
+) -> None:
     file = tmp_path / debian.place(BASE)
     file.parent.mkdir()
     with pytest.raises(UserError, match="no lock names the Debian packages"):
@@ -78,13 +80,19 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
         "cdrom:[x]/",
         "tor+http://x.test/",
     )
-    for unusable in ("", "Ubuntu|Ubuntu|main|http://x.test/", *(f"Debian|Debian|main|{one}" for one in strange)):
+    for unusable in (
+        "",
+        "Ubuntu|Ubuntu|main|http://x.test/",
+        *(f"Debian|Debian|main|{one}" for one in strange),
+    ):
         assert debian.of_listing(unusable) == {}, "the default is Debian's own"
 
 
 @pytest.fixture
 def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debian, "mirrors", lambda: {one: f"http://mirror.test/{one}/" for one in debian.ARCHIVES})
+    monkeypatch.setattr(
+        debian, "mirrors", lambda: {one: f"http://mirror.test/{one}/" for one in debian.ARCHIVES}
+    )
 
 
 def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
@@ -93,17 +101,32 @@ def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
 
 @pytest.mark.usefixtures("own_mirrors")
 def test_what_apt_would_fetch_lies_below_an_archive_by_its_sha256_or_is_refused() -> None:
-    places = ("debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb", "debian-security/pool/updates/x_1_all.deb")
-    found = debian.printed_files("".join(printed(f"http://mirror.test/{place}") for place in places))
-    assert list(found) == ["debian/pool/main/g/g++/g++_1~2_amd64.deb", places[1]] and {*found.values()} == {"0" * 64}
+    places = (
+        "debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb",
+        "debian-security/pool/updates/x_1_all.deb",
+    )
+    found = debian.printed_files(
+        "".join(printed(f"http://mirror.test/{place}") for place in places)
+    )
+    assert list(found) == ["debian/pool/main/g/g++/g++_1~2_amd64.deb", places[1]] and {
+        *found.values()
+    } == {"0" * 64}
     good = "http://mirror.test/debian/pool/main/a/a_1_all.deb"
-    for text in (printed(good.replace("http://", "file:/")), printed(good, ""), printed(good, "MD5Sum:0")):
-        with pytest.raises(UserError, match=r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"):
+    for text in (
+        printed(good.replace("http://", "file:/")),
+        printed(good, ""),
+        printed(good, "MD5Sum:0"),
+    ):
+        with pytest.raises(
+            UserError, match=r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"
+        ):
             debian.printed_files(text)
 
 
 @pytest.mark.usefixtures("own_mirrors")
-def test_a_machine_without_apt_locks_all_but_debian_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_apt_locks_all_but_debian_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
     told = partial(lock.debian_packages, [image("cu126-torch25")], sources)
@@ -115,4 +138,6 @@ def test_a_machine_without_apt_locks_all_but_debian_packages(tmp_path: Path, mon
         list(told(upgrade=False, check=True))
     (tmp_path / PINS_FILE).parent.mkdir()
     (tmp_path / PINS_FILE).write_text(f"{BASE.reference}: sha256:0\n")
-    assert not [*told(upgrade=True, check=False), *told(upgrade=False, check=True)], "its lock is not asked for"
+    assert not [*told(upgrade=True, check=False), *told(upgrade=False, check=True)], (
+        "its lock is not asked for"
+    )

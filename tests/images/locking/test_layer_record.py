@@ -33,13 +33,18 @@ def test_a_layer_stands_once_with_every_build_of_it(tmp_path: Path) -> None:
 
 def test_a_build_with_other_bytes_is_refused_and_both_are_named() -> None:
     record = layer_record.add({}, measured(digest("a"), digest("a")), FIRST)
-    with pytest.raises(UserError, match="the layer torch of cu126-torch25: is cccccccccccc here, and was aaaaaaaaaaaa"):
+    with pytest.raises(
+        UserError,
+        match="the layer torch of cu126-torch25: is cccccccccccc here, and was aaaaaaaaaaaa",
+    ):
         layer_record.add(record, measured(digest("c"), digest("c")), SECOND)
 
 
 def test_a_damaged_record_is_a_problem_with_a_next_step(tmp_path: Path) -> None:
     assert layer_record.read(tmp_path) == {}
-    (tmp_path / layer_record.FILE).write_text('{"r": {"layer": "torch", "diff_id": "x", "builds": []}}')
+    (tmp_path / layer_record.FILE).write_text(
+        '{"r": {"layer": "torch", "diff_id": "x", "builds": []}}'
+    )
     with pytest.raises(UserError, match="restore it from git"):
         layer_record.read(tmp_path)
 
@@ -47,5 +52,7 @@ def test_a_damaged_record_is_a_problem_with_a_next_step(tmp_path: Path) -> None:
 def test_the_committed_record_is_as_the_tool_writes_it(tmp_path: Path) -> None:
     record = layer_record.read(CHECKOUT.locks)
     layer_record.write(record, tmp_path)
-    assert (tmp_path / layer_record.FILE).read_bytes() == (CHECKOUT.locks / layer_record.FILE).read_bytes()
+    assert (tmp_path / layer_record.FILE).read_bytes() == (
+        CHECKOUT.locks / layer_record.FILE
+    ).read_bytes()
     assert record and all(len(row.builds) >= layer_record.BUILDS_NEEDED for row in record.values())

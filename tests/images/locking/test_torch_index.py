@@ -28,7 +28,9 @@ from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, u
 __all__ = ["indexes", "known_python", "uv_asks_once"]
 
 TORCH = "/whl/{}"
-INDEX_OF_THEIR_OWN = [one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index]
+INDEX_OF_THEIR_OWN = [
+    one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index
+]
 
 
 def sources(indexes: Indexes) -> Sources:
@@ -54,13 +56,17 @@ def stock(indexes: Indexes, *wanted: Image) -> None:
     indexes.add(DEFAULT, "fsspec", "2026.1")
     for requirement in (*inputs.TOOLS, *inputs.BUILD_TOOLS):
         indexes.add(DEFAULT, *requirement.split("=="))
-    for each in sorted(wanted, key=lambda one: not one.index):  # a default torch replaces the one not to be taken
+    for each in sorted(
+        wanted, key=lambda one: not one.index
+    ):  # a default torch replaces the one not to be taken
         folder = TORCH.format(f"cu{each.wheel_cuda.digits}") if each.index else DEFAULT
         for pin in each.toolkit:
             indexes.add(DEFAULT, pin.name, pin.version)
         for pin in each.pins:
             if pin.locked and pin.name != "torch":
-                indexes.add(DEFAULT, pin.name, pin.version, *(["torch"] if pin.name == "xformers" else []))
+                indexes.add(
+                    DEFAULT, pin.name, pin.version, *(["torch"] if pin.name == "xformers" else [])
+                )
         for need in (need for pin in each.pins for need in pin.needs):
             indexes.add(DEFAULT, need, "1.0")
         torch = each.pin("torch")
@@ -89,12 +95,21 @@ def locked(indexes: Indexes, folder: Path, *wanted: Image) -> None:
     lock_file.write(resolve.update(wanted, images(indexes), folder=folder)[0], folder)
 
 
-def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tmp_path: Path) -> None:
+def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(
+    indexes: Indexes, tmp_path: Path
+) -> None:
     """Of each CUDA the first torch and the last."""
     theirs = [image for image in images(indexes) if image.index]
     assert sorted({image.lock_name for image in theirs}) == sorted(INDEX_OF_THEIR_OWN)
-    rows = [[image for image in theirs if image.index == index] for index in sorted({str(one.index) for one in theirs})]
-    wanted = [image for row in rows for image in {str(one.name): one for one in (row[0], row[-1])}.values()]
+    rows = [
+        [image for image in theirs if image.index == index]
+        for index in sorted({str(one.index) for one in theirs})
+    ]
+    wanted = [
+        image
+        for row in rows
+        for image in {str(one.name): one for one in (row[0], row[-1])}.values()
+    ]
     assert len(rows) >= 4
     stock(indexes, *wanted)
     assert {lock_file.state(image, tmp_path)[0] for image in wanted} == {Status.MISSING}
@@ -103,9 +118,14 @@ def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tm
         assert lock_file.state(image, tmp_path) == (Status.PRESENT, ())
         versions = lock_file.read(image, tmp_path).versions(image.layers)
         torch = image.pin("torch")
-        assert torch is not None and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
+        assert (
+            torch is not None
+            and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
+        )
         assert versions["fsspec"] == "2026.1"
-    assert not [path for path in indexes.asked(".whl") if "/torch-" in path], "a torch wheel has gigabytes"
+    assert not [path for path in indexes.asked(".whl") if "/torch-" in path], (
+        "a torch wheel has gigabytes"
+    )
     asked = {path for path in indexes.asked(".metadata") if "/torch-" in path}
     assert len(asked) == len({(image.index, image.name.torch) for image in wanted})
 
@@ -115,7 +135,9 @@ def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
 ) -> None:
     wanted = image(indexes, "cu128-torch27")
     stock(indexes, wanted)
-    unhashed = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", algorithm="")  # it is fetched and hashed
+    unhashed = indexes.add(
+        "/whl/cu128", "torchao", "0.11.0+cu128", algorithm=""
+    )  # it is fetched and hashed
     digest = indexes.add("/whl/cu128", "torch", "2.7.1+cu128", runtime(indexes, wanted))
     other = indexes.add(DEFAULT, "torch", "2.7.1", "nvidia-cuda-runtime-cu11==11.8.89")
     locked(indexes, tmp_path, wanted)
@@ -134,7 +156,10 @@ def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
 @pytest.mark.parametrize(
     ("package", "version", "said"),
     [
-        *(("torchao", f"0.11.0+{one}", f"{one} is a .* wants CUDA 12.8") for one in ("cpu", "cu126", "rocm6.3")),
+        *(
+            ("torchao", f"0.11.0+{one}", f"{one} is a .* wants CUDA 12.8")
+            for one in ("cpu", "cu126", "rocm6.3")
+        ),
         ("torch", "2.7.1+cu126", r"no set of versions fits.*torch==2.7.1\+cu128"),
     ],
 )
@@ -144,12 +169,23 @@ def test_another_variants_build_of_a_package_is_refused(
     wanted = image(indexes, "cu128-torch27")
     stock(indexes, wanted)
     indexes.links[f"/whl/cu128/{package}/"].clear()
-    indexes.add("/whl/cu128", package, version, *(["nvidia-cuda-runtime-cu12==12.6.77"] if package == "torch" else []))
+    indexes.add(
+        "/whl/cu128",
+        package,
+        version,
+        *(["nvidia-cuda-runtime-cu12==12.6.77"] if package == "torch" else []),
+    )
     with pytest.raises(UserError, match=said):
         resolve.resolve(wanted)
 
 
-def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, folder: Path, index: str = "") -> Sources:
+def some(
+    names: list[str],
+    indexes: Indexes,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    index: str = "",
+) -> Sources:
     """A matrix of a few images that the indexes have all of, with the locks' folder elsewhere."""
     own = sources(indexes)
     rows = [row for row in own.matrix.images if row.name in names]
@@ -164,7 +200,10 @@ def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, fo
 
 
 def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what_nobody_has_read(
-    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    indexes: Indexes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["cu126-torch27", "cu126-torch28", "cu128-torch27"]
     few = some(names, indexes, monkeypatch, tmp_path)
@@ -179,7 +218,9 @@ def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what
     del table["torch 2.7.1"]
     file = few.workspace.locks / wheel_records.FILE
     file.write_bytes(without := wheel_records.written(table))
-    with pytest.raises(UserError, match=r"records\.json: does not have the RECORD of torch 2\.7\.1"):
+    with pytest.raises(
+        UserError, match=r"records\.json: does not have the RECORD of torch 2\.7\.1"
+    ):
         lock([], check=True)
     assert file.read_bytes() == without
 
@@ -193,7 +234,9 @@ def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_l
     library, needs = fatbins.library(fatbins.region(*code)), (runtime(indexes, wanted), "fsspec")
     digest = indexes.add(DEFAULT, "torch", "2.7.1", *needs, library=library)
     lock([name])
-    assert [path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")] == ["cu126-torch27"]
+    assert [path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")] == [
+        "cu126-torch27"
+    ]
     table = wheel_records.read(few.workspace.locks)
     row = table["torch 2.7.1"][digest]
     assert wanted.pruning and row.pruned.keys() == {key(wanted.pruning)}
@@ -206,7 +249,10 @@ def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_l
 
 
 def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
-    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    indexes: Indexes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["cu126-torch27", "cu128-torch27", "cu129-torch28"]
     some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
@@ -217,6 +263,8 @@ def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
     assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
     assert problem.then.startswith("`nox -s lock` where it answers")
     assert "1 lock: " in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "locks").iterdir() if (path / "lock.json").exists()] == ["cu126-torch27"]
+    assert [
+        path.name for path in (tmp_path / "locks").iterdir() if (path / "lock.json").exists()
+    ] == ["cu126-torch27"]
     with pytest.raises(UserError, match="the package index localhost can't be reached"):
         lock(["cu128-torch27"])

@@ -23,26 +23,37 @@ from tests.support.torch_index import Indexes
 from validate.environment import wheel_contents
 
 HEX = st.binary(min_size=32, max_size=32).map(bytes.hex)
-KNOWN = st.builds(WheelRecord, record=HEX, native=st.booleans(), pruned=st.dictionaries(HEX, HEX, max_size=2))
+KNOWN = st.builds(
+    WheelRecord, record=HEX, native=st.booleans(), pruned=st.dictionaries(HEX, HEX, max_size=2)
+)
 EMPTY = b"PK\5\6" + bytes(18)
 """A zip archive of nothing."""
 
 
 @given(known=st.dictionaries(HEX, KNOWN, min_size=1, max_size=3))
-def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, known: dict[str, WheelRecord]) -> None:
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, known: dict[str, WheelRecord]
+) -> None:
     folder = tmp_path_factory.mktemp("locks")
     package = Package(name="small", version="1.0", hashes=tuple(known))
     (folder / wheel_records.FILE).write_bytes(wheel_records.written({"small 1.0": known}))
     assert wheel_records.read_for([package], folder) == known
-    assert wheel_records.read_for([Package(name="other", version="1", hashes=("00",))], folder) == {}
+    assert (
+        wheel_records.read_for([Package(name="other", version="1", hashes=("00",))], folder) == {}
+    )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"small 1.0": {"00": {"digest": "x"}}}', '{"small 1.0": 1}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"small 1.0": {"00": {"digest": "x"}}}', '{"small 1.0": 1}']
+)
 def test_a_damaged_file_is_told_with_the_next_command(tmp_path: Path, text: str) -> None:
     (tmp_path / wheel_records.FILE).write_text(text)
     with pytest.raises(UserError) as caught:
         wheel_records.read(tmp_path)
-    assert "is damaged" in caught.value.problems[0].cause and "nox -s lock" in caught.value.problems[0].then
+    assert (
+        "is damaged" in caught.value.problems[0].cause
+        and "nox -s lock" in caught.value.problems[0].then
+    )
 
 
 def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None:
@@ -63,10 +74,15 @@ def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None
         ((200, {}, b"the whole file"), "does not answer range requests"),
         ((404, {}, b""), "404"),
         ((206, {"Content-Range": "bytes 0-9/10"}, b"no archive"), "can't be read"),
-        ((206, {"Content-Range": f"bytes 0-{len(EMPTY) - 1}/{len(EMPTY)}"}, EMPTY), "0 RECORD files"),
+        (
+            (206, {"Content-Range": f"bytes 0-{len(EMPTY) - 1}/{len(EMPTY)}"}, EMPTY),
+            "0 RECORD files",
+        ),
     ],
 )
-def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(reply: Reply, words: str) -> None:
+def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(
+    reply: Reply, words: str
+) -> None:
     with serving() as server, pytest.raises(UserError) as caught:
         server.answer = lambda *_: reply
         measure_records._measure(f"http://{server.host}/a/small.whl", requests.Session())
@@ -82,7 +98,11 @@ def small_lock(digest: str) -> Lock:
 
 
 def test_records_are_read_once_and_those_of_no_lock_are_left_out(tmp_path: Path) -> None:
-    wheel, digest, calls = wheels.make(tmp_path, {**wheels.FILES, "small/x.so.1": b"x"}), "ab" * 32, []
+    wheel, digest, calls = (
+        wheels.make(tmp_path, {**wheels.FILES, "small/x.so.1": b"x"}),
+        "ab" * 32,
+        [],
+    )
     with serving() as server:
         Indexes(server).files["/small-1.0-py3-none-any.whl"] = wheel.read_bytes()
 
@@ -121,14 +141,19 @@ def test_a_file_that_the_index_lost_is_told(tmp_path: Path) -> None:
 
 
 def test_the_record_of_every_wheel_of_a_lock_of_the_repository_is_known_and_no_other() -> None:
-    folders = sorted(path for path in CHECKOUT.locks.iterdir() if (path / lock_file.RECORD).is_file())
+    folders = sorted(
+        path for path in CHECKOUT.locks.iterdir() if (path / lock_file.RECORD).is_file()
+    )
     table = wheel_records.read(CHECKOUT.locks)
     known = {digest: row for rows in table.values() for digest, row in rows.items()}
     locks = [replace(lock_file.load(folder), records=known) for folder in folders]
-    assert {folder.name: measure_records.lacking(lock) for folder, lock in zip(folders, locks, strict=True)} == {
-        folder.name: [] for folder in folders
-    }
+    assert {
+        folder.name: measure_records.lacking(lock)
+        for folder, lock in zip(folders, locks, strict=True)
+    } == {folder.name: [] for folder in folders}
     assert measure_records.without_leftovers(locks, CHECKOUT.locks) == {}
     assert wheel_records.written(table) == (CHECKOUT.locks / wheel_records.FILE).read_bytes()
     read = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
-    assert read.records.keys() == {digest for package in read.packages() for digest in package.hashes}
+    assert read.records.keys() == {
+        digest for package in read.packages() for digest in package.hashes
+    }

@@ -25,7 +25,9 @@ def breaking(culprits: frozenset[int]) -> Attempt:
 
 
 @given(hidden())
-def test_culprits_that_are_needed_together_are_found_in_few_attempts(case: tuple[int, frozenset[int]]) -> None:
+def test_culprits_that_are_needed_together_are_found_in_few_attempts(
+    case: tuple[int, frozenset[int]],
+) -> None:
     count, culprits = case
     asked = Counter[frozenset[int]]()
 
@@ -39,12 +41,19 @@ def test_culprits_that_are_needed_together_are_found_in_few_attempts(case: tuple
 
 
 @given(hidden(most=2), st.data())
-def test_sets_that_do_not_go_together_are_worked_around(case: tuple[int, frozenset[int]], data: st.DataObject) -> None:
+def test_sets_that_do_not_go_together_are_worked_around(
+    case: tuple[int, frozenset[int]], data: st.DataObject
+) -> None:
     """Changes that need others, never in a circle: a set that lacks them can't be told."""
     count, culprits = case
     rank = data.draw(st.permutations(range(count)))
-    pairs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=12))
-    needs = {one: frozenset(two for other, two in pairs if other == one and rank[two] < rank[one]) for one, _ in pairs}
+    pairs = data.draw(
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=12)
+    )
+    needs = {
+        one: frozenset(two for other, two in pairs if other == one and rank[two] < rank[one])
+        for one, _ in pairs
+    }
 
     def attempt(changes: frozenset[int]) -> bool:
         together = all(needed <= changes for change, needed in needs.items() if change in changes)
@@ -59,7 +68,9 @@ def closed(changes: frozenset[int], needs: dict[int, frozenset[int]]) -> frozens
 
 
 @given(st.integers(1, 12), st.integers(0))
-def test_whatever_the_answers_the_found_set_fails_and_no_single_change_can_be_taken_out(count: int, seed: int) -> None:
+def test_whatever_the_answers_the_found_set_fails_and_no_single_change_can_be_taken_out(
+    count: int, seed: int
+) -> None:
     """Failures that come and go with unrelated changes, too: no order is assumed among sets."""
     everything = frozenset(range(count))
     answers: dict[frozenset[int], bool] = {frozenset(): False, everything: True}

@@ -24,9 +24,13 @@ def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() ->
     assert "xformers>=0.0.31.post1,!=0.0.32.post2" in found
     assert [line for line in found if line.startswith("peft>=") and line.endswith(",<1")]
     assert not [line for line in found if line.startswith("flash-attn")]
-    beyond = sets.requirements(CONTROL, Nightly(ranges={"peft": "<0.18"}), {})  # as a profile's pin over its stack's
+    beyond = sets.requirements(
+        CONTROL, Nightly(ranges={"peft": "<0.18"}), {}
+    )  # as a profile's pin over its stack's
     assert [line for line in beyond if line.startswith("peft")] == ["peft>=0.18.1"]
-    above = sets.requirements(CONTROL, Nightly(ranges={"peft": "==0.19.*"}), {})  # what somebody wants to try
+    above = sets.requirements(
+        CONTROL, Nightly(ranges={"peft": "==0.19.*"}), {}
+    )  # what somebody wants to try
     assert [line for line in above if line.startswith("peft")] == ["peft>=0.18.1,==0.19.*"]
 
 
@@ -36,14 +40,19 @@ def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_n
     assert "0.12.0" not in found["torchao"]
     assert "bitsandbytes" not in found
     # A requirement between two packages is uv's to hold: both move together.
-    name, pins = ImageName.parse("cu130-torch214-unsloth"), {"unsloth": "2026.10.7", "unsloth-zoo": "2026.10.7"}
+    name, pins = (
+        ImageName.parse("cu130-torch214-unsloth"),
+        {"unsloth": "2026.10.7", "unsloth-zoo": "2026.10.7"},
+    )
     image = plan.plan_one(name, SOURCES, pins=pins).image
     assert image is not None
     assert "unsloth" not in sets.refused_by_facts(image, SOURCES)
 
 
 def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> None:
-    origin = Claim(check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x")
+    origin = Claim(
+        check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x"
+    )
 
     def verdict(status: Status) -> Verdict:
         rows = [
@@ -52,13 +61,22 @@ def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> Non
         ]
         return Verdict(image="x", digest="", claims=tuple(rows), evidence_sha256="")
 
-    for status, kept in ((Status.UNPROVEN, ["files"]), (Status.PASS, ["files"]), (Status.FAIL, ["origin", "files"])):
+    for status, kept in (
+        (Status.UNPROVEN, ["files"]),
+        (Status.PASS, ["files"]),
+        (Status.FAIL, ["origin", "files"]),
+    ):
         found = sets.without_unproven_origin(verdict(status))
         assert [one.claim.check for one in found.claims] == kept
 
 
 def test_changes_come_pins_first() -> None:
-    names = [one.name for one in sets.moves(CONTROL.versions, at(MOVES).versions, ["torchao", "transformers", "peft"])]
+    names = [
+        one.name
+        for one in sets.moves(
+            CONTROL.versions, at(MOVES).versions, ["torchao", "transformers", "peft"]
+        )
+    ]
     assert names == ["torchao", "transformers", "peft", "liger-kernel", "numpy"]
     assert at(MOVES).hash != CONTROL.hash == at({}).hash
 

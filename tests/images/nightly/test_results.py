@@ -21,7 +21,12 @@ def job(*, day: int = 21, month: int = 11, job: Job = Job.CONTROL, **other: obje
 
 
 def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Path) -> None:
-    lines = [job(day=2, month=12), breakage(), job(), job(job=Job.CANARY, changes=[MOVE], failing=[FAILED])]
+    lines = [
+        job(day=2, month=12),
+        breakage(),
+        job(),
+        job(job=Job.CANARY, changes=[MOVE], failing=[FAILED]),
+    ]
     for line in lines:
         results.append(line, tmp_path)
     assert results.read(tmp_path) == tuple(sorted(lines, key=lambda line: line.date))
@@ -35,7 +40,9 @@ def test_every_bad_line_is_told_with_its_place(tmp_path: Path) -> None:
     path.write_text(f'{path.read_text()}{{"kind": "job"}}\nnonsense\n{older}')
     with pytest.raises(UserError, match="schema_version") as told:
         results.read(tmp_path)
-    assert [problem.where for problem in told.value.problems] == [f"2026-11.jsonl:{number}" for number in (2, 3, 4)]
+    assert [problem.where for problem in told.value.problems] == [
+        f"2026-11.jsonl:{number}" for number in (2, 3, 4)
+    ]
 
 
 def test_lines_are_as_their_published_schema_says() -> None:

@@ -31,7 +31,9 @@ CLAIMS = (
 class Judge:
     """Fails claims where the versions hold what breaks them; remembers what it was asked."""
 
-    def __init__(self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None) -> None:
+    def __init__(
+        self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None
+    ) -> None:
         self.breaking, self.unbuildable = breaking, unbuildable or {"nothing"}
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
@@ -46,10 +48,14 @@ class Judge:
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
-        status, reason = (Status.FAIL, f"undefined symbol of {id_}") if broken else (Status.PASS, "fine")
+        status, reason = (
+            (Status.FAIL, f"undefined symbol of {id_}") if broken else (Status.PASS, "fine")
+        )
         if id_ in self.sooner and self.sooner[id_][0] <= moved:
             status, reason = Status.FAIL, self.sooner[id_][1]
-        return ClaimRow(check=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
+        return ClaimRow(
+            check=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason
+        )
 
 
 Run = Callable[..., ImageResult]
@@ -66,7 +72,9 @@ def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         kept: str = "2026-11-21",
         **other: object,
     ) -> ImageResult:
-        stays = Nightly.model_validate({"kept": {"2.7": {"until": kept, "reason": "it was judged"}}})
+        stays = Nightly.model_validate(
+            {"kept": {"2.7": {"until": kept, "reason": "it was judged"}}}
+        )
         matrix = SOURCES.matrix.model_copy(update={"nightly": stays})
         sources = replace(SOURCES, matrix=matrix)
         options = NightlyOptions(
@@ -104,7 +112,10 @@ def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_ru
     (breakage,) = found.breakages
     assert found.broken and found.proposed is None
     both = "libraries/environment and imports/transformers"
-    assert breakage.sentence == f"torchao 0.11.0 -> 0.12.0 breaks {both}: undefined symbol of libraries"
+    assert (
+        breakage.sentence
+        == f"torchao 0.11.0 -> 0.12.0 breaks {both}: undefined symbol of libraries"
+    )
     assert [claim.check for claim in breakage.claims] == ["libraries", "imports"]
     assert len(judge.asked) == len(set(judge.asked)), "no set is built twice"
 
@@ -154,18 +165,28 @@ def test_nothing_newer_builds_nothing(nightly_run: Run, monkeypatch: pytest.Monk
     assert len(judge.asked) == 1
 
 
-def test_a_stack_that_is_kept_is_built_as_it_is_locked_alone_until_that_day(nightly_run: Run) -> None:
+def test_a_stack_that_is_kept_is_built_as_it_is_locked_alone_until_that_day(
+    nightly_run: Run,
+) -> None:
     judge = Judge({})
     found = nightly_run(judge, kept="2026-11-22")
-    assert results.told(found.canary) == "canary UNCHANGED; kept as it is until 2026-11-22: it was judged"
+    assert (
+        results.told(found.canary)
+        == "canary UNCHANGED; kept as it is until 2026-11-22: it was judged"
+    )
     assert len(judge.asked) == 1 and found.proposed is None and not found.broken
 
 
-def test_newest_versions_that_do_not_fit_together_are_told(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_versions_that_do_not_fit_together_are_told(
+    nightly_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: object, **__: object) -> dict[str, str]:
         raise uv.NoSolution(Problem(where="x", cause="no set of versions fits"))
 
     monkeypatch.setattr(uv, "versions", none)
     found = nightly_run(Judge({}))
-    assert (found.canary.outcome, found.canary.cause) == (Outcome.UNRESOLVED, "no set of versions fits")
+    assert (found.canary.outcome, found.canary.cause) == (
+        Outcome.UNRESOLVED,
+        "no set of versions fits",
+    )
     assert found.broken

@@ -27,7 +27,8 @@ IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 OFFERS = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
 MACHINES = yaml.load(
-    (ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+    (ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"),
+    Loader=yaml.CSafeLoader,
 )
 
 
@@ -47,7 +48,9 @@ def test_models_as_drivers_and_people_call_them(said: str) -> None:
     assert [name, row.capability] == MACHINES["models"][said]
 
 
-@pytest.mark.parametrize("said", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"])
+@pytest.mark.parametrize(
+    "said", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"]
+)
 def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
     with pytest.raises(UserError, match="--arch what `nvidia-smi") as told:
         chooser.find_model(said)
@@ -71,7 +74,9 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
     assert any(reasons == ("CUDA 13 needs driver 580 or newer",) for _, reasons in found.others)
 
 
-@pytest.mark.parametrize("gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"])
+@pytest.mark.parametrize(
+    "gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"]
+)
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
 def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
     machine = chooser.described(gpu, "", driver)
@@ -88,30 +93,43 @@ def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
 def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> None:
     image = next(image for image in IMAGES if image.ptx)
     newer = Arch(99, 0)
-    new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
+    new, old = (
+        Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver)
+    )
     known = chooser.summary(image, SOURCES.facts).model_copy(update={"compilers": {}})
     (one,) = chooser.rank([known], new, Options()).fitting
-    assert one.fit == "ptx" and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
+    assert one.fit == "ptx" and any(
+        reason.startswith("only PTX for sm_990") for reason in one.reasons
+    )
     found = chooser.rank([known], old, Options())
     native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
-@pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10", "RTX 5090"])
+@pytest.mark.parametrize(
+    "gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10", "RTX 5090"]
+)
 def test_arm_hosts_get_images_for_arm64_and_no_others_do(gpu: str) -> None:
     found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
     on_arm = gpu != "RTX 5090"
     assert found.fitting and {one.name.endswith("-arm64") for one in found.fitting} == {on_arm}
-    why = "is for x86-64, and this GPU's host processor is ARM" if on_arm else "is for ARM processors"
+    why = (
+        "is for x86-64, and this GPU's host processor is ARM" if on_arm else "is for ARM processors"
+    )
     assert (why,) in [reasons for _, reasons in found.others]
 
 
 def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
-    for gpu, said in (("Jetson AGX Orin", "has no code for sm_87 (it"), ("GTX 980", "has no code for sm_52 (it")):
+    for gpu, said in (
+        ("Jetson AGX Orin", "has no code for sm_87 (it"),
+        ("GTX 980", "has no code for sm_52 (it"),
+    ):
         found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
         assert not found.fitting and any(reasons[0].startswith(said) for _, reasons in found.others)
     thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Options())
-    assert "cu130-torch211-arm64" not in [one.name for one in thor.fitting]  # Triton 3.6 can't assemble for it
+    assert "cu130-torch211-arm64" not in [
+        one.name for one in thor.fitting
+    ]  # Triton 3.6 can't assemble for it
 
 
 def test_another_torch_or_python_or_a_toolkit_is_given_as_it_is_asked_for() -> None:
@@ -119,7 +137,11 @@ def test_another_torch_or_python_or_a_toolkit_is_given_as_it_is_asked_for() -> N
     assert {one.image.torch for one in found.fitting} == {"2.7.1"}
     newest = answer("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
     assert newest and all(one.image.torch < "2.9" for one in newest)
-    assert not [one for one in answer("H100", "999").fitting if "-py" in one.name or one.name.endswith("-devel")]
+    assert not [
+        one
+        for one in answer("H100", "999").fitting
+        if "-py" in one.name or one.name.endswith("-devel")
+    ]
     assert all(one.name.endswith("-devel") for one in answer("H100", "999", devel=True).fitting)
     assert all("-py313" in one.name for one in answer("H100", "999", python="3.13").fitting)
 
@@ -134,15 +156,23 @@ def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
 @pytest.mark.parametrize("capability", [(9, 0), (8, 9), (8, 6)])
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int, int]) -> None:
     """GH200; L40S and A10 in an ARM server."""
-    found = Inventory(driver="580.95.05", gpus=(Gpu(name="x", capability=capability, memory=1),), source="NVML")
+    found = Inventory(
+        driver="580.95.05", gpus=(Gpu(name="x", capability=capability, memory=1),), source="NVML"
+    )
     fitting = choose(OF_THE_MATRIX, chooser.detected(found, Platform.ARM64), Options()).fitting
     assert fitting and all(one.name.endswith("-arm64") for one in fitting)
 
 
 @pytest.mark.parametrize(("processor", "for_arm"), [("aarch64", True), ("x86_64", False)])
-def test_the_machine_is_asked_for_its_processor(processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_asked_for_its_processor(
+    processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
-    monkeypatch.setattr(host_gpus, "inventory", lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"))
+    monkeypatch.setattr(
+        host_gpus,
+        "inventory",
+        lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"),
+    )
     monkeypatch.setattr(platform, "machine", lambda: processor)
     (best, *_) = json.loads(call("choose", "--json").stdout)["fitting"]
     assert best["name"].endswith("-arm64") == for_arm
@@ -164,7 +194,10 @@ def test_wrong_words_are_told() -> None:
         chooser.torch_range("newest")
     with pytest.raises(UserError, match="no version of Python"):
         chooser.python_minor("py311")
-    assert (str(chooser.torch_range("2.7.1")), chooser.python_minor("3.11.9")) == ("==2.7.1", "3.11")
+    assert (str(chooser.torch_range("2.7.1")), chooser.python_minor("3.11.9")) == (
+        "==2.7.1",
+        "3.11",
+    )
     assert chooser.described("GH200", "9.0", "") == chooser.described("GH200", "", "")
     assert chooser.described("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
 
@@ -173,7 +206,10 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
     machine = chooser.described("RTX 4090", "", "550.90")
     best = found.fitting[0].name
-    known = {one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", sentence="No run.") for one in found.fitting}
+    known = {
+        one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", sentence="No run.")
+        for one in found.fitting
+    }
     text = "\n".join(chooser.sentences(found, machine, known))
     assert f"docker pull r.io/i:{best}\nNo run." in text and "\nNot " in text
     data = json.loads(json.dumps(found.as_json()))
@@ -191,7 +227,9 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
         (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
     ],
 )
-def test_the_command_line_answers_with_its_status(arguments: list[str], status: int, said: str) -> None:
+def test_the_command_line_answers_with_its_status(
+    arguments: list[str], status: int, said: str
+) -> None:
     done = call("choose", *arguments)
     assert done.returncode == status and said in (done.stderr if status == 2 else done.stdout)
     assert "Traceback" not in done.stderr
@@ -209,7 +247,9 @@ def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
     machine = chooser.described("RTX 4090", "", "550.90")
     offers = [chooser.summary(image, SOURCES.facts) for image in IMAGES]
     best = chooser.rank(offers, machine, Options()).fitting[0].name
-    without = [one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers]
+    without = [
+        one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers
+    ]
     found = chooser.rank(without, machine, Options())
     assert best not in [one.name for one in found.fitting] and found.fitting
     said = ("has no lock: it can't be built before `nox -s lock` has made one",)
@@ -225,18 +265,31 @@ def test_machines_get_the_builds_that_documents_say_run_there(
     gpu: str, driver: str, torch: str, builds: list[str], why: list[str]
 ) -> None:
     machine = chooser.described(gpu, "", driver)
-    of_this = [one for one in OFFERS if str(Minor.parse(one.torch)) == torch and not one.profile and not one.devel]
+    of_this = [
+        one
+        for one in OFFERS
+        if str(Minor.parse(one.torch)) == torch and not one.profile and not one.devel
+    ]
     offered = {one.wheel_cuda for one in of_this if one.name.endswith("-arm64") == machine.arm}
     answers = [chooser.answer(one, machine, Options(python=one.python)) for one in of_this]
     assert {one.image.wheel_cuda for one in answers if not one.against} == offered & set(builds)
-    assert why and set(why) <= set(MACHINES["sources"]) and (builds or all(one.against for one in answers))
+    assert (
+        why
+        and set(why) <= set(MACHINES["sources"])
+        and (builds or all(one.against for one in answers))
+    )
 
 
 def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> None:
     old = next(one for one in OFFERS if one.name == "cu130-torch211")
-    offers = [one.model_copy(update={"passed_on": ["H200"]}) if one is old else one for one in OFFERS]
+    offers = [
+        one.model_copy(update={"passed_on": ["H200"]}) if one is old else one for one in OFFERS
+    ]
     for gpu, first in (("NVIDIA H200 NVL", old.name), ("H100", "cu132-torch215")):
-        assert chooser.rank(offers, chooser.described(gpu, "", "595.45.04"), Options()).fitting[0].name == first
+        assert (
+            chooser.rank(offers, chooser.described(gpu, "", "595.45.04"), Options()).fitting[0].name
+            == first
+        )
     for gpu, needs in (
         ("RTX 5090", ["Blackwell open"]),
         ("V100", ["Volta proprietary"]),
@@ -245,12 +298,21 @@ def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> Non
     ):
         (best, *_) = chooser.rank(OFFERS, chooser.described(gpu, "", "580.95"), Options()).fitting
         told = [text for text in best.reasons if "kernel modules" in text]
-        assert [text.replace(" needs the driver's", "").removesuffix(" kernel modules") for text in told] == needs
-    b200 = chooser.rank(OFFERS, chooser.described("B200", "", ""), Options(torch=chooser.torch_range("2.8"))).fitting[0]
+        assert [
+            text.replace(" needs the driver's", "").removesuffix(" kernel modules") for text in told
+        ] == needs
+    b200 = chooser.rank(
+        OFFERS, chooser.described("B200", "", ""), Options(torch=chooser.torch_range("2.8"))
+    ).fitting[0]
     assert any(
-        text.startswith("xformers ") and text.endswith("machine code of its own for sm_100") for text in b200.reasons
+        text.startswith("xformers ") and text.endswith("machine code of its own for sm_100")
+        for text in b200.reasons
     )
-    own = chooser.rank(OFFERS, chooser.described("V100", "", ""), Options(torch=chooser.torch_range("2.8"))).fitting[0]
-    assert any(text.startswith("silently wrong: conv3d in bfloat16") for text in own.reasons), own.reasons
+    own = chooser.rank(
+        OFFERS, chooser.described("V100", "", ""), Options(torch=chooser.torch_range("2.8"))
+    ).fitting[0]
+    assert any(text.startswith("silently wrong: conv3d in bfloat16") for text in own.reasons), (
+        own.reasons
+    )
     said = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
     assert "No image fits: branch 580 is the last driver for sm_70 (Volta)." in said

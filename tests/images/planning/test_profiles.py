@@ -55,7 +55,9 @@ SMALL_PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
 def with_profile(name: str, **changes: object) -> Sources:
     own: Profile = SOURCES.matrix.profiles[name].model_copy(update=changes)
     profiles = {**SOURCES.matrix.profiles, name: own}
-    return dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"profiles": profiles}))
+    return dataclasses.replace(
+        SOURCES, matrix=SOURCES.matrix.model_copy(update={"profiles": profiles})
+    )
 
 
 SHARED = ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt")
@@ -72,23 +74,41 @@ SHARED = ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt
         ("cu128-torch210", "cu128-torch210-unsloth", SHARED[:2]),
     ],
 )
-def test_a_profile_shares_layers_byte_for_byte(parent: str, child: str, files: tuple[str, ...]) -> None:
-    below, above = (lock_file.read(image(name, sources=REAL), CHECKOUT.locks) for name in (parent, child))
-    assert {name: below.files[name] for name in files} == {name: above.files[name] for name in files}
+def test_a_profile_shares_layers_byte_for_byte(
+    parent: str, child: str, files: tuple[str, ...]
+) -> None:
+    below, above = (
+        lock_file.read(image(name, sources=REAL), CHECKOUT.locks) for name in (parent, child)
+    )
+    assert {name: below.files[name] for name in files} == {
+        name: above.files[name] for name in files
+    }
 
 
-@pytest.mark.parametrize("name", ["cu128-torch28-axolotl", "cu128-torch28-axolotl-multigpu", "cu130-torch213-axolotl"])
+@pytest.mark.parametrize(
+    "name", ["cu128-torch28-axolotl", "cu128-torch28-axolotl-multigpu", "cu130-torch213-axolotl"]
+)
 def test_torchvisions_kernels_are_claimed_for_every_arch_of_the_image(name: str) -> None:
     found = image(name, sources=REAL)
-    claims = {claim: one for (claim, subject), one in claims_of(found).items() if subject == "torchvision"}
+    claims = {
+        claim: one for (claim, subject), one in claims_of(found).items() if subject == "torchvision"
+    }
     assert [*claims] == ["pins", "device-code", "imports", "native", "bridges"]
-    assert claims["device-code"].expect["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
+    assert claims["device-code"].expect["archs"] == {
+        str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs
+    }
 
 
-def test_what_is_waived_is_in_no_lock_and_sources_are_by_hash_with_the_tools_that_build_them() -> None:
+def test_what_is_waived_is_in_no_lock_and_sources_are_by_hash_with_the_tools_that_build_them() -> (
+    None
+):
     waived, axolotl, plain = (
         image(name, sources=REAL)
-        for name in ("cu130-torch213-axolotl", "cu128-torch28-axolotl", "cu128-torch28-transformers")
+        for name in (
+            "cu130-torch213-axolotl",
+            "cu128-torch28-axolotl",
+            "cu128-torch28-transformers",
+        )
     )
     assert waived.waived == ("nvidia-cutlass-dsl-libs-cu12", "torch-c-dlpack-ext", "xformers")
     assert "xformers" not in lock_file.read(waived, CHECKOUT.locks).versions(waived.layers)
@@ -103,25 +123,38 @@ def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
     assert found.overrides == ("nvidia-cudnn-cu12==9.15.1.9",)
     lock = lock_file.read(found, CHECKOUT.locks)
     context = ClaimContext.of(found, lock, REAL.facts, missing={}, custom_base=False)
-    assert [one.expect for one in image_claims(context).claims if one.subject == "cudnn" and one.check == "native"] == [
-        {"version": "9.15.1.9"}
-    ]
+    assert [
+        one.expect
+        for one in image_claims(context).claims
+        if one.subject == "cudnn" and one.check == "native"
+    ] == [{"version": "9.15.1.9"}]
     assert any(
-        "nvidia-cudnn-cu12==9.15.1.9 whatever is required: torch's own is wrong" in one for one in found.warnings
+        "nvidia-cudnn-cu12==9.15.1.9 whatever is required: torch's own is wrong" in one
+        for one in found.warnings
     )
     assert Arch(7, 0) not in found.archs, "this cuDNN has no code for Volta"
     assert image("cu130-torch214", sources=REAL).overrides == ("nvidia-cudnn-cu13==9.26.0.51",)
-    assert not image("cu126-torch214", sources=REAL).overrides and not image("cu130-torch215", sources=REAL).overrides
+    assert (
+        not image("cu126-torch214", sources=REAL).overrides
+        and not image("cu130-torch215", sources=REAL).overrides
+    )
 
 
 def test_the_cudnn_of_the_facts_is_the_locked_one_and_faults_of_an_unknown_one_are_said() -> None:
     for one in (planned.image for planned in plan.plan(REAL) if planned.image):
         if lock_file.is_present(one, CHECKOUT.locks):
             locked = lock_file.read(one, CHECKOUT.locks).versions(["torch"])
-            assert [version for name, version in locked.items() if name.startswith("nvidia-cudnn-")] == [one.cudnn]
+            assert [
+                version for name, version in locked.items() if name.startswith("nvidia-cudnn-")
+            ] == [one.cudnn]
     (own,) = plan.select(["cu126-torch28"], REAL)
-    assert any("conv3d in bfloat16 over a large input" in one for one in own.warnings), "without the override"
-    assert any("at rare shapes or programs: Liger-Kernel#1483, Liger-Kernel#272" in one for one in own.warnings)
+    assert any("conv3d in bfloat16 over a large input" in one for one in own.warnings), (
+        "without the override"
+    )
+    assert any(
+        "at rare shapes or programs: Liger-Kernel#1483, Liger-Kernel#272" in one
+        for one in own.warnings
+    )
     (unknown,) = plan.select(["cu126-torch213"], REAL)
     assert any("pytorch#196678" in one for one in unknown.warnings if one.startswith("silently"))
     older = next(one for one in plan.plan(REAL) if str(one.name) == "cu126-torch29")
@@ -132,26 +165,40 @@ def test_what_is_waived_and_pinned_is_there_in_the_pins_version_whatever_require
     """axolotl 0.21.0 requires zstandard==0.22.0, which has no wheel for Python 3.13."""
     found = image("cu130-torch214-py313-axolotl", sources=REAL)
     assert "zstandard==0.22.0" in REAL.facts.packages["axolotl"]["0.21.0"].requires
-    assert found.overrides == ("nvidia-cudnn-cu13==9.26.0.51", "zstandard==0.25.0") and "zstandard" not in found.waived
+    assert (
+        found.overrides == ("nvidia-cudnn-cu13==9.26.0.51", "zstandard==0.25.0")
+        and "zstandard" not in found.waived
+    )
     assert lock_file.read(found, CHECKOUT.locks).versions(found.layers)["zstandard"] == "0.25.0"
 
 
 def test_a_profile_takes_over_what_it_extends() -> None:
     several, newer = image("cu128-torch28-axolotl-multigpu"), image("cu130-torch213-axolotl")
-    assert several.pin("fbgemm-gpu-genai") and not newer.pin("fbgemm-gpu-genai"), "optional: taken where it fits"
+    assert several.pin("fbgemm-gpu-genai") and not newer.pin("fbgemm-gpu-genai"), (
+        "optional: taken where it fits"
+    )
     assert {pin.name for pin in several.pins} >= {"axolotl", "deepspeed", "ray"}
     assert several.entrypoint == "p2p.sh"
     assert image("cu124-torch25-colossalai").environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
 def test_mistakes_in_profiles_are_told() -> None:
-    broken = with_profile("unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing")
+    broken = with_profile(
+        "unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing"
+    )
     told = "\n".join(map(str, matrix.inconsistent(broken.matrix, MATRIX)))
-    for sentence in ("write 'Unsloth_Zoo' as 'unsloth-zoo'", "no stack for torch 9.9", "extends 'nothing'"):
+    for sentence in (
+        "write 'Unsloth_Zoo' as 'unsloth-zoo'",
+        "no stack for torch 9.9",
+        "extends 'nothing'",
+    ):
         assert sentence in told
     bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
     causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, MATRIX)]
-    assert causes == ["'nothing' is no row of `sources`", "flash-attn makes flash-attn, which the profile does not pin"]
+    assert causes == [
+        "'nothing' is no row of `sources`",
+        "flash-attn makes flash-attn, which the profile does not pin",
+    ]
 
 
 @pytest.mark.parametrize("planned", SMALL_PROFILED, ids=lambda planned: planned.name)
@@ -167,33 +214,57 @@ def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
 def test_an_example_that_runs_on_the_gpu_does_not_run_on_the_cpu_as_well() -> None:
     attached = Attachment(mode=GpuMode.NVIDIA, reason="")
     context = ClaimContext(image=sources_image("cu130-torch213-axolotl"), facts=REAL.facts)
-    for tiers, elsewhere in (((), True), ((Tier.CPU, Tier.GPU), True), ((Tier.STATIC, Tier.CPU), False)):
-        found = {(one.check, one.subject): one for one in image_claims(context.on_host(attached, tiers)).claims}
-        on_cpu, on_gpu = found["cpu-examples", "axolotl-lora"], found["gpu-examples", "axolotl-lora"]
+    for tiers, elsewhere in (
+        ((), True),
+        ((Tier.CPU, Tier.GPU), True),
+        ((Tier.STATIC, Tier.CPU), False),
+    ):
+        found = {
+            (one.check, one.subject): one
+            for one in image_claims(context.on_host(attached, tiers)).claims
+        }
+        on_cpu, on_gpu = (
+            found["cpu-examples", "axolotl-lora"],
+            found["gpu-examples", "axolotl-lora"],
+        )
         assert on_gpu.required and not on_gpu.unproven and on_cpu.required is not elsewhere
         judged = judge_claim(on_cpu, {})
         assert judged.status is (Status.NOT_APPLICABLE if elsewhere else Status.FAIL)
 
 
 @pytest.mark.parametrize(("capability", "held"), [((9, 0), True), ((8, 0), False)])
-def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(capability: tuple[int, int], held: bool) -> None:
+def test_examples_with_flash_attn_4_are_claimed_from_hopper_on(
+    capability: tuple[int, int], held: bool
+) -> None:
     gpus = (Gpu(name="x", capability=capability, memory=80 << 30),)
-    attached = Attachment(mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="580.1", gpus=gpus, source="test"))
+    attached = Attachment(
+        mode=GpuMode.NVIDIA,
+        reason="",
+        inventory=Inventory(driver="580.1", gpus=gpus, source="test"),
+    )
     context = ClaimContext(image=sources_image("cu130-torch214-transformers"), facts=REAL.facts)
     found = image_claims(context.on_host(attached, ())).claims
     claims = {one.subject: one for one in found if one.check == "gpu-examples"}
     assert claims["flash4"].required is held and claims["bf16"].required
-    assert ("takes compute capability 9.0" in claims["flash4"].expect.get("not_applicable", "")) is not held
-    assert claims["flash4"].expect["at_least"]["flash_attn_4"] == 1, "else torch's own attention would do"
+    assert (
+        "takes compute capability 9.0" in claims["flash4"].expect.get("not_applicable", "")
+    ) is not held
+    assert claims["flash4"].expect["at_least"]["flash_attn_4"] == 1, (
+        "else torch's own attention would do"
+    )
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
     claims = claims_of(image("cu124-torch25-colossalai"))
     resumed, nf4 = claims["resume", "trainer"], claims["4bit-llama", "weights"]
     assert not resumed.required and "cannot read back the random state" in resumed.unproven
-    assert nf4.required and not nf4.unproven, "transformers 4.51 refuses 4-bit weights without a GPU: converted"
+    assert nf4.required and not nf4.unproven, (
+        "transformers 4.51 refuses 4-bit weights without a GPU: converted"
+    )
     coded = claims_of(image("cu128-torch28-axolotl"))["device-code", "causal-conv1d"].expect
-    assert "70" not in coded["archs"] and coded["archs"]["75"] == "cubin", "from its minimum arch on"
+    assert "70" not in coded["archs"] and coded["archs"]["75"] == "cubin", (
+        "from its minimum arch on"
+    )
     assert coded["files"] == ["causal_conv1d_cuda*.so"]
 
 
@@ -238,7 +309,9 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(
     if matrix_of_driver is not None:
         (tmp_path / "matrix").write_text(matrix_of_driver)
         smi = tmp_path / "nvidia-smi"
-        smi.write_text(f'#!/bin/sh\n[ "$*" = "topo -p2p r" ] && exec cat {tmp_path}/matrix\nexit 9\n')
+        smi.write_text(
+            f'#!/bin/sh\n[ "$*" = "topo -p2p r" ] && exec cat {tmp_path}/matrix\nexit 9\n'
+        )
         smi.chmod(0o755)
     entrypoint = ROOT / "templates" / "entrypoints" / "p2p.sh"
     command = ["sh", str(entrypoint), "sh", "-c", 'printf "%s" "${NCCL_P2P_DISABLE-unset}"']
@@ -247,7 +320,9 @@ def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(
     assert done.stdout == value
 
 
-def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]) -> list[str]:
+def profile_table(
+    rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]
+) -> list[str]:
     """The lines of the tables that speak of unsloth's page, with `rows` as its only ones."""
     known = {"cu128-torch210-unsloth": verdicts}
     text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, known)
@@ -263,13 +338,19 @@ def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, st
         ([Status.UNPROVEN, Status.UNPROVEN], Status.UNPROVEN),
     ],
 )
-def test_the_latest_run_of_a_claim_counts(found: list[Status], counts: Status, tmp_path: Path) -> None:
+def test_the_latest_run_of_a_claim_counts(
+    found: list[Status], counts: Status, tmp_path: Path
+) -> None:
     model = next(line for line in records.read() if line.date and not line.experiment)
     assert model.date is not None
     lines = []
     for day, status in enumerate(found):
         claims, date = {Tier.CPU: {status: ["imports/torch"]}}, model.date + timedelta(days=day)
-        lines.append(model.model_copy(update={"id": f"{model.image}/day-{day}", "date": date, "claims": claims}))
+        lines.append(
+            model.model_copy(
+                update={"id": f"{model.image}/day-{day}", "date": date, "claims": claims}
+            )
+        )
     newest_first = "\n".join(line.model_dump_json() for line in reversed(lines))
     (tmp_path / records.LINES).write_text(newest_first)
     assert profile_docs.recorded(tmp_path) == {model.image: {("imports", "torch"): counts}}
@@ -291,10 +372,14 @@ def test_a_row_passes_only_where_every_claim_of_it_was_run_and_holds(
 ) -> None:
     keys = [("pins", "unsloth"), ("pins", "torch")]
     found = {key: status for key, status in zip(keys, verdicts, strict=True) if status}
-    lines = profile_table([profile_docs.PageRow(asks="both", by=["pins/unsloth", "pins/torch"])], found)
+    lines = profile_table(
+        [profile_docs.PageRow(asks="both", by=["pins/unsloth", "pins/torch"])], found
+    )
     assert f"| both | pins/unsloth, pins/torch | {cell} |  |" in lines
     listed = [line for line in lines if line.startswith("| unsloth | both |")]
-    assert listed == ([f"| unsloth | both | `cu128-torch210-unsloth`: {open_as} |"] if open_as else [])
+    assert listed == (
+        [f"| unsloth | both | `cu128-torch210-unsloth`: {open_as} |"] if open_as else []
+    )
 
 
 def test_what_is_known_not_to_hold_is_open_whatever_its_claims_say() -> None:
@@ -313,10 +398,16 @@ _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:_\*)?")
 
 
 @pytest.mark.parametrize(
-    "row", [row for rows in profile_docs.pages().values() for row in rows if row.refuses], ids=lambda row: row.asks[:30]
+    "row",
+    [row for rows in profile_docs.pages().values() for row in rows if row.refuses],
+    ids=lambda row: row.asks[:30],
 )
-def test_every_variable_that_a_page_leaves_to_launchers_is_refused(row: profile_docs.PageRow) -> None:
-    assert sorted(_VARIABLE.findall(row.asks)) == sorted(row.refuses), "the row names what it refuses, and all of it"
+def test_every_variable_that_a_page_leaves_to_launchers_is_refused(
+    row: profile_docs.PageRow,
+) -> None:
+    assert sorted(_VARIABLE.findall(row.asks)) == sorted(row.refuses), (
+        "the row names what it refuses, and all of it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -330,7 +421,9 @@ def test_every_variable_that_a_page_leaves_to_launchers_is_refused(row: profile_
         ),
     ],
 )
-def test_a_page_row_that_names_no_claim_or_variable_is_told(by: str, refuses: list[str], said: str) -> None:
+def test_a_page_row_that_names_no_claim_or_variable_is_told(
+    by: str, refuses: list[str], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         profile_table([profile_docs.PageRow(asks="something", by=[by], refuses=refuses)], {})
 
@@ -355,10 +448,14 @@ def test_metadata_becomes_a_row_without_extras() -> None:
 SNIPPETS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "using.md").read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize(("language", "text"), SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
+@pytest.mark.parametrize(
+    ("language", "text"), SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))]
+)
 def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
     if language == "sh":
-        subprocess.run(["sh", "-n"], input=text, text=True, check=True, env={"PATH": os.environ["PATH"]})
+        subprocess.run(
+            ["sh", "-n"], input=text, text=True, check=True, env={"PATH": os.environ["PATH"]}
+        )
     elif language == "yaml":
         assert yaml.safe_load(text)
     elif language == "python":
@@ -368,10 +465,14 @@ def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
     assert {language for language, _ in SNIPPETS} == {"sh", "yaml", "json", "python"}
 
 
-@pytest.mark.parametrize("way", ["docker", "compose", "Kubernetes", "Slurm with enroot and pyxis", "Dev container"])
+@pytest.mark.parametrize(
+    "way", ["docker", "compose", "Kubernetes", "Slurm with enroot and pyxis", "Dev container"]
+)
 def test_each_way_to_run_an_image_has_a_snippet_that_names_one(way: str) -> None:
     text = (ROOT / "docs" / "using.md").read_text()
-    section = re.split(r"^## ", text.partition(f"\n## {way}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    section = re.split(r"^## ", text.partition(f"\n## {way}\n")[2], maxsplit=1, flags=re.MULTILINE)[
+        0
+    ]
     snippets = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
     assert snippets and all(re.search(r"\bcu\d+-torch\d+-", snippet) for snippet in snippets)
 
@@ -383,8 +484,13 @@ def test_snippets_give_nccl_its_memory_and_one_process_a_gpu() -> None:
     assert volumes["memory"]["emptyDir"]["medium"] == "Memory"
     alone, several = (text for _, text in SNIPPETS if "#SBATCH" in text)
     assert "--gpus=1" in alone and "torchrun" not in alone
-    assert re.findall(r"--gpus-per-node=(\d+)|--nproc_per_node=(\d+)", several) == [("8", ""), ("", "8")]
-    for text in (text for _, text in SNIPPETS if text.startswith("docker run") and "--gpus" in text):
+    assert re.findall(r"--gpus-per-node=(\d+)|--nproc_per_node=(\d+)", several) == [
+        ("8", ""),
+        ("", "8"),
+    ]
+    for text in (
+        text for _, text in SNIPPETS if text.startswith("docker run") and "--gpus" in text
+    ):
         assert ("--ipc=host" in text or "--shm-size" in text) and "--ulimit memlock=-1" in text
 
 
@@ -402,12 +508,24 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
     assert pin is not None and (pin.compiled, pin.optional) == (True, False)
 
 
-def test_an_optional_package_may_have_a_version_for_each_torch_and_is_official_where_one_is_known() -> None:
-    older, newer = image("cu128-torch28-axolotl", sources=REAL), image("cu130-torch213-axolotl", sources=REAL)
-    versions = [(pin.version if (pin := each.pin("causal-conv1d")) else "") for each in (older, newer)]
+def test_an_optional_package_may_have_a_version_for_each_torch_and_is_official_where_one_is_known() -> (
+    None
+):
+    older, newer = (
+        image("cu128-torch28-axolotl", sources=REAL),
+        image("cu130-torch213-axolotl", sources=REAL),
+    )
+    versions = [
+        (pin.version if (pin := each.pin("causal-conv1d")) else "") for each in (older, newer)
+    ]
     assert versions == ["1.6.2.post1", "1.7.0"]
-    assert sorted(wheel.name for wheel in older.prebuilt) == ["causal-conv1d", "flash-attn"] and not newer.prebuilt
-    assert not any("causal-conv1d 1.6.2.post1" in text and "compiled it" in text for text in older.warnings)
+    assert (
+        sorted(wheel.name for wheel in older.prebuilt) == ["causal-conv1d", "flash-attn"]
+        and not newer.prebuilt
+    )
+    assert not any(
+        "causal-conv1d 1.6.2.post1" in text and "compiled it" in text for text in older.warnings
+    )
     none = with_profile("axolotl", optional={"causal-conv1d": {"2.8": "1.6.2.post1"}})
     assert image("cu130-torch213-axolotl", sources=none).pin("causal-conv1d") is None
 
@@ -417,7 +535,9 @@ def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> No
     assert (pin.extensions, str(pin.minimum_arch), pin.locked) == ("colossalai", "sm_75", True)
     toolkits = {**SOURCES.matrix.toolkits}
     toolkits["12.4"] = toolkits["12.4"].model_copy(update={"compiler": None})
-    bent = dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"toolkits": toolkits}))
+    bent = dataclasses.replace(
+        SOURCES, matrix=SOURCES.matrix.model_copy(update={"toolkits": toolkits})
+    )
     without = image("cu124-torch25-colossalai", sources=bent)
     assert not any(pin.extensions for pin in without.pins)
     lacks = "compiled extensions: colossalai 0.5.0 is published as source only, and no"

@@ -22,7 +22,16 @@ from tests.support.attested import DIGEST
 from tests.support.blob_registry import BlobRegistry
 from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
-from tests.support.published import attach, days_ago, judge_again, pretend_cosign, published, result_of, said, validated
+from tests.support.published import (
+    attach,
+    days_ago,
+    judge_again,
+    pretend_cosign,
+    published,
+    result_of,
+    said,
+    validated,
+)
 
 TAG = "sha256-0.sig"
 
@@ -59,7 +68,11 @@ SIGNED = [layer(b"x", one) for one in "ab"]
     ],
 )
 def test_what_others_left_stays(
-    target: Registry, there: list[Descriptor], new: list[Descriptor], old: list[Descriptor], left: list[Descriptor]
+    target: Registry,
+    there: list[Descriptor],
+    new: list[Descriptor],
+    old: list[Descriptor],
+    left: list[Descriptor],
 ) -> None:
     for content in (b"{}", b"x", b"theirs", b"ours of January", b"ours of March"):
         target.put_blob(content)
@@ -71,7 +84,9 @@ def test_what_others_left_stays(
 
 
 @pytest.mark.parametrize(("overwritten", "holds"), [(4, True), (5, False)])
-def test_the_last_of_five_writes_counts(target: Registry, server: Server, overwritten: int, holds: bool) -> None:
+def test_the_last_of_five_writes_counts(
+    target: Registry, server: Server, overwritten: int, holds: bool
+) -> None:
     """Another machine writes the tag at the same time: registries have no conditional write."""
     right, left = server.answer, [overwritten]
 
@@ -96,7 +111,10 @@ def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Regis
     image = published(target, "one", date=days_ago(1))
     tag = attached_tag(image.manifest.digest, "att")
     kinds = {"application/vnd.dsse.envelope.v1+json": CYCLONEDX, "application/x": CYCLONEDX}
-    broken = [Descriptor.of(kind, b"[]", annotations={"predicateType": said}) for kind, said in kinds.items()]
+    broken = [
+        Descriptor.of(kind, b"[]", annotations={"predicateType": said})
+        for kind, said in kinds.items()
+    ]
     other = Descriptor.of(next(iter(kinds)), b"[]", annotations={"predicateType": "https://x.org"})
     target.put_blob(b"[]")
     attachments._write(target, tag, [*broken, other])
@@ -111,19 +129,27 @@ def test_a_run_of_another_image_is_refused(target: Registry) -> None:
         _ = attachments.load(target, image.manifest).attestations
 
 
-def test_with_a_key_only_what_it_signed_of_this_image_counts(target: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_key_only_what_it_signed_of_this_image_counts(
+    target: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """cosign is pretended. A statement of another image has a signature of the key that is valid, too."""
     pretend_cosign(monkeypatch)
-    image, other = (published(target, name, date=days_ago(1), key="ours") for name in ("one", "two"))
+    image, other = (
+        published(target, name, date=days_ago(1), key="ours") for name in ("one", "two")
+    )
     for key in ("", "theirs"):
         attach(target, "one", CYCLONEDX, {"components": []}, key)
     replayed = other.of(TEST_RESULT)
     target.put_blob(replayed[0].envelope)
-    attachments._write(target, attached_tag(image.manifest.digest, "att"), [attachments._layer(replayed[0])])
+    attachments._write(
+        target, attached_tag(image.manifest.digest, "att"), [attachments._layer(replayed[0])]
+    )
     found = attachments.load(target, image.manifest)
     assert len(found.statements) == 6 and attachments.counted(found, "") == found
     assert attachments.counted(found, "ours").statements == image.statements
-    assert [one.predicate for one in attachments.counted(found, "theirs").statements] == [{"components": []}]
+    assert [one.predicate for one in attachments.counted(found, "theirs").statements] == [
+        {"components": []}
+    ]
     assert attachments.counted(found, "nobody's").statements == ()
 
 
@@ -131,15 +157,22 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
     target: Registry, server: Server
 ) -> None:
     image = published(target, "one", date=days_ago(9))
-    with Registry(Repository(server.host, "y"), credentials=lambda _: None, mount_from=[target.repository]) as there:
+    with Registry(
+        Repository(server.host, "y"), credentials=lambda _: None, mount_from=[target.repository]
+    ) as there:
         attachments.mount_blobs(target, there, image.manifest)
         there.put(image.manifest, "one")
         attachments.copy(target, there, image.manifest.digest, "")
         judge_again(target, "one", date=days_ago(1))
         attachments.copy(target, there, image.manifest.digest, "")
-        assert attachments.load(there, image.manifest).statements == attachments.load(target, image.manifest).statements
+        assert (
+            attachments.load(there, image.manifest).statements
+            == attachments.load(target, image.manifest).statements
+        )
         own = said(image, TEST_RESULT, result_of([validated(image.image_id, days_ago(0))]))
-        bare = PublishedImage(repository=there.repository, manifest=image.manifest, config={}, statements=())
+        bare = PublishedImage(
+            repository=there.repository, manifest=image.manifest, config={}, statements=()
+        )
         attachments.attach(there, bare, [own], "")
         attachments.copy(target, there, image.manifest.digest, "")
         assert own in attachments.load(there, image.manifest).statements
@@ -148,7 +181,9 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
 POLICY = yaml.safe_load((ROOT / "examples" / "kubernetes" / "admission-policy.yaml").read_text())
 
 
-def test_the_example_keeps_to_the_schema_of_its_reader_and_asks_for_what_a_test_result_says() -> None:
+def test_the_example_keeps_to_the_schema_of_its_reader_and_asks_for_what_a_test_result_says() -> (
+    None
+):
     schema = json.loads((ROOT / "tests" / "support" / "crds" / "clusterpolicies.json").read_text())
     assert [str(error.instance_path) for error in validator_for(schema).iter_errors(POLICY)] == []
     ((images,),) = [rule["verifyImages"] for rule in POLICY["spec"]["rules"]]

@@ -31,7 +31,9 @@ def content(tmp_path: Path, chunks: Iterable[bytes], threads: int) -> bytes:
     return found
 
 
-def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(tmp_path: Path) -> None:
+def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(
+    tmp_path: Path,
+) -> None:
     first = content(tmp_path, [TAR], threads=1)
     assert gzip.decompress(first) == TAR
     assert content(tmp_path, pieces(1000), threads=2) == first
@@ -47,10 +49,14 @@ def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
         f"of every image is sent and pulled anew: hold the library to the older release in pyproject.toml, or add it "
         f"and say so in CHANGELOG.md."
     )
-    assert found == known[RECIPE], f"{RECIPE} gives other bytes than before: tags would be pulled anew"
+    assert found == known[RECIPE], (
+        f"{RECIPE} gives other bytes than before: tags would be pulled anew"
+    )
 
 
-def test_a_reader_waits_for_slow_compression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_waits_for_slow_compression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memory is bounded by the threads, not by the layer."""
     threads, count, waiting = 2, 8, []
     lock, all_read, done = threading.Lock(), threading.Event(), [0]
@@ -75,7 +81,9 @@ def test_a_reader_waits_for_slow_compression(tmp_path: Path, monkeypatch: pytest
     blob.close()
 
 
-def test_a_reader_that_breaks_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_breaks_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They have no name: an open one holds its space until the process ends."""
     made: list[SpooledBlob] = []
 

@@ -34,34 +34,79 @@ CASES: dict[str, tuple[list[Verdict], list[Tier], tuple[str, ...]]] = {
     "passed": ([PASS], STATIC, ()),
     "tiers of two machines": ([PASS, judged(CPU)], [Tier.STATIC, Tier.CPU], ()),
     "by today's claims": ([by_today(PIP, CPU)], STATIC, ()),
-    "a tier that nobody judged": ([PASS], [Tier.STATIC, Tier.GPU], ("the gpu tier was not judged",)),
+    "a tier that nobody judged": (
+        [PASS],
+        [Tier.STATIC, Tier.GPU],
+        ("the gpu tier was not judged",),
+    ),
     "nothing": ([], STATIC, ("the static tier was not judged",)),
-    "a tier of today that was not measured": ([by_today(PIP, CPU)], IN_CPU, ("the cpu tier was not judged",)),
+    "a tier of today that was not measured": (
+        [by_today(PIP, CPU)],
+        IN_CPU,
+        ("the cpu tier was not judged",),
+    ),
     "optional alone": ([judged(OPTIONAL)], STATIC, ("the static tier was not judged",)),
-    "unproven": ([judged(replace(PIP, unproven="no wheel"))], STATIC, ("pins/pip (static) is UNPROVEN: no wheel",)),
-    "fewer claims than today": ([by_today(PIP, OTHER)], STATIC, ("than matrix.yaml today: it lacks pins/torch",)),
-    "required today alone": ([by_today(PIP, measured=OPTIONAL, version="1")], STATIC, ("pins/pip (static) is FAIL: ",)),
-    "by less than is expected today": ([STALE], STATIC, ("for other expectations than today's (version): validate",)),
+    "unproven": (
+        [judged(replace(PIP, unproven="no wheel"))],
+        STATIC,
+        ("pins/pip (static) is UNPROVEN: no wheel",),
+    ),
+    "fewer claims than today": (
+        [by_today(PIP, OTHER)],
+        STATIC,
+        ("than matrix.yaml today: it lacks pins/torch",),
+    ),
+    "required today alone": (
+        [by_today(PIP, measured=OPTIONAL, version="1")],
+        STATIC,
+        ("pins/pip (static) is FAIL: ",),
+    ),
+    "by less than is expected today": (
+        [STALE],
+        STATIC,
+        ("for other expectations than today's (version): validate",),
+    ),
     "measured anew": ([STALE, by_today(PIP)], STATIC, ()),
     "failed in a tier that the gate does not ask for": (
         [judged(PIP, CPU, version="25"), PASS],
         STATIC,
         ("pins/pip (static) is FAIL", "pins/pip (cpu) is FAIL"),
     ),
-    "failed in another run and tier": ([PASS, judged(CPU, version="25")], STATIC, ("pins/pip (cpu) is FAIL",)),
-    "failed, and optional in another tier": ([PASS, judged(replace(CPU, required=False), version="25")], STATIC, ()),
-    "failed, and passed elsewhere": ([PASS, judged(PIP, version="25")], STATIC, ("pins/pip (static) is FAIL",)),
+    "failed in another run and tier": (
+        [PASS, judged(CPU, version="25")],
+        STATIC,
+        ("pins/pip (cpu) is FAIL",),
+    ),
+    "failed, and optional in another tier": (
+        [PASS, judged(replace(CPU, required=False), version="25")],
+        STATIC,
+        (),
+    ),
+    "failed, and passed elsewhere": (
+        [PASS, judged(PIP, version="25")],
+        STATIC,
+        ("pins/pip (static) is FAIL",),
+    ),
 }
 
 
 @pytest.mark.parametrize(("verdicts", "tiers", "refusals"), CASES.values(), ids=CASES)
-def test_what_opens_the_gate(verdicts: list[Verdict], tiers: list[Tier], refusals: tuple[str, ...]) -> None:
+def test_what_opens_the_gate(
+    verdicts: list[Verdict], tiers: list[Tier], refusals: tuple[str, ...]
+) -> None:
     found = gate.refusals(verdicts, tiers)
     assert len(found) == len(refusals)
     assert all(words in reason for words, reason in zip(refusals, found, strict=True)), found
 
 
-ORIGIN = Claim(check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag")
+ORIGIN = Claim(
+    check="origin",
+    subject="layers",
+    tier=Tier.STATIC,
+    probe=ORIGIN_PROBE,
+    statement="x",
+    unproven="by tag",
+)
 
 
 def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not() -> None:
@@ -70,29 +115,52 @@ def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not(
     assert gate.refusals([verdict], STATIC, origin_exception="the mirror is down") == ()
     failed = replace(verdict.claims[1], status=Status.FAIL)
     broken = replace(verdict, claims=(verdict.claims[0], failed))
-    assert gate.refusals([broken], STATIC, origin_exception="the mirror is down") != (), "a FAIL has no exception"
+    assert gate.refusals([broken], STATIC, origin_exception="the mirror is down") != (), (
+        "a FAIL has no exception"
+    )
     another = by_today(replace(PIP, unproven="no wheel"), ORIGIN)
-    assert gate.refusals([another], STATIC, origin_exception="x") != (), "it is for the origin alone"
+    assert gate.refusals([another], STATIC, origin_exception="x") != (), (
+        "it is for the origin alone"
+    )
 
 
 def test_what_is_recorded_of_layers_later_answers_for_the_same_evidence() -> None:
     own = replace(ORIGIN, unproven="", expect={"layers": []})
-    assert gate._not_measured(replace(own, expect={"layers": [{"layer": "torch"}]}), own, set()) == ""
+    assert (
+        gate._not_measured(replace(own, expect={"layers": [{"layer": "torch"}]}), own, set()) == ""
+    )
     assert gate._not_measured(own, None, set()) != ""
 
 
 def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_expectation() -> None:
     assert gate._not_measured(WHEELS, BUILT_HERE, {"flash-attn"}) == ""
     assert "expectations than today's (wheels)" in gate._not_measured(WHEELS, BUILT_HERE, set())
-    assert gate._not_measured(WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}), "of a stranger"
+    assert gate._not_measured(WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}), (
+        "of a stranger"
+    )
 
 
 def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
-    own = Claim(check="step", subject="eager", tier=Tier.GPU, probe="gpu.step", statement="x", expect={"rows": 8})
-    assert gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set()) == ""
+    own = Claim(
+        check="step",
+        subject="eager",
+        tier=Tier.GPU,
+        probe="gpu.step",
+        statement="x",
+        expect={"rows": 8},
+    )
+    assert (
+        gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set())
+        == ""
+    )
     assert "(rows)" in gate._not_measured(replace(own, expect={"rows": 2}), own, set())
-    fault = replace(own, check="silent-faults", probe="gpu.silent", expect={"known": False, "fault": "x"})
-    assert gate._not_measured(replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set()) == ""
+    fault = replace(
+        own, check="silent-faults", probe="gpu.silent", expect={"known": False, "fault": "x"}
+    )
+    assert (
+        gate._not_measured(replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set())
+        == ""
+    )
 
 
 def test_tiers_are_read() -> None:

@@ -100,11 +100,19 @@ class Site:
     says: list[str] = field(default_factory=list)
 
     def publish(
-        self, *claims: Claim, key: str = KEY, folder: Path | None = None, cache: Path | None = None, day: str = DAY
+        self,
+        *claims: Claim,
+        key: str = KEY,
+        folder: Path | None = None,
+        cache: Path | None = None,
+        day: str = DAY,
     ) -> PublishResult:
         """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
         options = PublishOptions(
-            repository=self.target.repository, policy=POLICY, cache=(cache or self.built) / "cache", key=key
+            repository=self.target.repository,
+            policy=POLICY,
+            cache=(cache or self.built) / "cache",
+            key=key,
         )
         run, folder = validated(INFO.id, day, claims), folder or self.built
         image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder)
@@ -135,7 +143,11 @@ def trial(*claims: Claim) -> Attestation:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    record = {"digest": INFO.id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
+    record = {
+        "digest": INFO.id,
+        "base": {"reference": "x", "origin": "made"},
+        "engine": {"version": "28"},
+    }
     (tmp_path / "build.json").write_text(json.dumps(record))
     registry = BlobRegistry()
     with serving() as server, Registry(Repository(server.host, "images")) as target:
@@ -154,12 +166,19 @@ def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Sit
     site.publish(PIP)
     site.attach_forged(site.target.get(NAME))
     done = site.publish(PIP)
-    assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases and "latest" not in done.tags
-    assert any("2 attachments count for nothing: --key did not sign them" in text for text in site.says)
+    assert (
+        "latest stays: the gpu tier was not judged" in done.unmoved_aliases
+        and "latest" not in done.tags
+    )
+    assert any(
+        "2 attachments count for nothing: --key did not sign them" in text for text in site.says
+    )
     assert site.signed() == [1, 1, 1] and len(site.image().statements) == 5
 
 
-def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(site: Site) -> None:
+def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(
+    site: Site,
+) -> None:
     """Its digest is known to who has the image; a forged SBOM stood in place of ours."""
     site.attach_forged(site.push())
     assert NAME in site.publish(PIP).tags
@@ -179,11 +198,19 @@ def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) 
     ("claims", "words"),
     [
         ((GPU_PIP,), "the static tier was not judged"),
-        ((replace(PIP, subject="torch"),), "fewer claims than matrix.yaml today: it lacks pins/pip"),
-        ((replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]}),), "other expectations than today's .locals."),
+        (
+            (replace(PIP, subject="torch"),),
+            "fewer claims than matrix.yaml today: it lacks pins/pip",
+        ),
+        (
+            (replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]}),),
+            "other expectations than today's .locals.",
+        ),
     ],
 )
-def test_where_the_gate_is_closed_nothing_is_stored(site: Site, claims: tuple[Claim, ...], words: str) -> None:
+def test_where_the_gate_is_closed_nothing_is_stored(
+    site: Site, claims: tuple[Claim, ...], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         site.publish(*claims)
     assert not site.registry.blobs["images"] and not site.registry.manifests
@@ -200,21 +227,40 @@ def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, 
 
 def test_what_failed_by_the_claims_of_its_day_is_refused_with_that_cause(site: Site) -> None:
     """Today's matrix asks no longer; a test result by today's claims would leave the failure out."""
-    with pytest.raises(UserError, match=r"pins/torch.*failed by the claims that it was measured for") as told:
+    with pytest.raises(
+        UserError, match=r"pins/torch.*failed by the claims that it was measured for"
+    ) as told:
         site.publish(PIP, replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"}))
     assert "validate" in told.value.problems[0].then and not site.registry.manifests
 
 
-def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_blocks_nothing(site: Site) -> None:
+def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_blocks_nothing(
+    site: Site,
+) -> None:
     site.publish(PIP)
     torch = replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"})
-    attach(site.target, NAME, TEST_RESULT, result_of([trial(PIP, torch)], replace(CLAIMS, claims=(PIP, torch))), KEY)
+    attach(
+        site.target,
+        NAME,
+        TEST_RESULT,
+        result_of([trial(PIP, torch)], replace(CLAIMS, claims=(PIP, torch))),
+        KEY,
+    )
     assert NAME in site.publish(PIP, GPU_PIP).tags
-    (result,) = [one.predicate for one in site.image().of(TEST_RESULT) if len(one.predicate["configuration"]) > 2]
-    assert result["failedTests"] == ["static/pins/torch"] and "gpu/pins/pip-on-gpu" in result["passedTests"]
+    (result,) = [
+        one.predicate
+        for one in site.image().of(TEST_RESULT)
+        if len(one.predicate["configuration"]) > 2
+    ]
+    assert (
+        result["failedTests"] == ["static/pins/torch"]
+        and "gpu/pins/pip-on-gpu" in result["passedTests"]
+    )
 
 
-def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(site: Site) -> None:
+def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(
+    site: Site,
+) -> None:
     site.publish(PIP)
     newer = published(site.target, "newer", date=days_ago(0), key=KEY, created=days_ago(-1))
     attachments.sign_image(site.target, newer.manifest.digest, KEY, KEY, [NAME])
@@ -232,7 +278,9 @@ def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_chang
     assert site.registry.manifests == manifests, "and signs once"
 
 
-def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_that_lie_attach_nothing_and_move_no_tag(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sbom, "cyclonedx", lambda *_, **__: {"components": []})
     with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
         site.publish(PIP)
@@ -261,14 +309,20 @@ def layer(content: bytes) -> Descriptor:
 )
 @pytest.mark.parametrize("machine", ["the same", "another"])
 def test_no_manifest_with_a_foreign_layer_is_signed(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: list[Descriptor], machine: str
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layers: list[Descriptor],
+    machine: str,
 ) -> None:
     dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
     for content in (FOREIGN, OWN, OWN + FOREIGN, b"no gzip"):
         site.target.put_blob(content)
     foreign = image_manifest(own.config, layers, site.image().created)
     site.target.put(foreign, dated)
-    with monkeypatch.context() as cosign:  # as `cosign sign` does, and versions did that read no layers
+    with (
+        monkeypatch.context() as cosign
+    ):  # as `cosign sign` does, and versions did that read no layers
         cosign.setattr(attachments, "_COUNTER", "none")
         attachments.sign_image(site.target, foreign.digest, KEY, KEY, [NAME])
     with pytest.raises(UserError, match="names other layers than those of the image"):
@@ -276,7 +330,9 @@ def test_no_manifest_with_a_foreign_layer_is_signed(
     assert len([tag for tag in site.registry.manifests if str(tag).endswith(".sig")]) == 1
 
 
-def test_what_another_machine_pushed_is_compared_before_it_is_signed(site: Site, tmp_path: Path) -> None:
+def test_what_another_machine_pushed_is_compared_before_it_is_signed(
+    site: Site, tmp_path: Path
+) -> None:
     site.publish(PIP, key="")
     site.publish(PIP, cache=tmp_path / "other")
     assert site.signed() == [1, 1, 1]
@@ -289,7 +345,9 @@ def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:
     (dated, *_) = site.publish(PIP).tags
     other = published(site.target, "another", date=DAY)
     site.target.put(other.manifest, dated)
-    with pytest.raises(UserError, match=f"{dated}: is {other.image_id[:19]}, not the image that was validated"):
+    with pytest.raises(
+        UserError, match=f"{dated}: is {other.image_id[:19]}, not the image that was validated"
+    ):
         site.publish(PIP)
     site.target.put(index([]), dated)
     with pytest.raises(UserError, match="is an index"):
@@ -299,17 +357,27 @@ def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:
 def test_an_image_keeps_the_date_of_its_first_publication(site: Site) -> None:
     """It has the same ID whenever it is built: a validation run of another day adds its evidence to it."""
     first = site.publish(PIP, day="2026-11-21T10:00:00Z")
-    later = site.publish(PIP, GPU_PIP, day="2026-11-23T10:00:00Z", folder=site.built.parent / "elsewhere")
+    later = site.publish(
+        PIP, GPU_PIP, day="2026-11-23T10:00:00Z", folder=site.built.parent / "elsewhere"
+    )
     tag = f"{NAME}-20261121-{INFO.id[7:19]}"
-    assert tag in first.tags and tag in later.tags and not [one for one in later.tags if "-20261123-" in one]
+    assert (
+        tag in first.tags
+        and tag in later.tags
+        and not [one for one in later.tags if "-20261123-" in one]
+    )
     assert site.image().manifest.digest == site.image(tag).manifest.digest
     assert site.image().created == "2026-11-21T10:00:00Z" and len(site.image().attestations) == 2
 
 
 @pytest.mark.parametrize("date", ["2999-11-21T10:00:00Z", "2026-11-23T10:00:00Z"])
-def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(site: Site, date: str) -> None:
+def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(
+    site: Site, date: str
+) -> None:
     own = site.push()
-    site.target.put(image_manifest(own.config, own.layers, date), f"{NAME}-20261121-{INFO.id[7:19]}")
+    site.target.put(
+        image_manifest(own.config, own.layers, date), f"{NAME}-20261121-{INFO.id[7:19]}"
+    )
     assert site.publish(PIP, day="2026-11-22T10:00:00Z").tags
     assert site.image().created == "2026-11-22T10:00:00Z"
 
@@ -321,7 +389,9 @@ def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(site: 
         ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
     ],
 )
-def test_the_run_of_another_image_is_refused(tmp_path: Path, name: str, image_id: str, words: str) -> None:
+def test_the_run_of_another_image_is_refused(
+    tmp_path: Path, name: str, image_id: str, words: str
+) -> None:
     def read(name: str, image_id: str) -> LocalImage:
         engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
         return release.read(engine, "x", ImageName.parse(name), tmp_path)

@@ -54,13 +54,22 @@ class Layers:
 
     @property
     def config(self) -> bytes:
-        return json.dumps({"rootfs": {"type": "layers", "diff_ids": [*map(oci_digest, self.layers)]}}).encode()
+        return json.dumps(
+            {"rootfs": {"type": "layers", "diff_ids": [*map(oci_digest, self.layers)]}}
+        ).encode()
 
     @property
     def info(self) -> ImageInfo:
         values: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
         ids = tuple(map(oci_digest, self.layers))
-        return ImageInfo(**{**values, "id": oci_digest(self.config), "layers": ids, "size": sum(map(len, self.layers))})
+        return ImageInfo(
+            **{
+                **values,
+                "id": oci_digest(self.config),
+                "layers": ids,
+                "size": sum(map(len, self.layers)),
+            }
+        )
 
     def parts(self, _info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
         self.asked = tuple(wanted)
@@ -68,7 +77,9 @@ class Layers:
         sizes = [len(content) - self.headers for content in given]
         following = 0 if self.unnamed else sum(sizes)
         config = self.config
-        yield ImagePart(digest=oci_digest(config), size=0, chunks=iter([config]), following=following)
+        yield ImagePart(
+            digest=oci_digest(config), size=0, chunks=iter([config]), following=following
+        )
         for content, size in zip(given, sizes, strict=True):
             digest = "" if self.unnamed else oci_digest(content)
             yield ImagePart(digest=digest, size=size, chunks=iter([content]))
@@ -93,7 +104,9 @@ class Place:
     ) -> Manifest:
         image.asked = None
         with Registry(Repository(self.server.host, to), credentials=lambda _: None) as target:
-            done, self.sent = push.push(cast("Engine", image), image.info, target, self.cache, on_event=on_event)
+            done, self.sent = push.push(
+                cast("Engine", image), image.info, target, self.cache, on_event=on_event
+            )
             return done
 
 
@@ -115,20 +128,28 @@ def test_the_manifest_has_the_image_id_and_nothing_is_tagged(place: Place, unnam
     assert place.registry.tags("staging") == set()
 
 
-def test_the_same_image_gives_the_same_manifest_and_sends_nothing(place: Place, tmp_path: Path) -> None:
+def test_the_same_image_gives_the_same_manifest_and_sends_nothing(
+    place: Place, tmp_path: Path
+) -> None:
     image = Layers()
     first = place.push(image)
     received = place.registry.received
     assert place.push(image) == first and image.asked is None
     place.cache = tmp_path / "another machine"
-    assert place.push(image) == first and len(image.asked or ()) == 4, "it can't know, and compresses anew"
+    assert place.push(image) == first and len(image.asked or ()) == 4, (
+        "it can't know, and compresses anew"
+    )
     assert place.registry.received == received and place.sent == 0
 
 
 def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
     image = Layers(layers=(layer(1), layer(2), layer(1)))
     done = place.push(image)
-    assert len(done.layers) == 3 and done.layers[0] == done.layers[2] and image.asked == image.info.layers[:2]
+    assert (
+        len(done.layers) == 3
+        and done.layers[0] == done.layers[2]
+        and image.asked == image.info.layers[:2]
+    )
     assert place.server.count("PATCH") == 2 + 1, "and the configuration"
 
 
@@ -159,7 +180,9 @@ def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.M
 
     def before(method: str, _path: str) -> bool:
         if method == "PATCH":
-            all_given.wait(2)  # which nothing that is right depends on: the engine can't have given all of them
+            all_given.wait(
+                2
+            )  # which nothing that is right depends on: the engine can't have given all of them
             all_given.set()
         return True
 
@@ -203,15 +226,21 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     image = Layers(layers=(layer(1), layer(2)))
     broken = replace(image)
     broken.parts = parts  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt if interrupted else UserError, match=None if interrupted else "HTTP 403"):
+    with pytest.raises(
+        KeyboardInterrupt if interrupted else UserError, match=None if interrupted else "HTTP 403"
+    ):
         place.push(broken)
-    assert place.server.count("PATCH") == (1 if interrupted else 2) and place.server.count("GET", "uploads") == 0
+    assert (
+        place.server.count("PATCH") == (1 if interrupted else 2)
+        and place.server.count("GET", "uploads") == 0
+    )
 
 
 def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
     """The kernel ends it, in the middle of a layer: nothing is tidied up, and nothing needs to be."""
     child = subprocess.Popen(
-        [sys.executable, __file__, place.server.host, str(place.cache)], env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, __file__, place.server.host, str(place.cache)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     patches = itertools.count()
 
@@ -232,7 +261,9 @@ def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
     place.server.seen.clear()
     image = Layers()
     done = place.push(image)
-    sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
+    sent = {
+        path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"
+    }
     assert not sent & there
     assert done.config.digest == image.info.id
 
@@ -264,13 +295,17 @@ def test_a_layer_that_the_engine_does_not_give_is_told(place: Place) -> None:
 
 @pytest.mark.parametrize("headers", [0, 1000])
 @pytest.mark.parametrize("there", [0, 3])
-def test_progress_ends_at_the_bytes_that_were_missing(place: Place, there: int, headers: int) -> None:
+def test_progress_ends_at_the_bytes_that_were_missing(
+    place: Place, there: int, headers: int
+) -> None:
     image = Layers(headers=headers)
     if there:
         place.push(Layers(layers=image.layers[:there]))
     told = progress(place, image)
     missing = sum(len(content) - headers for content in image.layers[there:])
-    assert {event.total for event in told} == {missing} and max(event.current for event in told) == missing
+    assert {event.total for event in told} == {missing} and max(
+        event.current for event in told
+    ) == missing
     assert told[-1].current == missing
     assert told[-1].what.startswith("sent 2 MB" if not there else "sent 0 MB")
     told = progress(place, Layers(layers=(layer(9),), unnamed=True))

@@ -19,7 +19,16 @@ from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, GPU_PIP, LABELS, attach, days_ago, published, result_of, validated
+from tests.support.published import (
+    CLAIMS,
+    GPU_PIP,
+    LABELS,
+    attach,
+    days_ago,
+    published,
+    result_of,
+    validated,
+)
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -37,7 +46,9 @@ POLICY = ReleasePolicy(
 
 def image(place: Registry, name: str, hour: int, tiers: int = 2) -> PublishedImage:
     created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
-    return published(place, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
+    return published(
+        place, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created
+    )
 
 
 @dataclass
@@ -48,7 +59,9 @@ class Site:
     staging: Registry
     production: Registry
 
-    def promote(self, name: str, hour: int, alias_gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2) -> PublishResult:
+    def promote(
+        self, name: str, hour: int, alias_gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2
+    ) -> PublishResult:
         """An image that was built at an hour. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
         return self.go_on(image(self.staging, name, hour, tiers).manifest.digest, alias_gate)
 
@@ -60,12 +73,20 @@ class Site:
         return promote(reference, self.production.repository, policy, drop_platforms=drop_platforms)
 
     def publish(
-        self, name: str, hour: int, gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2, drop_platforms: bool = False
+        self,
+        name: str,
+        hour: int,
+        gate: tuple[Tier, ...] = STATIC,
+        *,
+        tiers: int = 2,
+        drop_platforms: bool = False,
     ) -> PublishResult:
         """The same, as `publish` does it."""
         stored = image(self.production, name, hour, tiers)
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
-        site = Release(target=self.production, policy=policy, row=ROW, drop_platforms=drop_platforms)
+        site = Release(
+            target=self.production, policy=policy, row=ROW, drop_platforms=drop_platforms
+        )
         site.require_follows([tags.version_of(stored)])
         return site.move([stored], *site.plan([stored]))
 
@@ -94,7 +115,9 @@ def site() -> Iterator[Site]:
 
 def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
     arm = site.promote(ARM64, 5)
-    assert not arm.indexes and arm.left_out == (f"{AMD64} lacks linux/amd64: {AMD64} is not published here",)
+    assert not arm.indexes and arm.left_out == (
+        f"{AMD64} lacks linux/amd64: {AMD64} is not published here",
+    )
     assert site.named(AMD64) is None
     first = site.promote(AMD64, 3)
     assert site.listed() == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
@@ -108,17 +131,23 @@ def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
 def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(site: Site) -> None:
     arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
     before = site.named("latest")
-    failed = validated(site.production.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
+    failed = validated(
+        site.production.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25"
+    )
     attach(site.production, digest(arm), TEST_RESULT, result_of([failed]))
     _, found = verify(Reference(site.production.repository, "latest"), POLICY, unsigned=True)
-    assert [check.subject for check in found if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
+    assert [check.subject for check in found if check.status is Status.FAIL][
+        -1
+    ] == "linux/arm64 gate static"
     with pytest.raises(UserError, match="is FAIL"):
         promote(Reference(site.production.repository, AMD64), site.staging.repository, POLICY)
     done = site.promote(AMD64, 2)
     assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: pins/pip (static) is FAIL")
     assert site.listed() == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
     assert site.named("latest") == before
-    assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
+    assert done.unmoved_aliases == (
+        "latest stays: it has an image for linux/arm64, and this has none",
+    )
 
 
 def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(site: Site) -> None:
@@ -126,7 +155,9 @@ def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(si
     newer = image(site.staging, AMD64, 2)
     alone = attachments.index_of([newer])
     site.staging.put(alone)
-    with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
+    with pytest.raises(
+        UserError, match="it has an image for linux/arm64, and this has none"
+    ) as refused:
         site.go_on(alone.digest)
     assert "--drop-platforms" in str(refused.value)
     assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
@@ -141,17 +172,24 @@ def test_aliases_name_what_passed_the_whole_gate(site: Site) -> None:
     assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
 
 
-def test_no_alias_follows_to_a_fault_that_plain_training_meets(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_alias_follows_to_a_fault_that_plain_training_meets(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(LABELS, "torch", "2.13.0")
     monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643 pytorch#196678")
-    assert "latest stays: silently wrong: gradients of cuDNN" in site.promote(AMD64, 1).unmoved_aliases[0]
+    assert (
+        "latest stays: silently wrong: gradients of cuDNN"
+        in site.promote(AMD64, 1).unmoved_aliases[0]
+    )
     monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643")
     assert not site.promote(AMD64, 2).unmoved_aliases
 
 
 def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) -> None:
     arm = image(site.staging, ARM64, 1)
-    site.staging.put(distribution.index([replace(arm.manifest.descriptor, platform="linux/amd64")]), "other")
+    site.staging.put(
+        distribution.index([replace(arm.manifest.descriptor, platform="linux/amd64")]), "other"
+    )
     _, (found, *_) = verify(Reference(site.staging.repository, "other"), POLICY, unsigned=True)
     assert found.status is Status.FAIL and "listed for linux/amd64" in found.reason
     with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
@@ -182,7 +220,10 @@ def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site)
     done = site.publish(ARM64, 1, WHOLE)
     assert site.listed() == before and not done.indexes
     (told,) = done.left_out
-    assert told == f"{AMD64} stays as it was: no index goes without linux/amd64: the gpu tier was not judged"
+    assert (
+        told
+        == f"{AMD64} stays as it was: no index goes without linux/amd64: the gpu tier was not judged"
+    )
 
 
 @dataclass
@@ -206,7 +247,9 @@ class Passed:
 
     def fail_there(self) -> None:
         """The image is in production, and a GPU machine finds that it fails; it tells nobody else."""
-        with Registry(self.site.production.repository, mount_from=[self.site.staging.repository]) as target:
+        with Registry(
+            self.site.production.repository, mount_from=[self.site.staging.repository]
+        ) as target:
             copy(self.site.staging, target, self.image.manifest)
         failed = result_of([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")])
         attach(self.site.production, self.image.manifest.digest, TEST_RESULT, failed)
@@ -221,7 +264,10 @@ def test_what_was_promoted_is_named_in_its_new_repository(passed: Passed) -> Non
     received = passed.site.registry.received
     done = passed.promote(*WHOLE)
     assert passed.site.registry.received == received, "nothing is sent"
-    assert done.images[0].reference == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
+    assert (
+        done.images[0].reference
+        == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
+    )
     assert {NAME, "latest"} < set(done.tags)
 
 
@@ -249,4 +295,7 @@ def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> Non
         signature = Descriptor.of("application/vnd.dev.cosign.simplesigning.v1+json", content)
         place.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), [signature]), at)
     passed.promote(Tier.STATIC)
-    assert [site.production.blob(one) for one in site.production.get(at).layers] == [b"theirs", b"ours"]
+    assert [site.production.blob(one) for one in site.production.get(at).layers] == [
+        b"theirs",
+        b"ours",
+    ]

@@ -17,7 +17,11 @@ from validate.survey import environments, packages
 DIGEST = "sha256:" + "ab" * 32
 CARRIED = [
     {"name": "CUTLASS", "version": "", "files": ["torch/lib/libtorch_cuda.so"]},
-    {"name": "zlib", "version": "1.3.2", "files": ["torch/lib/libtorch_cpu.so", "torch/lib/libx.so"]},
+    {
+        "name": "zlib",
+        "version": "1.3.2",
+        "files": ["torch/lib/libtorch_cpu.so", "torch/lib/libx.so"],
+    },
 ]
 FOUND = {
     "python": [
@@ -54,7 +58,9 @@ def test_every_package_is_in_it_by_its_purl() -> None:
         "pkg:deb/debian/adduser@3.134?arch=all&distro=debian-12",
     }
     assert data["metadata"]["component"]["version"] == DIGEST
-    assert sbom.versions(data) == {"torch": "2.7.1", "flash-attn": "2.8.3", "odd": "1"}, "no local parts, no toolkit"
+    assert sbom.versions(data) == {"torch": "2.7.1", "flash-attn": "2.8.3", "odd": "1"}, (
+        "no local parts, no toolkit"
+    )
 
 
 def test_what_a_wheel_carries_is_listed_inside_of_it_with_its_files() -> None:
@@ -70,7 +76,11 @@ def test_what_a_wheel_carries_is_listed_inside_of_it_with_its_files() -> None:
 
 BUILD: dict[str, Any] = {
     "digest": "sha256:" + "ef" * 32,
-    "base": {"reference": "debian:bookworm-slim", "origin": "digest", "digest": "sha256:" + "11" * 32},
+    "base": {
+        "reference": "debian:bookworm-slim",
+        "origin": "digest",
+        "digest": "sha256:" + "11" * 32,
+    },
     "engine": {"version": "20.10.24"},
     "wheels": {"flash_attn-2.8.3.whl": "22" * 32},
     "missing": {},
@@ -91,20 +101,29 @@ def predicate(**build: Any) -> dict[str, Any]:
 def test_provenance_says_what_the_image_was_built_from() -> None:
     found = predicate()
     definition = found["buildDefinition"]
-    assert definition["externalParameters"] == {"name": "cu126-torch27", "matrixRevision": "0123456789ab"}
+    assert definition["externalParameters"] == {
+        "name": "cu126-torch27",
+        "matrixRevision": "0123456789ab",
+    }
     names = {row["name"]: row["digest"] for row in definition["resolvedDependencies"]}
     assert names["checkout"] == {"gitCommit": "c0ffee"}
     assert names["base:debian:bookworm-slim"] == {"sha256": "11" * 32}
     assert names["flash_attn-2.8.3.whl"] == {"sha256": "22" * 32}
     assert names["torch.txt"] == {"sha256": "33" * 32}
     assert set(found["runDetails"]) == {"builder", "metadata", "byproducts"}
-    others = {row["name"] for row in predicate(commit="", locks={})["buildDefinition"]["resolvedDependencies"]}
+    others = {
+        row["name"]
+        for row in predicate(commit="", locks={})["buildDefinition"]["resolvedDependencies"]
+    }
     assert others == names.keys() - {"checkout", "torch.txt"}
 
 
 def test_provenance_is_read_back() -> None:
     digest = "sha256:" + "11" * 32
-    assert provenance.read(predicate()) == {"matrix-revision": "0123456789ab", "base-digest": digest}
+    assert provenance.read(predicate()) == {
+        "matrix-revision": "0123456789ab",
+        "base-digest": digest,
+    }
     assert provenance.read(predicate(base={**BUILD["base"], "digest": ""}))["base-digest"] == ""
 
 
@@ -117,7 +136,9 @@ def test_provenance_is_read_back() -> None:
         (json.dumps({**BUILD, "digest": "sha256:2"}), "another build"),
     ],
 )
-def test_a_record_of_another_build_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+def test_a_record_of_another_build_is_refused(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
     if content is not None:
         (tmp_path / "build.json").write_text(content)
     with pytest.raises(UserError, match=words):
@@ -133,11 +154,16 @@ def test_a_record_of_another_build_is_refused(tmp_path: Path, content: str | Non
         (b"\x7fELF takes NVVM IR, which is LLVM 7.0.1\0", []),
         (b"\x7fELF _ZN7cutlass4gemmE", [("CUTLASS", "")]),
         (b"\x7fELF see cutlass for the layout", []),
-        (b"\x7fELF OpenSSL 3.6.5 1 Jan\0 inflate 1.3.2 Copyright", [("OpenSSL", "3.6.5"), ("zlib", "1.3.2")]),
+        (
+            b"\x7fELF OpenSSL 3.6.5 1 Jan\0 inflate 1.3.2 Copyright",
+            [("OpenSSL", "3.6.5"), ("zlib", "1.3.2")],
+        ),
         (b"\x7fELF nothing", []),
     ],
 )
-def test_code_is_told_from_words(tmp_path: Path, content: bytes, found: list[tuple[str, str]]) -> None:
+def test_code_is_told_from_words(
+    tmp_path: Path, content: bytes, found: list[tuple[str, str]]
+) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(content)
     assert list(packages.linked(library)) == found

@@ -58,7 +58,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return questions
 
 
-def test_a_person_is_asked_once_and_cosign_alone_gets_the_password(key: str, asked: list[str]) -> None:
+def test_a_person_is_asked_once_and_cosign_alone_gets_the_password(
+    key: str, asked: list[str]
+) -> None:
     for _ in range(2):
         signing.require_password(key)
     assert asked == [f"password of {key}: "]
@@ -76,18 +78,24 @@ def test_a_password_in_the_environment_is_not_asked_for(
 
 
 @pytest.mark.parametrize(("named", "has_one"), [("awskms:///alias/x", False), ("env://MINE", True)])
-def test_keys_of_a_service_have_no_password(key: str, asked: list[str], named: str, has_one: bool) -> None:
+def test_keys_of_a_service_have_no_password(
+    key: str, asked: list[str], named: str, has_one: bool
+) -> None:
     signing.require_password(named)
     assert bool(asked) is has_one
 
 
-def test_where_nobody_can_be_asked_the_variable_is_named(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_can_be_asked_the_variable_is_named(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO())
     done = call("publish", NAME, "--to", "registry.test/x", "--key", key)
     assert done.returncode == 2 and "next: set COSIGN_PASSWORD" in " ".join(done.stderr.split())
 
 
-def test_who_types_nothing_is_told(key: str, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_types_nothing_is_told(
+    key: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def end(_question: str) -> str:
         raise EOFError
 

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.publish import gate, statements
-from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Attestation, Statement
+from images.publish.statements import (
+    FAILED,
+    PASSED,
+    PROVENANCE,
+    TEST_RESULT,
+    TIERS,
+    UNPROVEN,
+    Attestation,
+    Statement,
+)
 from tests.support.attested import DIGEST, NAME, PIP, evidence
 from tests.support.published import CLAIMS, GPU_PIP, result_of, validated
 from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
@@ -39,29 +48,59 @@ def test_what_is_signed_is_as_the_protocol_has_it() -> None:
 
 def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
     origin = Claim(
-        check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", unproven="by tag"
+        check="origin",
+        subject="layers",
+        tier=Tier.STATIC,
+        probe=ORIGIN_PROBE,
+        statement="x",
+        unproven="by tag",
     )
     run = trial(PIP, origin)
     assert statements.test_result([run])[TIERS]["static"]["result"] == UNPROVEN
     said = statements.test_result([run], "the mirror is down")
-    assert said[statements.ORIGIN_EXCEPTION] == "the mirror is down" and said[TIERS]["static"]["result"] == PASSED
-    assert said[TIERS]["static"]["unproven"] == ["origin/layers"], "it is named among what is not proven, too"
+    assert (
+        said[statements.ORIGIN_EXCEPTION] == "the mirror is down"
+        and said[TIERS]["static"]["result"] == PASSED
+    )
+    assert said[TIERS]["static"]["unproven"] == ["origin/layers"], (
+        "it is named among what is not proven, too"
+    )
     assert list(statements.test_result_faults(statement(said), [run])) == []
     silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
-    assert list(statements.test_result_faults(statement(silent), [run])) == ["the static tier did not pass"]
+    assert list(statements.test_result_faults(statement(silent), [run])) == [
+        "the static tier did not pass"
+    ]
 
 
 def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
     """`build`, then `tools/reproduce --record`, then `publish`: the gate judges the same evidence by the record."""
 
     def origin(*builds: str) -> Claim:
-        row = {"layer": "base", "recipe": "r", "diff_id": "sha256:1" if builds else "", "written_as": []}
-        expect = {"recipe": "r", "layers": [{**row, "builds": [*builds]}], "arguments": NAME, "is_derived": False}
+        row = {
+            "layer": "base",
+            "recipe": "r",
+            "diff_id": "sha256:1" if builds else "",
+            "written_as": [],
+        }
+        expect = {
+            "recipe": "r",
+            "layers": [{**row, "builds": [*builds]}],
+            "arguments": NAME,
+            "is_derived": False,
+        }
         return replace(PIP, check="origin", subject="layers", probe=ORIGIN_PROBE, expect=expect)
 
-    evidence = {"recipe": "r", "layers": [{"layer": "base", "diff_id": "sha256:1"}], "canonical": True}
-    measured = Measurement(subject="layers", seconds=0.1, evidence={**evidence, "beside_suite": [], "changes": []})
-    record = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=0.1, measurements=(measured,))
+    evidence = {
+        "recipe": "r",
+        "layers": [{"layer": "base", "diff_id": "sha256:1"}],
+        "canonical": True,
+    }
+    measured = Measurement(
+        subject="layers", seconds=0.1, evidence={**evidence, "beside_suite": [], "changes": []}
+    )
+    record = Record(
+        probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=0.1, measurements=(measured,)
+    )
     before = trial(PIP, origin()).evidence
     records = (*(row for row in before.records if row.probe != ORIGIN_PROBE), record)
     run = statements.attested(replace(before, records=records).dumps().encode(), "a run")
@@ -139,7 +178,9 @@ def test_the_newest_run_that_passed_a_tier_decides() -> None:
     ],
     ids=["failed", "failed once", "not measured", "fewer claims than the matrix has"],
 )
-def test_nothing_but_a_whole_tier_that_passed_is_passed(found: list[Attestation], result: str) -> None:
+def test_nothing_but_a_whole_tier_that_passed_is_passed(
+    found: list[Attestation], result: str
+) -> None:
     said = result_of(found, replace(CLAIMS, claims=(GPU_PIP,)))
     assert said[TIERS]["gpu"]["result"] == result and said["result"] == FAILED
 
@@ -154,18 +195,31 @@ def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
     ("whole", "tier", "told"),
     [
         ({}, {"result": PASSED}, ["the gpu tier did not pass"]),
-        ({}, {"measuredOn": "2026-12-01T00:00:00Z"}, ["the gpu tier was measured on 2026-11-20T10:00:00Z"]),
-        ({}, {"evidence": "sha256:" + "0" * 64}, ["the gpu tier stands on evidence that is not attached"]),
+        (
+            {},
+            {"measuredOn": "2026-12-01T00:00:00Z"},
+            ["the gpu tier was measured on 2026-11-20T10:00:00Z"],
+        ),
+        (
+            {},
+            {"evidence": "sha256:" + "0" * 64},
+            ["the gpu tier stands on evidence that is not attached"],
+        ),
         ({"result": PASSED}, {}, ["it says PASSED, and not every tier passed"]),
         # A verdict of an older judge, say: what was PASS then may be FAIL now.
         (
             {"passedTests": ["gpu/pins/pip-on-gpu"], "failedTests": []},
             {},
-            ["passedTests differ in gpu/pins/pip-on-gpu", "failedTests differ in gpu/pins/pip-on-gpu"],
+            [
+                "passedTests differ in gpu/pins/pip-on-gpu",
+                "failedTests differ in gpu/pins/pip-on-gpu",
+            ],
         ),
     ],
 )
-def test_what_says_more_than_the_evidence_is_a_fault(whole: Any, tier: Any, told: list[str]) -> None:
+def test_what_says_more_than_the_evidence_is_a_fault(
+    whole: Any, tier: Any, told: list[str]
+) -> None:
     failed = trial(GPU_PIP, version="1")
     said = {**result_of([failed]), **whole}
     said[TIERS]["gpu"] |= tier
@@ -179,7 +233,9 @@ def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
     assert not both.supersedes(statement({}, PROVENANCE)) and not statement({}).supersedes(one)
 
 
-@pytest.mark.parametrize("content", ["???", "bm8geHo=", base64.b64encode(lzma.compress(b"x" * 100)[:-4]).decode()])
+@pytest.mark.parametrize(
+    "content", ["???", "bm8geHo=", base64.b64encode(lzma.compress(b"x" * 100)[:-4]).decode()]
+)
 def test_evidence_that_cannot_be_unpacked_is_told(content: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         _ = statement({"configuration": [{"content": content}]}).evidence

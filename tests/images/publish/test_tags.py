@@ -46,7 +46,9 @@ class Store:
     refused: set[str] = field(default_factory=set)
     """`PUT latest`: these requests get status 403."""
 
-    def image(self, torch: str = "2.7.1", age: int = 0, *, tag: str = "", labelled: bool = True) -> Manifest:
+    def image(
+        self, torch: str = "2.7.1", age: int = 0, *, tag: str = "", labelled: bool = True
+    ) -> Manifest:
         """Store an image of some hours, and let a tag name it."""
         labels = {"dev.truetag.torch": torch, "dev.truetag.image": NAME} if labelled else {}
         created = f"{NOW - timedelta(hours=age):%Y-%m-%dT%H:%M:%SZ}"
@@ -70,7 +72,10 @@ class Store:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr(registry_client, "wait", lambda *_: None)
-    with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as client:
+    with (
+        serving() as server,
+        Registry(Repository(server.host, "x"), credentials=lambda _: None) as client,
+    ):
         found = Store(server, client)
         stores = BlobRegistry().answer
 
@@ -87,7 +92,13 @@ def actions(changes: list[TagChange]) -> list[tuple[str, Action]]:
     return [(change.tag, change.action) for change in changes]
 
 
-CREATE, KEEP, MOVE, LEAVE, REFUSE = Action.CREATE, Action.KEEP, Action.MOVE, Action.LEAVE, Action.REFUSE
+CREATE, KEEP, MOVE, LEAVE, REFUSE = (
+    Action.CREATE,
+    Action.KEEP,
+    Action.MOVE,
+    Action.LEAVE,
+    Action.REFUSE,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,15 @@ CREATE, KEEP, MOVE, LEAVE, REFUSE = Action.CREATE, Action.KEEP, Action.MOVE, Act
         ({"torch": "2.10.0", "age": 5}, (REFUSE, REFUSE, LEAVE)),
         ({"labelled": False}, (REFUSE, REFUSE, LEAVE)),
     ],
-    ids=["nothing", "this", "built before", "lower torch", "built later", "higher torch", "not ours"],
+    ids=[
+        "nothing",
+        "this",
+        "built before",
+        "lower torch",
+        "built later",
+        "higher torch",
+        "not ours",
+    ],
 )
 def test_what_a_tag_names_decides_what_happens_to_it(
     store: Store, there: dict[str, Any] | None, actions: tuple[Action, ...]
@@ -121,7 +140,11 @@ def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
     store.image(age=-5, tag=NAME)
     store.image("2.8.0", tag="latest")
     changes = store.plan(new)
-    assert actions(changes) == [(NAME, Action.REFUSE), ("latest", Action.LEAVE), ("cu126", Action.CREATE)]
+    assert actions(changes) == [
+        (NAME, Action.REFUSE),
+        ("latest", Action.LEAVE),
+        ("cu126", Action.CREATE),
+    ]
     assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
     with pytest.raises(UserError, match=r"is of 2026-11-21 08:00, this of 2026-11-21 03:00"):
         tags.move(store.client, changes)
@@ -146,7 +169,9 @@ def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
     changes = store.plan(new, "the gpu tier was not judged")
     tags.move(store.client, changes)
     assert store.named(NAME, "latest", "cu126") == [new.digest, old.digest, None]
-    assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {"the gpu tier was not judged"}
+    assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {
+        "the gpu tier was not judged"
+    }
 
 
 def test_existing_tags_move_before_new_ones_are_created(store: Store) -> None:
@@ -205,10 +230,15 @@ def test_an_interrupt_between_two_tags_moves_all_or_none(store: Store) -> None:
             tags.move(store.client, changes)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert store.named(NAME, "latest", "cu126") in ([old.digest, older.digest, None], [new.digest] * 3)
+    assert store.named(NAME, "latest", "cu126") in (
+        [old.digest, older.digest, None],
+        [new.digest] * 3,
+    )
 
 
-def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_him(store: Store) -> None:
+def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_him(
+    store: Store,
+) -> None:
     new, theirs = store.image(), store.image(age=-5)
     old = store.image(age=5, tag=NAME)
     store.image(age=5, tag="latest")
@@ -227,7 +257,9 @@ def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_h
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["moved", "created"])
-def test_what_another_publisher_changed_since_the_plan_is_not_overwritten(store: Store, there: bool) -> None:
+def test_what_another_publisher_changed_since_the_plan_is_not_overwritten(
+    store: Store, there: bool
+) -> None:
     """cosign signs between plan and move."""
     new = store.image()
     old = store.image(age=5, tag=NAME)

@@ -35,7 +35,12 @@ POLICY = ReleasePolicy(
     aliases_of=lambda name: ("latest",) if name == NAME else (),
     claims_of=lambda _labels, _run: CLAIMS,
 )
-NO_MATRIX = replace(POLICY, aliases_of=lambda _name: (), claims_of=lambda _labels, run: run.claim_set, own_claims=True)
+NO_MATRIX = replace(
+    POLICY,
+    aliases_of=lambda _name: (),
+    claims_of=lambda _labels, run: run.claim_set,
+    own_claims=True,
+)
 
 
 @pytest.fixture
@@ -46,7 +51,9 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         yield found
 
 
-def signed(target: Registry, content: str, *names: str, name: str = NAME, key: str = KEY) -> PublishedImage:
+def signed(
+    target: Registry, content: str, *names: str, name: str = NAME, key: str = KEY
+) -> PublishedImage:
     """An image that a key signed for some tags, which name it then."""
     image = published(target, content, date=days_ago(1), key=key, name=name)
     attachments.sign_image(target, image.manifest.digest, key, key, names)
@@ -55,7 +62,9 @@ def signed(target: Registry, content: str, *names: str, name: str = NAME, key: s
     return image
 
 
-def check(target: Registry, tag: str, policy: ReleasePolicy = POLICY, key: str = KEY, of: str = "tag") -> Check:
+def check(
+    target: Registry, tag: str, policy: ReleasePolicy = POLICY, key: str = KEY, of: str = "tag"
+) -> Check:
     found = verify(Reference(target.repository, tag), policy, key=key, unsigned=not key)[1]
     return next(one for one in found if one.subject.startswith(of))
 
@@ -69,19 +78,25 @@ def told(target: Registry, tag: str, policy: ReleasePolicy = POLICY, key: str = 
 def test_the_tags_that_a_key_signed_are_those_of_the_image(target: Registry) -> None:
     image = signed(target, "one", NAME, "latest", f"{NAME}-20261121-000000000000")
     assert [told(target, tag) for tag in (NAME, "latest")] == ["", ""]
-    assert "whose tags are" in told(target, f"{NAME}-20261121-000000000000"), "another build's dated tag"
+    assert "whose tags are" in told(target, f"{NAME}-20261121-000000000000"), (
+        "another build's dated tag"
+    )
     digest = Reference(target.repository, image.manifest.digest)
     assert "tag" not in [one.subject for one in verify(digest, POLICY, key=KEY)[1]]
 
 
 @pytest.mark.parametrize("key", [KEY, ""])
-def test_an_image_under_another_ones_tag_is_told_with_both_names(target: Registry, key: str) -> None:
+def test_an_image_under_another_ones_tag_is_told_with_both_names(
+    target: Registry, key: str
+) -> None:
     image = signed(target, "one", NAME, "latest")
     other = signed(target, "other", "cu128-torch28", name="cu128-torch28")
     target.put(image.manifest, "cu128-torch28")
     target.put(other.manifest, "latest")
     short = image.manifest.digest[:19]
-    assert told(target, "cu128-torch28", key=key).startswith(f"cu128-torch28 names {NAME} ({short}), whose tags are")
+    assert told(target, "cu128-torch28", key=key).startswith(
+        f"cu128-torch28 names {NAME} ({short}), whose tags are"
+    )
     assert told(target, "latest", key=key).startswith("latest names cu128-torch28 (")
 
 
@@ -110,7 +125,10 @@ def test_a_tag_that_the_key_did_not_sign_is_told(target: Registry, policy: Relea
     attachments.sign_image(target, image.manifest.digest, "other.key", "other.key", ["latest"])
     target.put(image.manifest, "latest")
     short = image.manifest.digest[:19]
-    assert told(target, "latest", policy) == f"latest names {NAME} ({short}), which the key did not sign for it"
+    assert (
+        told(target, "latest", policy)
+        == f"latest names {NAME} ({short}), which the key did not sign for it"
+    )
 
 
 def test_what_another_key_signs_later_moves_no_tag(target: Registry) -> None:
@@ -137,7 +155,9 @@ def dated(image: PublishedImage) -> str:
     return immutable_tag(NAME, version_of(image).created, image.image_id)
 
 
-def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(target: Registry, production: Registry) -> None:
+def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(
+    target: Registry, production: Registry
+) -> None:
     """Staging may leave an alias where it is; whoever promotes has the public key alone."""
     image = published(target, "one", date=days_ago(1), key=KEY)
     place = Reference(target.repository, image.manifest.digest)
@@ -145,20 +165,27 @@ def test_a_promotion_moves_no_tag_that_the_key_did_not_sign(target: Registry, pr
     with pytest.raises(UserError) as refused:
         promote(place, production.repository, POLICY, key=KEY)
     (problem,) = refused.value.problems
-    assert problem.where == f"{production.repository}:{dated(image)}" and "the key did not sign" in problem.cause
+    assert (
+        problem.where == f"{production.repository}:{dated(image)}"
+        and "the key did not sign" in problem.cause
+    )
     assert "publish" in problem.then and "--key cosign.key" in problem.then
     assert production.find(NAME) is None
     attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME, dated(image)])
     done = promote(place, production.repository, POLICY, key=KEY)
     assert set(done.tags) == {NAME, dated(image)}
-    assert [text.startswith("latest stays: the key did not sign") for text in done.unmoved_aliases] == [True]
+    assert [
+        text.startswith("latest stays: the key did not sign") for text in done.unmoved_aliases
+    ] == [True]
     assert not told(production, NAME) and not told(production, dated(image))
     attachments.sign_image(target, image.manifest.digest, KEY, KEY, [NAME, dated(image), "latest"])
     assert "latest" in promote(place, production.repository, POLICY, key=KEY).tags
     assert not told(production, "latest")
 
 
-def test_a_promotion_takes_no_tag_that_was_moved_back(target: Registry, production: Registry) -> None:
+def test_a_promotion_takes_no_tag_that_was_moved_back(
+    target: Registry, production: Registry
+) -> None:
     staged = Reference(target.repository, NAME)
     old, new = (published(target, content, date=days_ago(1), key=KEY) for content in ("old", "new"))
     for image in (old, new):
@@ -171,7 +198,9 @@ def test_a_promotion_takes_no_tag_that_was_moved_back(target: Registry, producti
     assert production.get(NAME).digest == new.manifest.digest
 
 
-def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(target: Registry, production: Registry) -> None:
+def test_an_index_of_production_alone_takes_no_tag_from_a_signed_one(
+    target: Registry, production: Registry
+) -> None:
     """The platform that joins is there under its own name; the row's name stays."""
     row = ("cu130-torch211", "cu130-torch211-arm64")
     policy = replace(POLICY, row_of=lambda _name: row, claims_of=lambda _labels, run: run.claim_set)
@@ -205,10 +234,14 @@ def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> Publ
     run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])])
     every = {TEST_RESULT: run, CYCLONEDX: {}, PROVENANCE: {}, predicate_type: predicate}
     attached = (
-        Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest) for kind, said in every.items()
+        Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest)
+        for kind, said in every.items()
     )
     return PublishedImage(
-        repository=Repository("x.org", "y"), manifest=manifest, config=json.loads(config), statements=tuple(attached)
+        repository=Repository("x.org", "y"),
+        manifest=manifest,
+        config=json.loads(config),
+        statements=tuple(attached),
     )
 
 
@@ -221,16 +254,23 @@ def fault_of(image: PublishedImage, subject: str) -> str:
 
 def test_the_sbom_is_compared_with_the_label() -> None:
     good = {"components": [{"purl": "pkg:pypi/pip@26.3"}, {"purl": "pkg:pypi/more@1"}]}
-    found = {check.subject: check for check in verification.checks(with_attached(CYCLONEDX, good))}["SBOM"]
+    found = {check.subject: check for check in verification.checks(with_attached(CYCLONEDX, good))}[
+        "SBOM"
+    ]
     assert found.status is Status.PASS
-    assert fault_of(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
+    assert (
+        fault_of(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
+    )
 
 
 @pytest.mark.parametrize(
-    "predicate", ["x", 5, {"components": 5, "buildDefinition": 5}, {"components": ["x"], "buildDefinition": []}]
+    "predicate",
+    ["x", 5, {"components": 5, "buildDefinition": 5}, {"components": ["x"], "buildDefinition": []}],
 )
 @pytest.mark.parametrize("predicate_type", [CYCLONEDX, PROVENANCE])
-def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, predicate: Any) -> None:
+def test_what_others_attached_is_a_fault_whatever_its_form(
+    predicate_type: str, predicate: Any
+) -> None:
     found = with_attached(predicate_type, predicate)
     assert "can't be read" in fault_of(found, statements.NAMES[predicate_type])
     with pytest.raises(UserError, match=r"cosign clean.*or publish with --key"):
@@ -239,7 +279,10 @@ def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, 
 
 def test_a_statement_about_another_image_is_a_fault() -> None:
     other = "sha256:" + "0" * 64
-    assert fault_of(with_attached(CYCLONEDX, {}, other), "attestation") == f"its test result is of {other}"
+    assert (
+        fault_of(with_attached(CYCLONEDX, {}, other), "attestation")
+        == f"its test result is of {other}"
+    )
     faults = verification._statement_faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)
     assert faults[0].startswith(f"is of {other}")
 
@@ -256,14 +299,20 @@ def test_an_attestation_of_claims_with_numbers_is_told_to_be_one_and_what_to_do(
 ) -> None:
     found = with_attached(CYCLONEDX, {})
     older = tuple(
-        one.replace(b'"schema_version": 3', b'"schema_version": 2') for one in found.of(TEST_RESULT)[0].evidence
+        one.replace(b'"schema_version": 3', b'"schema_version": 2')
+        for one in found.of(TEST_RESULT)[0].evidence
     )
     monkeypatch.setattr(Statement, "evidence", property(lambda _: older))
     told = fault_of(found, "attestation")
-    assert "schema version 2, in which claims had numbers" in told and "can't be converted: verify it with" in told
+    assert (
+        "schema version 2, in which claims had numbers" in told
+        and "can't be converted: verify it with" in told
+    )
 
 
-@pytest.mark.parametrize("predicate", [{}, {"configuration": 5}, {"configuration": [{"content": "?"}]}])
+@pytest.mark.parametrize(
+    "predicate", [{}, {"configuration": 5}, {"configuration": [{"content": "?"}]}]
+)
 def test_a_test_result_that_cannot_be_read_is_told(predicate: Any) -> None:
     assert "can't be read" in fault_of(with_attached(TEST_RESULT, predicate), "attestation")
 
@@ -280,7 +329,9 @@ def unlabelled(platform: str, name: str = "") -> PublishedImage:
     system, _, architecture = platform.partition("/")
     config = {"os": system, "architecture": architecture, "config": {"Labels": labels}}
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, json.dumps(config).encode()), [])
-    return PublishedImage(repository=Repository("x.org", "y"), manifest=manifest, config=config, statements=())
+    return PublishedImage(
+        repository=Repository("x.org", "y"), manifest=manifest, config=config, statements=()
+    )
 
 
 PAIR = (unlabelled(AMD64), unlabelled(ARM64))
@@ -308,14 +359,25 @@ def test_an_index_has_an_entry_for_each_platform_and_the_same_bytes_in_any_order
         (PAIR, (ARM64, AMD64), "is listed for linux/arm64, and is for linux/amd64"),
         ((PAIR[0], PAIR[0]), (AMD64, AMD64), "two images are for linux/amd64"),
         ((PAIR[1],), (ARM64,), "it has no image for linux/amd64"),
-        ((PAIR[0], unlabelled(ARM64, "cu130-torch212-arm64")), (AMD64, ARM64), "not one row of the matrix"),
-        ((PAIR[0], unlabelled(ARM64, "cu130-torch211")), (AMD64, ARM64), "not one row of the matrix"),
+        (
+            (PAIR[0], unlabelled(ARM64, "cu130-torch212-arm64")),
+            (AMD64, ARM64),
+            "not one row of the matrix",
+        ),
+        (
+            (PAIR[0], unlabelled(ARM64, "cu130-torch211")),
+            (AMD64, ARM64),
+            "not one row of the matrix",
+        ),
         ((PAIR[0], unlabelled(ARM64, "x")), (AMD64, ARM64), "they are called cu130-torch211, x"),
     ],
 )
-def test_what_contradicts_an_index(images: tuple[PublishedImage, ...], listed: tuple[str, ...], fault: str) -> None:
+def test_what_contradicts_an_index(
+    images: tuple[PublishedImage, ...], listed: tuple[str, ...], fault: str
+) -> None:
     entries = [
-        replace(one.manifest.descriptor, platform=platform) for one, platform in zip(images, listed, strict=True)
+        replace(one.manifest.descriptor, platform=platform)
+        for one, platform in zip(images, listed, strict=True)
     ]
     found = verification.check_index(distribution.index(entries), images)
     assert found.status is Status.FAIL and fault in found.reason
@@ -347,5 +409,7 @@ def both(amd64: int, arm64: int, torch: str = "2.11.0") -> list[ImageVersion]:
         ([version(ARM64, 2)], [version(AMD64, 1)], False),
     ],
 )
-def test_no_image_of_an_index_goes_back(old: list[ImageVersion], new: list[ImageVersion], follows: bool) -> None:
+def test_no_image_of_an_index_goes_back(
+    old: list[ImageVersion], new: list[ImageVersion], follows: bool
+) -> None:
     assert (step_back(old, new) is None) is follows

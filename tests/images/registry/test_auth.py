@@ -27,12 +27,18 @@ MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
 SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
 
 
-def client(server: Server, mount_from: Repository | None = None, known: Credentials | None = KNOWN) -> Registry:
+def client(
+    server: Server, mount_from: Repository | None = None, known: Credentials | None = KNOWN
+) -> Registry:
     repository = Repository(server.host, "staging/images")
-    return Registry(repository, credentials=lambda _host: known, mount_from=[mount_from] if mount_from else [])
+    return Registry(
+        repository, credentials=lambda _host: known, mount_from=[mount_from] if mount_from else []
+    )
 
 
-def guarded(answer: Answer, authorization: str = BASIC, challenge: str = 'Basic realm="r"') -> Answer:
+def guarded(
+    answer: Answer, authorization: str = BASIC, challenge: str = 'Basic realm="r"'
+) -> Answer:
     """Answers who has an authorization; others get the challenge."""
 
     def guard(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
@@ -54,7 +60,9 @@ def with_token(server: Server, token: Answer, authorization: str = "Bearer t0ken
     server.answer = answer
 
 
-def test_a_request_is_sent_again_if_another_thread_answered_the_challenge_meanwhile(server: Server) -> None:
+def test_a_request_is_sent_again_if_another_thread_answered_the_challenge_meanwhile(
+    server: Server,
+) -> None:
     guard = guarded(lambda *_: SERVED)
     with client(server) as registry:
 
@@ -72,7 +80,9 @@ def test_a_registry_asks_for_a_password_once(server: Server) -> None:
     with client(server) as registry:
         assert registry.get("latest").digest == MANIFEST.digest
         registry.get("latest")
-    assert [("Authorization" in headers) for _, path, headers in server.seen if "latest" in path] == [False, True, True]
+    assert [
+        ("Authorization" in headers) for _, path, headers in server.seen if "latest" in path
+    ] == [False, True, True]
 
 
 def test_a_wrong_password_is_told_without_it(server: Server) -> None:
@@ -80,7 +90,9 @@ def test_a_wrong_password_is_told_without_it(server: Server) -> None:
     with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401") as told:
         registry.get("latest")
     assert "docker login" in str(told.value) and "secret-word" not in str(told.value)
-    assert len([path for _, path, _ in server.seen if "latest" in path]) == 2, "asked again once, not for ever"
+    assert len([path for _, path, _ in server.seen if "latest" in path]) == 2, (
+        "asked again once, not for ever"
+    )
 
 
 def test_a_token_covers_the_repository_to_mount_from(server: Server) -> None:
@@ -104,20 +116,30 @@ def test_a_token_covers_the_repository_to_mount_from(server: Server) -> None:
         ("repository:other:delete", False),
     ],
 )
-def test_a_token_allows_deletion_where_the_registry_asks_for_it(server: Server, asked: str, granted: bool) -> None:
+def test_a_token_allows_deletion_where_the_registry_asks_for_it(
+    server: Server, asked: str, granted: bool
+) -> None:
     """As CNCF's distribution does, which names what a request wants in its challenge."""
     left = {"latest"}
 
     def answer(method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
         if path.startswith("/token"):
-            return 200, {}, json.dumps({"token": "+".join(parse_qs(urlsplit(path).query)["scope"])}).encode()
+            return (
+                200,
+                {},
+                json.dumps({"token": "+".join(parse_qs(urlsplit(path).query)["scope"])}).encode(),
+            )
         allowed = headers.get("Authorization", "").removeprefix("Bearer ").split("+")
         if method == "DELETE" and "repository:staging/images:delete" in allowed:
             left.clear()
             return 202, {}, b""
         if method == "DELETE" or "repository:staging/images:pull,push" not in allowed:
             scope = asked if method == "DELETE" else "repository:staging/images:pull"
-            return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token",scope="{scope}"'}, b""
+            return (
+                401,
+                {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token",scope="{scope}"'},
+                b"",
+            )
         return SERVED if left else (404, {}, b"")
 
     server.answer = answer
@@ -140,11 +162,17 @@ def test_no_password_goes_over_an_unencrypted_connection(server: Server, realm: 
 def test_an_identity_token_is_exchanged_for_an_access_token(server: Server) -> None:
     def token(method: str, _path: str, _headers: dict[str, str], body: bytes) -> Reply:
         form = parse_qs(body.decode())
-        assert (method, form["grant_type"], form["refresh_token"]) == ("POST", ["refresh_token"], ["1dentity"])
+        assert (method, form["grant_type"], form["refresh_token"]) == (
+            "POST",
+            ["refresh_token"],
+            ["1dentity"],
+        )
         return 200, {}, b'{"access_token": "t0ken"}'
 
     with_token(server, token)
-    with client(server, known=Credentials(user="", password="", identity_token="1dentity")) as registry:
+    with client(
+        server, known=Credentials(user="", password="", identity_token="1dentity")
+    ) as registry:
         assert registry.get("latest").digest == MANIFEST.digest
 
 
@@ -162,7 +190,11 @@ def test_an_upload_elsewhere_gets_no_login(server: Server) -> None:
         elsewhere.answer = guarded(lambda *_: SERVED, "another")
 
         def answer(method: str, *_: object) -> Reply:
-            return (202, {"Location": f"http://{elsewhere.host}/u"}, b"") if method == "POST" else (404, {}, b"")
+            return (
+                (202, {"Location": f"http://{elsewhere.host}/u"}, b"")
+                if method == "POST"
+                else (404, {}, b"")
+            )
 
         server.answer = guarded(answer)
         with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401"):
@@ -177,7 +209,9 @@ def encrypted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve
     trusted = certificate.write(tmp_path)
     resolve = socket.getaddrinfo
     monkeypatch.setattr(
-        socket, "getaddrinfo", lambda host, *more: resolve("127.0.0.1" if host == "registry.test" else host, *more)
+        socket,
+        "getaddrinfo",
+        lambda host, *more: resolve("127.0.0.1" if host == "registry.test" else host, *more),
     )
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(trusted))
     for name in ("no_proxy", "NO_PROXY"):
@@ -205,7 +239,9 @@ def test_an_upload_to_plain_http_is_refused(encrypted: Server) -> None:
     assert not encrypted.unencrypted
 
 
-def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_goes_on_after_tls_that_ended_within_it(
+    encrypted: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """requests calls it an SSLError, as it does a certificate that is refused."""
     monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     stored, cuts = BlobRegistry(), [1000]
@@ -216,7 +252,9 @@ def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, mon
     assert list(stored.blobs["staging/images"].values()) == [bytes(1 << 20)] and not cuts
 
 
-def test_a_redirect_gets_no_login_of_netrc(encrypted: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_redirect_gets_no_login_of_netrc(
+    encrypted: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Storage with a signed address refuses a second login, and has no business with it."""
     netrc = tmp_path / "netrc"
     netrc.write_text("default login somebody password secret\n")
@@ -240,11 +278,15 @@ def test_a_redirect_to_plain_http_gets_no_login(encrypted: Server) -> None:
     encrypted.answer = guarded(answer)
     with client(encrypted) as registry, pytest.raises(RegistryError, match="HTTP 401"):
         registry.get("latest")
-    assert encrypted.unencrypted and not any("Authorization" in headers for *_, headers in encrypted.unencrypted)
+    assert encrypted.unencrypted and not any(
+        "Authorization" in headers for *_, headers in encrypted.unencrypted
+    )
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-not-there")
-def test_credentials_come_from_dockers_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_dockers_own_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     pair = base64.b64encode(b"me:pass").decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {"ghcr.io": {"auth": pair}}}))

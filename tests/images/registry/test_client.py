@@ -29,7 +29,11 @@ MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
 
 
 def test_a_refusal_is_final_and_in_the_registrys_words(server: Server) -> None:
-    server.answer = lambda *_: (403, {}, b'{"errors": [{"code": "DENIED", "message": "not yours"}]}')
+    server.answer = lambda *_: (
+        403,
+        {},
+        b'{"errors": [{"code": "DENIED", "message": "not yours"}]}',
+    )
     with client(server) as registry, pytest.raises(RegistryError, match="DENIED: not yours"):
         registry.put(MANIFEST, "latest")
     assert len([path for method, path, _ in server.seen if method == "PUT"]) == 1
@@ -87,7 +91,11 @@ def test_a_mount_that_is_not_granted_is_seen(server: Server) -> None:
     def answer(method: str, path: str, _headers: dict[str, str], _body: bytes) -> Reply:
         if method == "POST":
             assert path.endswith("&from=other")
-            return (201, {}, b"") if granted in path else (202, {"Location": "/v2/staging/images/blobs/uploads/u"}, b"")
+            return (
+                (201, {}, b"")
+                if granted in path
+                else (202, {"Location": "/v2/staging/images/blobs/uploads/u"}, b"")
+            )
         return (204, {}, b"") if method == "DELETE" else (404, {}, b"")
 
     server.answer = answer
@@ -95,7 +103,9 @@ def test_a_mount_that_is_not_granted_is_seen(server: Server) -> None:
     with client(server) as registry:
         assert registry.mount(granted, source)
         assert not registry.mount("sha256:" + "2" * 64, source)
-    assert [path for method, path, _ in server.seen if method == "DELETE"] == ["/v2/staging/images/blobs/uploads/u"]
+    assert [path for method, path, _ in server.seen if method == "DELETE"] == [
+        "/v2/staging/images/blobs/uploads/u"
+    ]
 
 
 def test_tags_come_in_pages(server: Server) -> None:
@@ -120,11 +130,19 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
     now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
     monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(time=lambda: now))
-    monkeypatch.setattr(registry_client, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
+    monkeypatch.setattr(
+        registry_client, "wait", lambda _, seconds: found.append(seconds) if seconds else None
+    )
     return found
 
 
-def failing(server: Server, times: int, failure: Reply | None, then: Answer, where: Callable[[str, str], bool]) -> None:
+def failing(
+    server: Server,
+    times: int,
+    failure: Reply | None,
+    then: Answer,
+    where: Callable[[str, str], bool],
+) -> None:
     """Let the first requests that `where` (method, path) picks fail."""
     left = [times]
 
@@ -151,7 +169,13 @@ def test_a_transient_status_is_retried(server: Server, status: int, pauses: list
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_a_dropped_connection_is_retried(server: Server, method: str, pauses: list[float]) -> None:
-    failing(server, 2, None, BlobRegistry().answer, lambda asked, path: asked == method and manifests(asked, path))
+    failing(
+        server,
+        2,
+        None,
+        BlobRegistry().answer,
+        lambda asked, path: asked == method and manifests(asked, path),
+    )
     with client(server) as registry:
         registry.put(MANIFEST, "latest")
         assert registry.get("latest") == MANIFEST
@@ -160,7 +184,9 @@ def test_a_dropped_connection_is_retried(server: Server, method: str, pauses: li
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_a_body_that_breaks_off_is_asked_for_again(server: Server, status: int, pauses: list[float]) -> None:
+def test_a_body_that_breaks_off_is_asked_for_again(
+    server: Server, status: int, pauses: list[float]
+) -> None:
     broken: Reply = (status, {"Content-Length": "100"}, b"half")
     failing(server, 2, broken, lambda *_: (200, {}, BODY), lambda *_: True)
     with client(server) as registry:
@@ -171,7 +197,11 @@ def test_a_body_that_breaks_off_is_asked_for_again(server: Server, status: int, 
 @pytest.mark.parametrize(
     ("answered", "told", "status"),
     [
-        ((503, {}, b'{"errors": [{"code": "BUSY", "message": "later"}]}'), "HTTP 503 BUSY: later", 503),
+        (
+            (503, {}, b'{"errors": [{"code": "BUSY", "message": "later"}]}'),
+            "HTTP 503 BUSY: later",
+            503,
+        ),
         (None, "the connection broke", 0),
     ],
 )
@@ -190,11 +220,18 @@ def test_pauses_grow_and_end(
     [
         ("7", [7, 7]),
         ("3600", [60, 60]),
-        (format_datetime(datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=30), usegmt=True), [30, 30]),
+        (
+            format_datetime(
+                datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=30), usegmt=True
+            ),
+            [30, 30],
+        ),
         ("soon", [2]),
     ],
 )
-def test_a_registry_says_how_long_to_wait(server: Server, said: str, seconds: list[float], pauses: list[float]) -> None:
+def test_a_registry_says_how_long_to_wait(
+    server: Server, said: str, seconds: list[float], pauses: list[float]
+) -> None:
     failing(server, 2, (429, {"Retry-After": said}, b""), lambda *_: SERVED, manifests)
     with client(server) as registry:
         assert registry.get("latest")
@@ -243,7 +280,9 @@ def test_one_that_is_there_in_part_is_told(server: Server) -> None:
     damaged.blobs["x"][DIGEST] = b""
     server.answer = damaged.answer
     with uploader(server) as registry:
-        with pytest.raises(RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"):
+        with pytest.raises(
+            RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"
+        ):
             registry.put_blob(CONTENT)
         with pytest.raises(RegistryError, match="holds 0 bytes"):
             registry.mount(DIGEST, Repository(server.host, "y"), len(CONTENT))
@@ -260,7 +299,10 @@ def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> 
         return right
 
     server.answer = damaged
-    with uploader(server) as opened, pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
+    with (
+        uploader(server) as opened,
+        pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"),
+    ):
         opened.put_stream(DIGEST, len(CONTENT), chunks)
 
 
@@ -274,7 +316,9 @@ def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
-@pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
+@pytest.mark.parametrize(
+    "failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"]
+)
 def test_after_a_failure_the_whole_layer_is_sent_in_a_new_session(
     server: Server, method: str, failure: Reply | None
 ) -> None:

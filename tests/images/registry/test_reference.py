@@ -25,13 +25,17 @@ def test_repositories(text: str, host: str, name: str) -> None:
     assert str(Reference.parse(f"{text}:v1@{digest}")) == f"{text}@{digest}"
 
 
-@pytest.mark.parametrize("text", ["images", "me/images", "ghcr.io/Me", "ghcr.io/", "https://ghcr.io/a", "ghcr.io/a b"])
+@pytest.mark.parametrize(
+    "text", ["images", "me/images", "ghcr.io/Me", "ghcr.io/", "https://ghcr.io/a", "ghcr.io/a b"]
+)
 def test_what_is_no_repository(text: str) -> None:
     with pytest.raises(UserError, match="is no repository"):
         Repository.parse(text)
 
 
-@pytest.mark.parametrize("text", ["ghcr.io/a", "ghcr.io/a:", "127.0.0.1:5000/a", "ghcr.io/a@sha256:12"])
+@pytest.mark.parametrize(
+    "text", ["ghcr.io/a", "ghcr.io/a:", "127.0.0.1:5000/a", "ghcr.io/a@sha256:12"]
+)
 def test_what_names_no_image(text: str) -> None:
     with pytest.raises(UserError, match="names no image"):
         Reference.parse(text)
@@ -39,11 +43,17 @@ def test_what_names_no_image(text: str) -> None:
 
 def test_loopback() -> None:
     assert all(map(is_loopback, ("localhost", "localhost:1", "127.1.2.3:5000", "[::1]:5000")))
-    assert not any(map(is_loopback, ("ghcr.io", "localhost.example.org", "10.0.0.1:5000", "127.example.org")))
+    assert not any(
+        map(is_loopback, ("ghcr.io", "localhost.example.org", "10.0.0.1:5000", "127.example.org"))
+    )
 
 
-@pytest.mark.parametrize("platform", [{"os": "linux"}, {"architecture": "arm64"}, {"os": None}, {}, None, "linux"])
+@pytest.mark.parametrize(
+    "platform", [{"os": "linux"}, {"architecture": "arm64"}, {"os": None}, {}, None, "linux"]
+)
 def test_a_platform_that_lacks_a_part_is_none(platform: object) -> None:
     entry = {**Descriptor.of(OCI_MANIFEST, b"x").as_json(), "platform": platform}
     content = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
-    assert [one.platform for one in Manifest(media_type=OCI_INDEX, content=content).manifests] == [""]
+    assert [one.platform for one in Manifest(media_type=OCI_INDEX, content=content).manifests] == [
+        ""
+    ]

@@ -59,7 +59,9 @@ def of_samples() -> Mapping[str, bytes]:
 
 @cache
 def html() -> Mapping[str, str]:
-    return {path: content.decode() for path, content in of_samples().items() if path.endswith(".html")}
+    return {
+        path: content.decode() for path, content in of_samples().items() if path.endswith(".html")
+    }
 
 
 @cache
@@ -75,7 +77,10 @@ def by_name() -> Mapping[str, ImageRow]:
 @cache
 def of_the_repository() -> Mapping[str, bytes]:
     """The site of the runs that are recorded: only the worker that tests it makes it."""
-    recorded, nightly = runs.recorded([ROOT / "results"]), results.read(ROOT / "results" / "nightly")
+    recorded, nightly = (
+        runs.recorded([ROOT / "results"]),
+        results.read(ROOT / "results" / "nightly"),
+    )
     return pages.files(SiteInputs(sources=SOURCES, today=TODAY, runs=recorded, nightly=nightly))
 
 
@@ -108,14 +113,21 @@ def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
         data = json.loads(files["index.json"])
         jsonschema_rs.validate(schema, data)
         assert index.dumps(Index.model_validate(data)) == files["index.json"]
-        assert files["index.schema.json"] == (ROOT / "docs" / "schema" / "index.schema.json").read_bytes()
+        assert (
+            files["index.schema.json"]
+            == (ROOT / "docs" / "schema" / "index.schema.json").read_bytes()
+        )
     with pytest.raises(jsonschema_rs.ValidationError):
         jsonschema_rs.validate(schema, {**json.loads(of_samples()["index.json"]), "more": 1})
 
 
 def test_an_image_is_validated_by_the_runs_of_its_digest() -> None:
-    expected = dict.fromkeys((VALIDATED, STALE, UNDATED), Validation.VALIDATED) | {FAILING: Validation.FAILED}
-    expected |= dict.fromkeys((PARTLY, ARCH), Validation.PARTLY) | dict.fromkeys((REBUILT, NEVER), Validation.NEVER)
+    expected = dict.fromkeys((VALIDATED, STALE, UNDATED), Validation.VALIDATED) | {
+        FAILING: Validation.FAILED
+    }
+    expected |= dict.fromkeys((PARTLY, ARCH), Validation.PARTLY) | dict.fromkeys(
+        (REBUILT, NEVER), Validation.NEVER
+    )
     assert {name: by_name()[name].validation for name in expected} == expected
 
 
@@ -137,14 +149,21 @@ def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
     assert image.digest == NEW and image.runs and not any(run.current for run in image.runs)
     assert cells(REBUILT).count("other build") == 3
     assert "No run is of the digest that the tag means today." in html()[image.page]
-    assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
+    assert (
+        image.get == f"docker pull registry.example/images:{REBUILT}"
+        and image.published.endswith(samples.OTHER)
+    )
     assert row_of(REBUILT, samples.known(published=())).validation is Validation.VALIDATED
 
 
 def test_a_verdict_without_a_digest_validates_no_image() -> None:
     """An image that judges itself does not know its own digest."""
     image = row_of(NEVER, samples.known(runs=[samples.run(NEVER, digest="")]))
-    assert image.validation is Validation.NEVER and image.runs and not any(one.current for one in image.runs)
+    assert (
+        image.validation is Validation.NEVER
+        and image.runs
+        and not any(one.current for one in image.runs)
+    )
 
 
 def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
@@ -159,16 +178,23 @@ def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
 def test_required_claims_make_a_tier_and_nothing_else() -> None:
     optional = samples.claim(Tier.STATIC, Status.FAIL, required=False)
     assert tier_counts([samples.claim(Tier.STATIC), optional])[Tier.STATIC].verdict is Status.PASS
-    assert tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict is Status.UNPROVEN
+    assert (
+        tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict
+        is Status.UNPROVEN
+    )
     unproven = samples.claim(Tier.STATIC, Status.UNPROVEN)
-    assert tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
+    assert (
+        tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
+    )
 
 
 def test_what_is_older_than_the_limit_is_stale() -> None:
     """An old verdict is never shown as a new one."""
     assert "stale" not in cells(VALIDATED)
     for name in (STALE, UNDATED):
-        assert "validated, stale" in cells(name) and cells(name).count('<span class="note">stale') == 3
+        assert (
+            "validated, stale" in cells(name) and cells(name).count('<span class="note">stale') == 3
+        )
     on_its_last_day = pages.files(samples.known(today=date(2026, 11, 20)))["index.html"].decode()
     (row,) = re.findall(rf'<tr id="{STALE}".*?</tr>', on_its_last_day, re.DOTALL)
     assert "stale" not in row, "14 days old"
@@ -190,7 +216,9 @@ def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
 
 
 def test_the_front_page_shows_current_breakages_once() -> None:
-    old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
+    old = samples.breakage(
+        key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC)
+    )
     lines = [old, samples.breakage(), samples.breakage()]
     files = pages.files(samples.known(nightly=lines))
     assert files["index.html"].count(b"breaks symbols/resolved") == 1
@@ -200,7 +228,10 @@ def test_the_front_page_shows_current_breakages_once() -> None:
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
-    assert "The lock: 2 distributions" in html()[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
+    assert (
+        "The lock: 2 distributions" in html()[f"images/{ARCH}.html"]
+        and ARCH.removesuffix("-sm90") == PARTLY
+    )
     assert "No lock is committed" in html()[f"images/{UNLOCKED}.html"]
 
 
@@ -208,12 +239,17 @@ def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> Non
     """Nobody can have it: neither the totals nor the chooser offer it, and its command begins with the lock."""
     row = by_name()[UNLOCKED]
     command = f"nox -s lock -- {UNLOCKED} && nox -s build -- {UNLOCKED}"
-    assert row.get == command and row.blocked.startswith("no lock: can't be built here; `nox -s lock -- ")
+    assert row.get == command and row.blocked.startswith(
+        "no lock: can't be built here; `nox -s lock -- "
+    )
     page = html()[f"images/{UNLOCKED}.html"]
     assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
     assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
     assert ">no lock</span>" in cells(UNLOCKED) and ">no lock</span>" not in cells(NEVER)
-    totals = {words: int(count) for count, words in re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", html()["index.html"])}
+    totals = {
+        words: int(count)
+        for count, words in re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", html()["index.html"])
+    }
     images, validated, stale, partly, failed, never, unlocked, _refused = totals.values()
     assert validated + stale + partly + failed + never == images == len(indexed().images)
     assert unlocked == 1
@@ -254,10 +290,14 @@ def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("make", [of_samples, of_the_repository], ids=["samples", "repository"])
-def test_no_page_is_over_300_kb_with_all_that_it_loads(make: Callable[[], Mapping[str, bytes]]) -> None:
+def test_no_page_is_over_300_kb_with_all_that_it_loads(
+    make: Callable[[], Mapping[str, bytes]],
+) -> None:
     files = make()
     assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
-    sizes = {path: len(content) + assets for path, content in files.items() if path.endswith(".html")}
+    sizes = {
+        path: len(content) + assets for path, content in files.items() if path.endswith(".html")
+    }
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
 
 
@@ -265,14 +305,30 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
     def lines_of(day: int) -> list[JobLine | BreakageLine]:
         date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
         digest = "sha256:" + f"{day:064x}"
-        control = samples.job(PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
-        changes = [samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)]
-        canary = samples.job(PARTLY, Job.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
+        control = samples.job(
+            PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day
+        )
+        changes = [
+            samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)
+        ]
+        canary = samples.job(
+            PARTLY,
+            Job.CANARY,
+            Outcome.FAIL,
+            date=date,
+            failing=[samples.FAILED] * 5,
+            changes=changes,
+        )
         return [control, canary, samples.breakage(date=date, key=f"{day}")]
 
     lines = [line for day in range(365) for line in lines_of(day)]
     first = samples.run(
-        PARTLY, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), digest="sha256:" + f"{364:064x}", day=None
+        PARTLY,
+        *samples.STATIC_CPU,
+        samples.gpu(),
+        gpus=(H100,),
+        digest="sha256:" + f"{364:064x}",
+        day=None,
     )
     known = samples.known(nightly=lines, runs=[first, *runs.of_nightly(lines)])
     files = pages.files(known)
@@ -287,10 +343,15 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
 
 def test_what_decides_the_validation_is_kept_however_old() -> None:
     tag = replace(samples.TAG, image=NEVER, digest=NEW)
-    old = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1))
+    old = samples.run(
+        NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1)
+    )
     claims = (*samples.STATIC_CPU, samples.gpu())
     days = {f"sha256:{day:064x}": date(2026, 11, day) for day in range(2, 20)}
-    others = [samples.run(NEVER, *claims, gpus=(H100,), digest=digest, day=day) for digest, day in days.items()]
+    others = [
+        samples.run(NEVER, *claims, gpus=(H100,), digest=digest, day=day)
+        for digest, day in days.items()
+    ]
     image = row_of(NEVER, samples.known(runs=[old, *others], published=(tag,)))
     assert image.validation is Validation.VALIDATED and image.validated_on == date(2026, 11, 1)
     assert [one.date for one in image.runs if one.current] == [date(2026, 11, 1)] * 3
@@ -330,7 +391,15 @@ def test_the_choose_page_has_the_answers_of_the_command_line() -> None:
 
 
 def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
-    return Claim(check=number, subject=subject, tier=tier, probe="x.y", statement="x", expect={}, required=required)
+    return Claim(
+        check=number,
+        subject=subject,
+        tier=tier,
+        probe="x.y",
+        statement="x",
+        expect={},
+        required=required,
+    )
 
 
 OLD_CLAIMS = [
@@ -354,14 +423,19 @@ def test_a_claim_that_was_never_run_is_open() -> None:
     assert cpu and static
     assert (cpu.verdict, cpu.never_run, cpu.standing) == (Status.PASS, 1, Status.UNPROVEN)
     assert (static.never_run, static.standing) == (0, Status.PASS)
-    assert row.validation is (Validation.PARTLY if Tier.CPU in known.sources.matrix.gate else Validation.VALIDATED)
+    assert row.validation is (
+        Validation.PARTLY if Tier.CPU in known.sources.matrix.gate else Validation.VALIDATED
+    )
     assert "cpu PASS but for 1 claims never run" in row.sentence
     made = pages.files(known)
     page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
-    assert "Claims of the cpu tier that were never run: cpu-examples/." in page and "instructions/optional" not in page
-    assert "1 never run" in matrix_page and "never run" not in of_samples()["index.html"].decode().replace(
-        "or was never run", ""
+    assert (
+        "Claims of the cpu tier that were never run: cpu-examples/." in page
+        and "instructions/optional" not in page
     )
+    assert "1 never run" in matrix_page and "never run" not in of_samples()[
+        "index.html"
+    ].decode().replace("or was never run", "")
 
 
 def test_of_a_nightly_run_claims_are_counted_where_they_have_no_names() -> None:
@@ -388,7 +462,9 @@ def site(repository: str, out: Path) -> Called:
     return call("site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *folders)
 
 
-def test_tags_digests_and_attestations_come_from_the_registry(repository: str, tmp_path: Path) -> None:
+def test_tags_digests_and_attestations_come_from_the_registry(
+    repository: str, tmp_path: Path
+) -> None:
     with Registry(Repository.parse(repository)) as registry:
         kept = published(registry, NAME, date=DAY, name=NAME, created="2026-11-20T10:00:00Z")
         fixed = f"{NAME}-20261120-{kept.image_id[7:19]}"
@@ -396,9 +472,14 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
         registry.put(kept.manifest, "cu999-torch99")
     done = site(repository, tmp_path)
     assert done.returncode == 0, done.stderr
-    images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
+    images = {
+        one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]
+    }
     image = images[NAME]
-    assert (image["digest"], image["published"]) == (kept.image_id, f"{repository}@{kept.manifest.digest}")
+    assert (image["digest"], image["published"]) == (
+        kept.image_id,
+        f"{repository}@{kept.manifest.digest}",
+    )
     assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
     row = next(one for one in image["runs"] if one["tier"] == "static")
     assert (row["verdict"], row["date"], row["current"]) == ("PASS", "2026-11-20", True)
@@ -406,10 +487,17 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
     assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
 
 
-def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository: str, tmp_path: Path) -> None:
+def test_an_attestation_that_its_evidence_contradicts_stops_the_site(
+    repository: str, tmp_path: Path
+) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
         said = published(registry, NAME, date=DAY, name=NAME).of(TEST_RESULT)[0].predicate
-        attach(registry, NAME, TEST_RESULT, {**said, "passedTests": [*said["passedTests"], "gpu/numerics/gemm"]})
+        attach(
+            registry,
+            NAME,
+            TEST_RESULT,
+            {**said, "passedTests": [*said["passedTests"], "gpu/numerics/gemm"]},
+        )
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"
@@ -419,12 +507,20 @@ def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path
     with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
         published(registry, NAME, date=DAY, name="cu126-torch27")
     done = site(f"{repository}/mistaken", tmp_path)
-    assert done.returncode == 1 and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
+    assert (
+        done.returncode == 1
+        and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
+    )
 
 
 def test_an_index_with_control_characters_or_unknown_archs_is_refused() -> None:
     data = json.loads(dumps(make_index(samples.known())))
-    for key, value in (("get", "docker pull x\x1b[2J"), ("archs", ["ninety"]), ("name", "../x"), ("min_driver", "new")):
+    for key, value in (
+        ("get", "docker pull x\x1b[2J"),
+        ("archs", ["ninety"]),
+        ("name", "../x"),
+        ("min_driver", "new"),
+    ):
         bent = {**data, "images": [{**data["images"][0], key: value}]}
         with pytest.raises(ValidationError, match=key):
             Index.model_validate(bent)

@@ -29,20 +29,31 @@ OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
     [
         (OURS, ()),
         (["USER 1001", "RUN pip install wandb", *OURS], ("RUN pip install wandb", "USER 1001")),
-        (['/bin/sh -c #(nop)  CMD ["bash"]', "/bin/sh -c #(nop) WORKDIR /workspace", "USER 1001"], ()),
+        (
+            [
+                '/bin/sh -c #(nop)  CMD ["bash"]',
+                "/bin/sh -c #(nop) WORKDIR /workspace",
+                "USER 1001",
+            ],
+            (),
+        ),
         (['CMD ["sh"]', "RUN x", *OURS], ("RUN x", 'CMD ["sh"]')),
         (['CMD ["bash"]', "WORKDIR /workspace", *OURS], ("WORKDIR /workspace", 'CMD ["bash"]')),
         (["RUN x", "FROM somewhere"], ()),
         ([], ()),
     ],
 )
-def test_the_steps_of_a_child_are_those_above_our_last(history: list[str], steps: tuple[str, ...]) -> None:
+def test_the_steps_of_a_child_are_those_above_our_last(
+    history: list[str], steps: tuple[str, ...]
+) -> None:
     """Histories are given as engines print them, the newest step first."""
     assert configuration.steps_above(history[::-1]) == steps
 
 
 def of_child(id: str, subject: str) -> Any:  # noqa: A002
-    return next(one for one in child.claims(PARENT).claims if (one.check, one.subject) == (id, subject))
+    return next(
+        one for one in child.claims(PARENT).claims if (one.check, one.subject) == (id, subject)
+    )
 
 
 def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labels() -> None:
@@ -54,15 +65,24 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     left = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
     measured: Any = {"files": 9, "unreadable": [], "leftovers": {"/var/cache/apt/*": left}}
     found = hygiene.judge_leftovers("leftovers", leftovers, measured)
-    assert found.status is Status.PASS and "2 files (80.0 MB) of apt's cache are left" in found.reason
+    assert (
+        found.status is Status.PASS and "2 files (80.0 MB) of apt's cache are left" in found.reason
+    )
     measured["leftovers"]["*/.cache/*"] = left
-    assert "80.0 MB) of a user's cache" in hygiene.judge_leftovers("leftovers", leftovers, measured).reason
+    assert (
+        "80.0 MB) of a user's cache"
+        in hygiene.judge_leftovers("leftovers", leftovers, measured).reason
+    )
     assert of_child("image", "labels").expect["labels"].keys() == {
-        name for name in of_child("image", "labels").expect["labels"] if name.startswith("dev.truetag.")
+        name
+        for name in of_child("image", "labels").expect["labels"]
+        if name.startswith("dev.truetag.")
     }
     assert of_child("image", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
     assert not of_child("image", "size").required and of_child("image", "settings").required
-    assert {one.check for one in child.claims(PARENT).claims} == {one.check for one in PARENT.claims} | {"state"}
+    assert {one.check for one in child.claims(PARENT).claims} == {
+        one.check for one in PARENT.claims
+    } | {"state"}
 
 
 @pytest.mark.parametrize(("added", "variables", "nvcc", "told"), cases(__file__, "added"))
@@ -71,13 +91,22 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
 ) -> None:
     facts = SOURCES.facts
     claims = child.claims(
-        PARENT, {"torchao": "none fits"}, failing=facts.failing_additions, conflicts=facts.conflicts, nvcc=nvcc
+        PARENT,
+        {"torchao": "none fits"},
+        failing=facts.failing_additions,
+        conflicts=facts.conflicts,
+        nvcc=nvcc,
     ).claims
     (claim,) = [one for one in claims if (one.check, one.subject) == ("pins", "additions")]
-    measured: Any = {"installed": {name: [version] for name, version in added.items()}, "variables": variables}
+    measured: Any = {
+        "installed": {name: [version] for name, version in added.items()},
+        "variables": variables,
+    }
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]
     found = pins.judge_additions("additions", {**claim.expect, "pinned": pinned}, measured)
-    assert claim.required and (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+    assert (
+        claim.required and (found.status is Status.PASS) is (not told) and told in found.reason
+    ), found.reason
 
 
 def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
@@ -98,15 +127,34 @@ def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"user": "", "entrypoint": ["python"], "further": {"Healthcheck": {}, "Volumes": {"/data": {}}}}, ""),
+        (
+            {
+                "user": "",
+                "entrypoint": ["python"],
+                "further": {"Healthcheck": {}, "Volumes": {"/data": {}}},
+            },
+            "",
+        ),
         ({"user": "1002:1002"}, ""),
-        ({"further": {"Volumes": {"/opt": {}}}}, "/opt is a volume: a container keeps its own copy"),
+        (
+            {"further": {"Volumes": {"/opt": {}}}},
+            "/opt is a volume: a container keeps its own copy",
+        ),
         ({"further": {"Volumes": {"/opt/venv/lib": {}}}}, "/opt/venv/lib is a volume"),
-        ({"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}}, "NVIDIA_VISIBLE_DEVICES=none hides every GPU"),
+        (
+            {"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}},
+            "NVIDIA_VISIBLE_DEVICES=none hides every GPU",
+        ),
     ],
 )
-def test_a_child_has_its_own_user_and_start_and_the_parents_driver(more: dict[str, Any], told: str) -> None:
-    driver = {"NVIDIA_DRIVER_CAPABILITIES": "all", "NVIDIA_VISIBLE_DEVICES": "all", **more.get("driver", {})}
+def test_a_child_has_its_own_user_and_start_and_the_parents_driver(
+    more: dict[str, Any], told: str
+) -> None:
+    driver = {
+        "NVIDIA_DRIVER_CAPABILITIES": "all",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        **more.get("driver", {}),
+    }
     measured: Any = {"user": "1001", "entrypoint": [], **more, "driver": driver}
     found = host_image.judge_settings("settings", of_child("image", "settings").expect, measured)
     assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
@@ -128,17 +176,25 @@ def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
 def evidence(installed: dict[str, list[str]]) -> Evidence:
     claims = child.claims(PARENT).claims
     measured = Measurement(subject="lock", seconds=1, evidence={"installed": installed})
-    record = Record(probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=(measured,))
+    record = Record(
+        probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=(measured,)
+    )
     return Evidence(image="cu126-torch27", digest="sha256:1", records=(record,), claims=claims)
 
 
 def installed(**changed: str) -> dict[str, list[str]]:
     lock = next(one for one in PARENT.claims if (one.check, one.subject) == ("pins", "lock"))
-    return {name: [version] for name, version in {**lock.expect["versions"], **changed}.items() if version}
+    return {
+        name: [version]
+        for name, version in {**lock.expect["versions"], **changed}.items()
+        if version
+    }
 
 
 def test_added_removed_and_moved_packages_are_named() -> None:
-    found = child.changes(evidence(installed(wandb="0.31.0", fsspec="2026.1.0", sympy="")), ["RUN pip install wandb"])
+    found = child.changes(
+        evidence(installed(wandb="0.31.0", fsspec="2026.1.0", sympy="")), ["RUN pip install wandb"]
+    )
     assert found is not None
     assert (found.added, found.removed) == ({"wandb": "0.31.0"}, {"sympy": "1.14.0"})
     assert found.moved == {"fsspec": ("2025.10.0", "2026.1.0")}
@@ -152,7 +208,9 @@ def test_added_removed_and_moved_packages_are_named() -> None:
 
 def test_altered_files_are_counted() -> None:
     change = {"step": "RUN x", "replaced": {"/a.py": "content"}, "removed": ["/b"], "count": 2}
-    files = Measurement(subject="layers", seconds=1, evidence={"changes": [change], "canonical": True})
+    files = Measurement(
+        subject="layers", seconds=1, evidence={"changes": [change], "canonical": True}
+    )
     seen = evidence(installed())
     more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
     found = child.changes(replace(seen, records=(*seen.records, more)), ["RUN x", "USER 1001"])
@@ -164,8 +222,16 @@ def test_altered_files_are_counted() -> None:
 _FFMPEG = "/s/torchcodec/libtorchcodec{}.so"
 
 
-def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = None) -> dict[str, Any]:
-    return {"path": path, "owners": [owner], "missing": missing, "assumed": {}, "needs_cuda": cuda or []}
+def linked(
+    path: str, owner: str, missing: list[str], cuda: list[str] | None = None
+) -> dict[str, Any]:
+    return {
+        "path": path,
+        "owners": [owner],
+        "missing": missing,
+        "assumed": {},
+        "needs_cuda": cuda or [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -218,9 +284,16 @@ def linked(path: str, owner: str, missing: list[str], cuda: list[str] | None = N
         ),
     ],
 )  # fmt: skip
-def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, Any]], told: str | None) -> None:
+def test_of_an_added_packages_alternatives_one_has_to_work(
+    rows: list[dict[str, Any]], told: str | None
+) -> None:
     expect = of_child("libraries", "environment").expect
-    foreign = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM", "owners": ["gekko"], "beside": "apm"}
+    foreign = {
+        "path": "/s/gekko/bin/apm_arm",
+        "error": "it is built for ARM",
+        "owners": ["gekko"],
+        "beside": "apm",
+    }
     measured: Any = {
         "files": 9,
         "unreadable": [foreign],
@@ -230,11 +303,19 @@ def test_of_an_added_packages_alternatives_one_has_to_work(rows: list[dict[str, 
         "second_owners": [],
     }
     found = libraries.judge("environment", expect, measured)
-    assert (found.status is Status.PASS) is (told is None) and (told or "") in found.reason, found.reason
+    assert (found.status is Status.PASS) is (told is None) and (told or "") in found.reason, (
+        found.reason
+    )
     alone = {key: value for key, value in foreign.items() if key != "beside"}
-    for one in ({**foreign, "owners": ["torch"]}, alone):  # of the parent's; of a package of which nothing works
+    for one in (
+        {**foreign, "owners": ["torch"]},
+        alone,
+    ):  # of the parent's; of a package of which nothing works
         measured["unreadable"] = [one]
-        assert "gekko/bin/apm_arm can't be loaded" in libraries.judge("environment", expect, measured).reason
+        assert (
+            "gekko/bin/apm_arm can't be loaded"
+            in libraries.judge("environment", expect, measured).reason
+        )
 
 
 def test_what_was_not_measured_is_not_called_unchanged() -> None:

@@ -28,7 +28,9 @@ from validate.binaries.kernel_states import Excuses
 from validate.claims import Claim, ClaimSet
 
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
-CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]})
+CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator(
+    {"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]}
+)
 ACCEPTED = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
 
 
@@ -50,7 +52,11 @@ def one(found: ClaimSet, id: str, subject: str) -> Claim:  # noqa: A002
 
 def test_a_silent_fault_is_claimed_of_packages_that_the_image_has() -> None:
     padded = [
-        [claim.subject for claim in claims("cu130-torch211", missing).claims if claim.subject == "flash-attn-padded"]
+        [
+            claim.subject
+            for claim in claims("cu130-torch211", missing).claims
+            if claim.subject == "flash-attn-padded"
+        ]
         for missing in ({}, {"flash-attn": "no index has a wheel"})
     ]
     assert padded == [["flash-attn-padded"], []], "flash-attn-4 has a module of the same name"
@@ -62,8 +68,28 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     keys = [(claim.check, claim.subject) for claim in found.claims]
     assert len(keys) == len(set(keys))
     assert {claim.check for claim in found.claims} >= {
-        *("pins", "files", "libraries", "symbols", "device-code", "toolkit", "environment", "image", "hygiene"),
-        *("system", "imports", "native", "compiler", "triton", "compile", "bridges", "threads", "users"),
+        *(
+            "pins",
+            "files",
+            "libraries",
+            "symbols",
+            "device-code",
+            "toolkit",
+            "environment",
+            "image",
+            "hygiene",
+        ),
+        *(
+            "system",
+            "imports",
+            "native",
+            "compiler",
+            "triton",
+            "compile",
+            "bridges",
+            "threads",
+            "users",
+        ),
         *("instructions", "4bit-llama", "additions"),
     }
     assert all(checks.judge_of(claim) for claim in found.claims)
@@ -73,7 +99,9 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
 
 @pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
 @pytest.mark.parametrize("custom_base", [False, True])
-def test_what_is_expected_has_the_type_that_its_judge_names(accepted: Image, *, custom_base: bool) -> None:
+def test_what_is_expected_has_the_type_that_its_judge_names(
+    accepted: Image, *, custom_base: bool
+) -> None:
     found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts, custom_base=custom_base))
     derived = child.claims(found, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
     for claim in (*found.claims, *derived.claims):
@@ -82,7 +110,9 @@ def test_what_is_expected_has_the_type_that_its_judge_names(accepted: Image, *, 
             continue
         # How an example is run is for its probe, and why a claim does not apply for the judge of all claims.
         keys = claim.expect.keys() - {"example", "not_applicable"}
-        assert expected.__required_keys__ - {"example"} <= keys <= get_type_hints(expected).keys(), claim.key
+        assert (
+            expected.__required_keys__ - {"example"} <= keys <= get_type_hints(expected).keys()
+        ), claim.key
 
 
 def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
@@ -94,16 +124,35 @@ def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
         "100",
         "120",
     }
-    assert set(one(claims("cu126-torch25"), "device-code", "flash-attn").expect["archs"]) == {"80", "86", "90"}
+    assert set(one(claims("cu126-torch25"), "device-code", "flash-attn").expect["archs"]) == {
+        "80",
+        "86",
+        "90",
+    }
     wanted = image("cu128-torch28")
     (wheel,) = wanted.prebuilt
-    short = replace(wanted, prebuilt=(replace(wheel, archs=tuple(arch for arch in wheel.archs if arch.major < 10)),))
+    short = replace(
+        wanted,
+        prebuilt=(replace(wheel, archs=tuple(arch for arch in wheel.archs if arch.major < 10)),),
+    )
     found = image_claims(ClaimContext(image=short, facts=SOURCES.facts))
-    assert one(found, "device-code", "flash-attn").expect["archs"] == {"80": "cubin", "86": "cubin", "90": "cubin"}
+    assert one(found, "device-code", "flash-attn").expect["archs"] == {
+        "80": "cubin",
+        "86": "cubin",
+        "90": "cubin",
+    }
     compiled = one(claims("cu130-torch211"), "device-code", "flash-attn").expect["archs"]
     assert set(compiled) == {"80", "86", "90", "100", "120"}
-    none = image_claims(ClaimContext(image=replace(wanted, prebuilt=(replace(wheel, archs=()),)), facts=SOURCES.facts))
-    assert not [claim for claim in none.claims if (claim.check, claim.subject) == ("device-code", "flash-attn")]
+    none = image_claims(
+        ClaimContext(
+            image=replace(wanted, prebuilt=(replace(wheel, archs=()),)), facts=SOURCES.facts
+        )
+    )
+    assert not [
+        claim
+        for claim in none.claims
+        if (claim.check, claim.subject) == ("device-code", "flash-attn")
+    ]
 
 
 CUBINS = dict.fromkeys(("75", "80", "86", "90", "100", "120"), "cubin")
@@ -119,12 +168,27 @@ XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "1
         ("cu126-torch25", "pins/torch", "cuda", "12.4"),
         ("cu126-torch25", "toolkit/cuda", "version", "12.6"),
         ("cu126-torch25", "toolkit/cuda", "home", "/usr/local/cuda-12.6"),
-        ("cu126-torch25", "native/bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda124.so"]),
-        ("cu126-torch27", "native/bitsandbytes", "libraries", ["bitsandbytes/libbitsandbytes_cuda126.so"]),
+        (
+            "cu126-torch25",
+            "native/bitsandbytes",
+            "libraries",
+            ["bitsandbytes/libbitsandbytes_cuda124.so"],
+        ),
+        (
+            "cu126-torch27",
+            "native/bitsandbytes",
+            "libraries",
+            ["bitsandbytes/libbitsandbytes_cuda126.so"],
+        ),
         ("cu126-torch27", "triton/sm_90", "kernels", ["softmax", "matmul"]),
         ("cu128-torch28", "device-code/torch", "archs", CUBINS),
         ("cu128-torch28", "device-code/xformers", "archs", XFORMERS),
-        ("cu128-torch28", "device-code/bitsandbytes", "files", ["bitsandbytes/libbitsandbytes_cuda128.so"]),
+        (
+            "cu128-torch28",
+            "device-code/bitsandbytes",
+            "files",
+            ["bitsandbytes/libbitsandbytes_cuda128.so"],
+        ),
         (
             "cu124-torch25-colossalai",
             "device-code/colossalai",
@@ -133,7 +197,9 @@ XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "1
         ),
     ],
 )
-def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: str, expected: object) -> None:
+def test_what_is_expected_follows_matrix_and_facts(
+    name: str, key: str, what: str, expected: object
+) -> None:
     assert one(claims(name), *key.split("/", 1)).expect[what] == expected
 
 
@@ -148,7 +214,9 @@ def test_what_is_expected_follows_matrix_and_facts(name: str, key: str, what: st
 def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
     found = claims(name, custom_base=True)
     claim = one(found, *key.split("/", 1))
-    assert "custom base" in claim.unproven and claim.required, "a label can't say that it need not be known"
+    assert "custom base" in claim.unproven and claim.required, (
+        "a label can't say that it need not be known"
+    )
     labels = one(found, "image", "labels").expect["labels"]
     assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
@@ -157,7 +225,9 @@ def test_the_order_of_a_custom_bases_own_folders_is_not_promised() -> None:
     lock = lock_file.read(image("cu126-torch27"), SOURCES.workspace.locks)
     path = {}
     for custom_base in (False, True):
-        context = ClaimContext.of(image("cu126-torch27"), lock, SOURCES.facts, custom_base=custom_base)
+        context = ClaimContext.of(
+            image("cu126-torch27"), lock, SOURCES.facts, custom_base=custom_base
+        )
         path[custom_base] = one(image_claims(context), "lookup", "paths").expect["path"]
     additions, python, toolkit, *system = path[False]
     assert python == "/opt/venv/bin" and system, "the image's own"
@@ -190,7 +260,9 @@ def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing()
 )
 def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operator: str) -> None:
     of_image = image("cu124-torch26")
-    pins = tuple(replace(pin, version=version) if pin.name == "torchao" else pin for pin in of_image.pins)
+    pins = tuple(
+        replace(pin, version=version) if pin.name == "torchao" else pin for pin in of_image.pins
+    )
     found = image_claims(ClaimContext(image=replace(of_image, pins=pins), facts=SOURCES.facts))
     assert one(found, "native", "torchao").expect["operators"] == [operator]
 
@@ -207,7 +279,9 @@ def test_kernels_are_excused_where_their_package_never_calls_them(
 
 @pytest.mark.parametrize(("name", "has"), [("cu130-torch214", True), ("cu132-torch215", False)])
 def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, has: bool) -> None:
-    assert ("**/libcurand.so.*" in one(claims(name), "device-code", "cuda-libraries").expect["files"]) is has
+    assert (
+        "**/libcurand.so.*" in one(claims(name), "device-code", "cuda-libraries").expect["files"]
+    ) is has
 
 
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
@@ -227,15 +301,27 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
 
 
 def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
-    nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)}))
-    found = image_claims(ClaimContext(image=sources.image("cu126-torch27-sm90", nvidia), facts=SOURCES.facts))
+    nvidia = replace(
+        SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)})
+    )
+    found = image_claims(
+        ClaimContext(image=sources.image("cu126-torch27-sm90", nvidia), facts=SOURCES.facts)
+    )
     assert one(found, "device-code", "pruned").expect["nvidia"] is True
     assert one(found, "image", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
 
 
 EXTENDED = {
-    "cu124-torch25-colossalai": ("colossalai", "framework/colossalai-hybrid-adam", "framework/colossalai-fused-adam"),
-    "cu130-torch213-axolotl-multigpu": ("deepspeed", "framework/deepspeed-cpu-adam", "framework/deepspeed-fused-adam"),
+    "cu124-torch25-colossalai": (
+        "colossalai",
+        "framework/colossalai-hybrid-adam",
+        "framework/colossalai-fused-adam",
+    ),
+    "cu130-torch213-axolotl-multigpu": (
+        "deepspeed",
+        "framework/deepspeed-cpu-adam",
+        "framework/deepspeed-fused-adam",
+    ),
 }
 
 
@@ -247,7 +333,10 @@ def test_compiled_extensions_are_promised_and_without_them_unproven(name: str) -
     assert len(there) == 4 and all(claim.required and not claim.unproven for claim in there)
     lacking = claims(name, {f"{package} extensions": "X, which are not compiled"})
     without = [claim for claim in lacking.claims if claim.key in wanted]
-    assert all(not claim.required and "goes without X, which are not compiled" in claim.unproven for claim in without)
+    assert all(
+        not claim.required and "goes without X, which are not compiled" in claim.unproven
+        for claim in without
+    )
     assert one(lacking, "pins", package).required and one(lacking, "imports", package).required
 
 
@@ -267,7 +356,9 @@ def records_claim(name: str, change: Callable[[WheelRecord], WheelRecord | None]
     lock = lock_file.read(image, CHECKOUT.locks)
     changed = {digest: change(row) for digest, row in lock.records.items()}
     records = {digest: row for digest, row in changed.items() if row}
-    context = ClaimContext.of(image, replace(lock, records=records), SOURCES.facts, missing={}, custom_base=False)
+    context = ClaimContext.of(
+        image, replace(lock, records=records), SOURCES.facts, missing={}, custom_base=False
+    )
     (found,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
     return found
 
@@ -293,7 +384,13 @@ def test_records_are_required_but_those_of_a_changed_pruner(
 
 def test_every_fault_that_is_tried_in_a_real_image_names_a_claim_of_it() -> None:
     rows = yaml.safe_load((ROOT / "tests/integration/faults.yaml").read_text(encoding="utf-8"))
-    keys = {key for faults in rows.values() for row in faults.values() for key in row if key not in ("layer", "last")}
+    keys = {
+        key
+        for faults in rows.values()
+        for row in faults.values()
+        for key in row
+        if key not in ("layer", "last")
+    }
     image = sources.image("cu126-torch27")
     context = ClaimContext.of(image, lock_file.read(image, CHECKOUT.locks), SOURCES.facts)
     assert keys <= {claim.key for claim in image_claims(context).claims}

@@ -28,16 +28,24 @@ def claims() -> ClaimSet:
 
 
 def test_an_engine_of_the_images_processor_can_measure_everything(claims: ClaimSet) -> None:
-    assert validation_run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims) == {}
+    assert (
+        validation_run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims)
+        == {}
+    )
 
 
 def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet) -> None:
     facts = engine_facts("unix:///d", DOCKER, {"Architecture": "x86_64"})
     assert facts.architecture == "amd64"
-    reasons = validation_run.unsupported_by(facts, replace(image_info(), architecture="arm64"), claims)
+    reasons = validation_run.unsupported_by(
+        facts, replace(image_info(), architecture="arm64"), claims
+    )
     measured = {claim.probe for claim in claims.inside().claims if claim.key not in reasons}
     assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
-    assert {claim.tier for claim in claims.claims if claim.key in reasons} == {Tier.STATIC, Tier.CPU}
+    assert {claim.tier for claim in claims.claims if claim.key in reasons} == {
+        Tier.STATIC,
+        Tier.CPU,
+    }
     assert set(reasons.values()) == {
         "programs for arm64 do not run on this machine (amd64): validate it on a machine with arm64"
     }
@@ -47,11 +55,17 @@ def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can
     claims: ClaimSet,
 ) -> None:
     facts = engine_facts("unix:///d", DOCKER, {})
-    reasons = validation_run.unsupported_by(facts, replace(image_info(), architecture="arm64"), claims)
+    reasons = validation_run.unsupported_by(
+        facts, replace(image_info(), architecture="arm64"), claims
+    )
     host = {"unsupported": reasons}
     limited = validation_run.limited(claims, host)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
-    planned = {one for plan in containers.planned("", limited, NO_GPU) for one in map(_key, plan.claims.claims)}
+    planned = {
+        one
+        for plan in containers.planned("", limited, NO_GPU)
+        for one in map(_key, plan.claims.claims)
+    }
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
     assert validation_run.limited(claims, again.host) == limited

@@ -11,7 +11,12 @@ from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 
 LAYER = {"layer": "torch", "written_as": ["sha256:old"], "diff_id": "sha256:new"}
 CLAIM = Claim(
-    check="origin", subject="layers", tier=Tier.STATIC, probe=ORIGIN_PROBE, statement="x", expect={"layers": [LAYER]}
+    check="origin",
+    subject="layers",
+    tier=Tier.STATIC,
+    probe=ORIGIN_PROBE,
+    statement="x",
+    expect={"layers": [LAYER]},
 )
 CLAIMS = ClaimSet(image="x", claims=(CLAIM,))
 
@@ -28,12 +33,17 @@ def test_forms_that_are_recorded_need_not_be_read() -> None:
 
 def test_the_record_has_the_layers_and_the_recipe_that_the_label_names() -> None:
     read = LayerReading(
-        payload={"base": "1", "suite": "2", "settings": "3"}, as_stored={}, canonical=True, beside_suite=("/x",)
+        payload={"base": "1", "suite": "2", "settings": "3"},
+        as_stored={},
+        canonical=True,
+        beside_suite=("/x",),
     )
     engine: Any = SimpleNamespace()
     image = image_info(labels={"dev.truetag.recipe": "r"})
     (record,) = origin.measure_origin(engine, image, CLAIMS, read, steps_above=())
     measured = record.measurements[0].evidence
-    assert measured["recipe"] == "r" and measured["beside_suite"] == ["/x"] and measured["canonical"]
+    assert (
+        measured["recipe"] == "r" and measured["beside_suite"] == ["/x"] and measured["canonical"]
+    )
     assert [row["layer"] for row in measured["layers"]] == ["base", "suite", "settings"]
     assert origin.measure_origin(engine, image, ClaimSet(image="x", claims=()), read, ()) == ()

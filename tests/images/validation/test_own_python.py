@@ -24,7 +24,9 @@ def test_a_program_that_the_image_could_come_before_is_refused(tmp_path: Path) -
         own_python._libraries("/bin/true", [tmp_path / "a.so"])
 
 
-def test_what_this_machine_lacks_is_not_taken_from_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_lacks_is_not_taken_from_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its loader would look there next: an empty file ends the search, and nothing of the image runs."""
     monkeypatch.setattr(own_python, "_DECODERS", ("libzstd.so.1", "libno-such-decoder.so.1"))
     found = own_python.files.__wrapped__("/judge")
@@ -50,8 +52,14 @@ def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: 
 
 
 @pytest.mark.parametrize("mine", [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")])
-def test_where_no_python_of_ours_runs_no_file_is_read(monkeypatch: pytest.MonkeyPatch, mine: tuple[str, str]) -> None:
-    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"), inspect=lambda _reference: image_info())
-    monkeypatch.setattr(own_python, "platform", SimpleNamespace(system=lambda: mine[0], machine=lambda: mine[1]))
+def test_where_no_python_of_ours_runs_no_file_is_read(
+    monkeypatch: pytest.MonkeyPatch, mine: tuple[str, str]
+) -> None:
+    engine: Any = SimpleNamespace(
+        facts=SimpleNamespace(architecture="amd64"), inspect=lambda _reference: image_info()
+    )
+    monkeypatch.setattr(
+        own_python, "platform", SimpleNamespace(system=lambda: mine[0], machine=lambda: mine[1])
+    )
     with pytest.raises(UserError, match=f"is of amd64, this one of {mine[1]} with {mine[0]}"):
         sbom.read(engine, "x")

@@ -18,9 +18,19 @@ from validate.judge import explain, judge
 LACKING = {"check": "pins", "subject": "flash-attn", "unproven": "no wheel"}
 CLAIMS = (
     Claim(
-        check="environment", subject="variables", tier=Tier.STATIC, probe="static.environment", statement="as promised"
+        check="environment",
+        subject="variables",
+        tier=Tier.STATIC,
+        probe="static.environment",
+        statement="as promised",
     ),
-    Claim(check="compiler", subject="triton-launcher", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
+    Claim(
+        check="compiler",
+        subject="triton-launcher",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        statement="it compiles",
+    ),
     Claim(**LACKING, tier=Tier.STATIC, probe="static.pins", statement="-", required=False),  # type: ignore[arg-type]
 )
 EVIDENCE = Evidence(
@@ -32,7 +42,9 @@ EVIDENCE = Evidence(
             outcome=Outcome.CRASHED,
             seconds=1.5,
             exit_code=1,
-            measurements=(Measurement(subject="other", seconds=0.1, evidence={"deep": [{"1": None}]}),),
+            measurements=(
+                Measurement(subject="other", seconds=0.1, evidence={"deep": [{"1": None}]}),
+            ),
             log="main.c:6:10: fatal error: Python.h: No such file or directory",
         ),
     ),
@@ -42,7 +54,9 @@ EVIDENCE = Evidence(
 
 
 def schema(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text())
+    content: dict[str, Any] = json.loads(
+        (ROOT / "docs" / "schema" / f"{name}.schema.json").read_text()
+    )
     jsonschema_rs.meta.validate(content)
     return content
 
@@ -60,12 +74,16 @@ def test_what_is_written_keeps_to_its_schema(name: str, written: Path) -> None:
 
 
 def test_a_verdict_has_hints_names_its_evidence_and_repeats_none_of_it(written: Path) -> None:
-    verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
+    verdict, evidence = (
+        json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence")
+    )
     assert verdict["evidence_sha256"] == evidence["sha256"]
     assert not [row for row in verdict["claims"] if "evidence" in row]
     (row,) = [row for row in verdict["claims"] if row["check"] == "compiler"]
     assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
-    assert [row for row in verdict["claims"] if row["check"] == "environment" and "hints" in row] == []
+    assert [
+        row for row in verdict["claims"] if row["check"] == "environment" and "hints" in row
+    ] == []
 
 
 @pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])
@@ -106,19 +124,31 @@ def test_a_recorded_run_gets_the_same_verdict_again(written: Path) -> None:
     assert "Python.h" in done.stdout and "hint" in done.stdout
 
 
-def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdict(written: Path) -> None:
+def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdict(
+    written: Path,
+) -> None:
     done = judged_again(written / "evidence.json", "--tier", "static")
     assert done.returncode == 0 and "triton-launcher" not in done.stdout, "unproven is not failed"
     done = judged_again(written / "evidence.json", "--tier", "multigpu")
-    assert done.returncode == 2 and "holds no claims of the multigpu tier" in done.stderr and not done.stdout
+    assert (
+        done.returncode == 2
+        and "holds no claims of the multigpu tier" in done.stderr
+        and not done.stdout
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda text: text.replace("sha256:1", "sha256:2"), "changed after it was measured"),
-        (lambda text: text.replace('"unproven": ""', '"unproven": "let it be"', 1), "changed after it was measured"),
-        (lambda text: text.replace('"exit_code": 1', '"exit_code": 0'), "changed after it was measured"),
+        (
+            lambda text: text.replace('"unproven": ""', '"unproven": "let it be"', 1),
+            "changed after it was measured",
+        ),
+        (
+            lambda text: text.replace('"exit_code": 1', '"exit_code": 0'),
+            "changed after it was measured",
+        ),
         (lambda text: text[:-30], "is not JSON"),
         (lambda text: "{}", "is no evidence"),
         (lambda text: "[]", "is no evidence"),
@@ -127,9 +157,16 @@ def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdic
         (lambda text: '{"schema_version": 2, "records": []}', "claims had numbers and not names"),
     ],
 )
-def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str, written: Path) -> None:
+def test_a_file_that_was_tampered_with_is_a_clear_error(
+    change: Any, words: str, written: Path
+) -> None:
     file = written / "evidence.json"
     file.write_text(change(file.read_text()))
     done = judged_again(file)
-    assert done.returncode == 2 and words in done.stderr and "next:" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and words in done.stderr
+        and "next:" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert not done.stdout

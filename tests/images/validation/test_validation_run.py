@@ -28,10 +28,23 @@ from validate.judging import Status
 CLAIMS = bare_claims("cu126-torch27").inside()
 CPU = ClaimSet(
     image="a",
-    claims=(Claim(check="compiler", subject="c", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),),
+    claims=(
+        Claim(
+            check="compiler",
+            subject="c",
+            tier=Tier.CPU,
+            probe="cpu.compiler",
+            statement="it compiles",
+        ),
+    ),
 )
 RANKS = ClaimSet(
-    image="a", claims=(Claim(check="collectives", subject="c", tier=Tier.MULTIGPU, probe="multigpu.a", statement=""),)
+    image="a",
+    claims=(
+        Claim(
+            check="collectives", subject="c", tier=Tier.MULTIGPU, probe="multigpu.a", statement=""
+        ),
+    ),
 )
 H100 = Gpu(name="H100", capability=(9, 0), memory=80 << 30)
 
@@ -46,10 +59,16 @@ class Engine:
         end: Exit | None = None,
         refuses: EngineErrorKind | None = None,
     ) -> None:
-        self.on_start, self.end, self.refuses = on_start, end or Exit(code=0, oom=False, error=""), refuses
+        self.on_start, self.end, self.refuses = (
+            on_start,
+            end or Exit(code=0, oom=False, error=""),
+            refuses,
+        )
         self.specs: list[ContainerSpec] = []
         self.cancelled = threading.Event()
-        self.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", local=False)
+        self.facts = SimpleNamespace(
+            memory=1 << 34, cpus=2, version="1", architecture="amd64", local=False
+        )
 
     def inspect(self, _reference: str) -> Any:
         return image_info(tags=("a:1",))
@@ -73,7 +92,9 @@ class Engine:
             self.on_start([claim.probe for claim in claims])
 
         yield SimpleNamespace(
-            put=lambda files, _to: claims.extend(ClaimSet.loads(files["claims.json"].decode()).claims),
+            put=lambda files, _to: claims.extend(
+                ClaimSet.loads(files["claims.json"].decode()).claims
+            ),
             start=start,
             lines=lambda timeout, most: self.lines(claims, keys[0]),
             get_file=lambda path, most: (_ for _ in ()).throw(FileNotFoundError(path)),
@@ -88,9 +109,13 @@ class Engine:
         yield "stderr", "noise"
         for probe in dict.fromkeys(claim.probe for claim in claims):
             measured = tuple(
-                Measurement(subject=one.subject, seconds=1.0, evidence={}) for one in claims if one.probe == probe
+                Measurement(subject=one.subject, seconds=1.0, evidence={})
+                for one in claims
+                if one.probe == probe
             )
-            record = Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured)
+            record = Record(
+                probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured
+            )
             yield "stdout", channel.signed(key, json.dumps(asdict(record)))
 
 
@@ -103,7 +128,9 @@ def gpus(*found: Gpu) -> Attachment:
     return Attachment(mode=GpuMode.NVIDIA, reason="-", inventory=inventory)
 
 
-def test_ranks_run_without_limits_where_the_engine_may_not_set_them_and_any_other_refusal_is_an_error() -> None:
+def test_ranks_run_without_limits_where_the_engine_may_not_set_them_and_any_other_refusal_is_an_error() -> (
+    None
+):
     engine = Engine(refuses=EngineErrorKind.ULIMIT)
     assert measure(engine, RANKS, gpus=gpus(H100)).host["ulimits"] == "the engine says: no"
     assert [spec.ulimits for spec in engine.specs] == [containers.RANKS_ULIMITS, {}]
@@ -144,7 +171,11 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
         ):
             measured = (Measurement(subject=subject, seconds=1.0, evidence={}),)
             text = json.dumps(
-                asdict(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured))
+                asdict(
+                    Record(
+                        probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured
+                    )
+                )
             )
             yield "stdout", channel.signed(key, text) if key else text
 
@@ -153,21 +184,31 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
     assert [one.subject for one in record.measurements] == ["c"]
 
 
-def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Engine, "lines", lambda *_: iter([("stderr", "no python3")]))
     with pytest.raises(UserError, match="did not start in it: no python3"):
         measure(Engine(), CPU)
 
 
-@pytest.mark.parametrize("line", ["", "[]", "{}", "null", '{"probe": "a"}', '{"a": ' * 9999, '{"measurements": [3]}'])
+@pytest.mark.parametrize(
+    "line", ["", "[]", "{}", "null", '{"probe": "a"}', '{"a": ' * 9999, '{"measurements": [3]}']
+)
 def test_what_is_no_record_is_read_as_none(line: str) -> None:
     assert containers.parse_record(line) is None
 
 
 def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the_worst() -> None:
     def record(subject: str, outcome: Outcome) -> Record:
-        measured = (Measurement(subject=subject, seconds=1, evidence={}),) if outcome is Outcome.COMPLETED else ()
-        return Record(probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject)
+        measured = (
+            (Measurement(subject=subject, seconds=1, evidence={}),)
+            if outcome is Outcome.COMPLETED
+            else ()
+        )
+        return Record(
+            probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject
+        )
 
     well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
     (merged,) = validation_run.merged([well, crashed, record("c", Outcome.COMPLETED)])
@@ -200,7 +241,11 @@ def test_files_are_read_first_and_then_what_asks_python_runs_beside_what_runs_co
     _, evidence = measure_files_and_code(on_start)
     assert begun[0] in FROM_OUTSIDE and not {*begun[1:]} & FROM_OUTSIDE
     assert {probe.partition(".")[0] for probe in begun[1:3]} == {"static", "cpu"}
-    assert {record.probe for record in evidence.records} >= {*begun, "static.hygiene", "cpu.arbitrary_uid"}
+    assert {record.probe for record in evidence.records} >= {
+        *begun,
+        "static.hygiene",
+        "cpu.arbitrary_uid",
+    }
 
 
 def test_after_an_error_no_container_begins() -> None:
@@ -241,12 +286,15 @@ def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("cpus", "ranks", "gib", "jobs"),
     [(64, 1, 80, 6), (4, 1, 80, 4), (64, 1, 8, 2), (64, 2, 80, 3), (64, 8, 80, 1), (64, 1, 0, 1)],
 )
-def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(cpus: int, ranks: int, gib: int, jobs: int) -> None:
+def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(
+    cpus: int, ranks: int, gib: int, jobs: int
+) -> None:
     engine = Engine()
     engine.facts.cpus = cpus
     gpu = Gpu(name="H100", capability=(9, 0), memory=gib << 30)
     of_gpu = ClaimSet(
-        image="a", claims=(Claim(check="numerics", subject="a", tier=Tier.GPU, probe="gpu.a", statement=""),)
+        image="a",
+        claims=(Claim(check="numerics", subject="a", tier=Tier.GPU, probe="gpu.a", statement=""),),
     )
     measure(engine, RANKS if ranks > 1 else of_gpu, gpus=gpus(*[gpu] * ranks))
     (spec,) = engine.specs
@@ -255,54 +303,88 @@ def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(cpus: int, ranks: 
 
 def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
     plans = containers.planned("", CLAIMS, gpus(H100))
-    assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {"gpu": True, "multigpu": True}
+    assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {
+        "gpu": True,
+        "multigpu": True,
+    }
     assert not any(plan.gpus.attached for plan in containers.planned("", CLAIMS, NO_GPU))
 
 
 def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     engine, evidence = measure_files_and_code(lambda _probes: None, run_anyway=False)
-    assert [spec.user for spec in engine.specs] == [None, "0"]  # a look at ld.so.preload, not started; the reader
+    assert [spec.user for spec in engine.specs] == [
+        None,
+        "0",
+    ]  # a look at ld.so.preload, not started; the reader
     assert {record.probe for record in evidence.records} <= FROM_OUTSIDE
     why = "nothing of the image was run: files/recorded failed"
-    assert evidence.host["unsupported"]["imports/torch"] == why and evidence.host["unsupported"]["system/tools"] == why
+    assert (
+        evidence.host["unsupported"]["imports/torch"] == why
+        and evidence.host["unsupported"]["system/tools"] == why
+    )
     assert not any(key.startswith("origin/") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
     assert asked.of("cpu.imports") and "unsupported" not in asked.host
 
 
-def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> None:
+def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> (
+    None
+):
     asked = CLAIMS.in_tiers([Tier.CPU]).named_by(["compiler/triton-launcher"])
     engine = Engine()
     evidence = measure(engine, asked, tiers=(Tier.CPU,))
-    assert [spec.user for spec in engine.specs] == [None, "0"]  # as above: no container of the image's own
+    assert [spec.user for spec in engine.specs] == [
+        None,
+        "0",
+    ]  # as above: no container of the image's own
     verdict = judge(evidence.claim_set, evidence)
-    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {*ADMISSION} - {"lookup", "origin"}
+    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {*ADMISSION} - {
+        "lookup",
+        "origin",
+    }
     assert verdict.overall is Status.FAIL
     (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
     assert compiler.reason.startswith("nothing of the image was run: files/recorded failed: ")
     # Where nothing fails, evidence is of what was asked for alone; of a custom base nothing is known.
-    unknown = replace(asked, admission=tuple(replace(one, unproven="a custom base") for one in asked.admission))
+    unknown = replace(
+        asked, admission=tuple(replace(one, unproven="a custom base") for one in asked.admission)
+    )
     for own in (unknown, replace(asked, admission=())):
         engine = Engine()
         evidence = measure(engine, own, tiers=(Tier.CPU,))
-        assert evidence.claims == asked.claims and [one.probe for one in evidence.records] == ["cpu.compiler"]
+        assert evidence.claims == asked.claims and [one.probe for one in evidence.records] == [
+            "cpu.compiler"
+        ]
         assert [spec.user for spec in engine.specs] == [None]
 
 
-def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_an_image_is_run_whose_reader_ran_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole, kept = Engine.lines, "static.symbols"
-    monkeypatch.setattr(Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1]))
+    monkeypatch.setattr(
+        Engine, "lines", lambda *given: (one for one in whole(*given) if kept in one[1])
+    )
     asked = CLAIMS.named_by(["symbols/resolved", "compiler/triton-launcher", "records/locked"])
-    evidence = measure(engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=()))
-    assert [spec.user for spec in engine.specs] == [None, "0"] and [one.probe for one in evidence.records] == [kept]
+    evidence = measure(
+        engine := Engine(end=Exit(code=137, oom=True, error="")), replace(asked, admission=())
+    )
+    assert [spec.user for spec in engine.specs] == [None, "0"] and [
+        one.probe for one in evidence.records
+    ] == [kept]
     why = "nothing of the image was run: records/locked failed"
     assert evidence.host["unsupported"]["compiler/triton-launcher"] == why
 
 
-def test_an_image_that_would_hang_its_engine_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_would_hang_its_engine_is_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Engine, "has", lambda _self, path: path == "/etc/group")
     with pytest.raises(UserError, match="its /etc/group is no file"):
-        measure(engine := Engine(lambda _probes: pytest.fail("it was started")), CLAIMS.named_by(["files/recorded"]))
+        measure(
+            engine := Engine(lambda _probes: pytest.fail("it was started")),
+            CLAIMS.named_by(["files/recorded"]),
+        )
     assert len(engine.specs) == 1
 
 

@@ -27,7 +27,9 @@ BASE = BaseContext(reference="base:1", origin="tag")
 
 def made(wanted: Image, recipe: Recipe, base: BaseContext = BASE, **options: Any) -> Context:
     cache = Path("/nowhere")
-    given = WheelOptions(out=cache, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options)
+    given = WheelOptions(
+        out=cache, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options
+    )
     return builder_context(wanted, recipe, base, given, host={"host/env": b""}, jobs=2)
 
 
@@ -56,20 +58,33 @@ def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
     golden = (ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
     ours = context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
     for name in ("cuda", "torch"):
-        layer = next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:")).partition("\n")[2].strip()
+        layer = (
+            next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:"))
+            .partition("\n")[2]
+            .strip()
+        )
         assert layer in ours
 
 
 @pytest.mark.parametrize(
     ("name", "package", "holds", "lacks"),
     cases(__file__, "holds"),
-    ids=["no nvcc", "nvcc of NVIDIA's image", "nvcc of Debian's packages", "a level of processors and a patch"],
+    ids=[
+        "no nvcc",
+        "nvcc of NVIDIA's image",
+        "nvcc of Debian's packages",
+        "a level of processors and a patch",
+    ],
 )
-def test_a_builder_has_what_its_recipe_asks_for(name: str, package: str, holds: list[str], lacks: list[str]) -> None:
+def test_a_builder_has_what_its_recipe_asks_for(
+    name: str, package: str, holds: list[str], lacks: list[str]
+) -> None:
     files = context(name, package)
     text = files["Dockerfile"] + files["recipe/env"] + files.get("recipe/source.patch", "")
     assert all(one in text for one in holds) and not any(one in text for one in lacks)
-    assert "recipe/host.sh" in files and ("recipe/source.patch" in files) is (package == "colossalai")
+    assert "recipe/host.sh" in files and ("recipe/source.patch" in files) is (
+        package == "colossalai"
+    )
 
 
 def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
@@ -77,7 +92,9 @@ def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
     for name, package in (("cu130-torch211-sm90", "causal-conv1d"), ("cu128-torch28", "deepspeed")):
         file = tmp_path / "Dockerfile"
         file.write_text(context(name, package)["Dockerfile"])
-        found = subprocess.run([str(hadolint), str(file)], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            [str(hadolint), str(file)], capture_output=True, text=True, check=False
+        )
         assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
 
 
@@ -85,7 +102,9 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
     archive = tmp_path / "causal_conv1d-1.7.0.tar.gz"
     archive.write_bytes(b"source")
     recipe = replace(recipe_of(), sdist=sha256(b"source"))
-    assert made(image("cu130-torch211"), recipe, sdists=tmp_path)[f"recipe/{archive.name}"] == archive
+    assert (
+        made(image("cu130-torch211"), recipe, sdists=tmp_path)[f"recipe/{archive.name}"] == archive
+    )
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
         made(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
 
@@ -100,4 +119,8 @@ def test_the_libraries_of_a_wheel_are_named() -> None:
     with zipfile.ZipFile(content, "w") as archive:
         for name in ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "d.py", "e.so.12", "f.sonnet"):
             archive.writestr(name, b"")
-    assert libraries(content.getvalue()) == ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "e.so.12")
+    assert libraries(content.getvalue()) == (
+        "a/b.so",
+        "c.cpython-311-x86_64-linux-gnu.so",
+        "e.so.12",
+    )

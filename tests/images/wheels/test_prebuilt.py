@@ -48,7 +48,9 @@ def test_a_wheel_fits_by_name_version_python_and_build(filename: str) -> None:
     wanted, older = image("cu126-torch27"), image("cu126-torch25")
     pin = wanted.pin("flash-attn")
     assert pin and prebuilt.fits(filename, pin, wanted) is (filename in FITTING)
-    assert prebuilt.fits("flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", pin, older)
+    assert prebuilt.fits(
+        "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", pin, older
+    )
 
 
 def test_the_wheelhouse_comes_first(tmp_path: Path) -> None:
@@ -63,9 +65,9 @@ def test_the_wheelhouse_comes_first(tmp_path: Path) -> None:
 def test_what_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
     found = gathered("cu126-torch27", tmp_path)
     assert found.files == {}
-    assert found.missing["flash-attn"] == "flash-attn==2.8.3: its official wheel could not be fetched", (
-        "the image says it: no error of this machine, and no command as this installation spells it"
-    )
+    assert (
+        found.missing["flash-attn"] == "flash-attn==2.8.3: its official wheel could not be fetched"
+    ), "the image says it: no error of this machine, and no command as this installation spells it"
     assert found.details["flash-attn"] == (
         "the official wheel of flash-attn 2.8.3 could not be fetched: no route to host (github.com); "
         "--wheelhouse FOLDER takes it from a folder, "
@@ -78,13 +80,20 @@ def official(folder: Path) -> None:
 
 
 def two(folder: Path) -> None:
-    for name in ("flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", "flash_attn-2.8.3-py3-none-any.whl"):
+    for name in (
+        "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl",
+        "flash_attn-2.8.3-py3-none-any.whl",
+    ):
         (folder / name).write_bytes(b"")
 
 
 @pytest.mark.parametrize(
     ("fill", "said"),
-    [(official, r"7 bytes with sha256 .* refused"), (two, "two wheels fit"), (Path.rmdir, "is no folder")],
+    [
+        (official, r"7 bytes with sha256 .* refused"),
+        (two, "two wheels fit"),
+        (Path.rmdir, "is no folder"),
+    ],
 )
 def test_a_wheelhouse_with_a_changed_official_wheel_or_two_that_fit_is_refused(
     tmp_path: Path, fill: Callable[[Path], None], said: str
@@ -96,8 +105,14 @@ def test_a_wheelhouse_with_a_changed_official_wheel_or_two_that_fit_is_refused(
 
 
 def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
-    locked = f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    for name in (locked, "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl", locked.replace("x86_64", "aarch64")):
+    locked = (
+        f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    )
+    for name in (
+        locked,
+        "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl",
+        locked.replace("x86_64", "aarch64"),
+    ):
         (tmp_path / name).write_bytes(b"")
     found = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
     assert list(found.files) == [locked]
@@ -105,7 +120,9 @@ def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
 
 def needing_conv1d(*, optional: bool) -> Image:
     wanted = image("cu130-torch211-sm90")
-    pin = Pin(name="causal-conv1d", version="1.7.0", layer="kernels", optional=optional, compiled=True)
+    pin = Pin(
+        name="causal-conv1d", version="1.7.0", layer="kernels", optional=optional, compiled=True
+    )
     return replace(wanted, pins=(*(pin for pin in wanted.pins if pin.name != "flash-attn"), pin))
 
 
@@ -113,9 +130,14 @@ def needing_conv1d(*, optional: bool) -> Image:
 def test_a_compiled_one_is_taken_and_one_that_nobody_compiled_is_told_with_the_next_command(
     tmp_path: Path, optional: bool
 ) -> None:
-    kept, wanted = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl", needing_conv1d(optional=optional)
+    kept, wanted = (
+        tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl",
+        needing_conv1d(optional=optional),
+    )
     kept.write_bytes(b"wheel")
-    found = gathered(wanted, tmp_path, compiled=lambda _, pin: kept if pin.name == "causal-conv1d" else None)
+    found = gathered(
+        wanted, tmp_path, compiled=lambda _, pin: kept if pin.name == "causal-conv1d" else None
+    )
     assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
     then = "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it"
     if optional:
@@ -144,7 +166,10 @@ def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Pat
     assert image("cu124-torch25-colossalai").extended(found.files) == {"colossalai": NATIVE_WHEEL}
     assert NATIVE_WHEEL in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).files
     wheel.rename(tmp_path / "colossalai-0.5.0-py3-none-any.whl")  # pure Python is none
-    assert "colossalai extensions" in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
+    assert (
+        "colossalai extensions"
+        in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
+    )
 
 
 def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: Path) -> None:
@@ -152,9 +177,14 @@ def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: 
     assert found.missing["deepspeed extensions"] == (
         "deepspeed==0.18.9's compiled extensions, which were not compiled for this image"
     )
-    assert "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`" in found.details["deepspeed extensions"]
+    assert (
+        "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`"
+        in found.details["deepspeed extensions"]
+    )
     assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
-    kept = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",)).missing["colossalai extensions"]
+    kept = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",)).missing[
+        "colossalai extensions"
+    ]
     assert "the base brings its own colossalai" in kept
 
 
@@ -215,7 +245,10 @@ def test_the_right_bytes_are_taken_once_and_kept(server: Server, tmp_path: Path)
 
 
 def test_a_redirect_is_followed_and_its_end_is_checked_too(server: Server, tmp_path: Path) -> None:
-    source, moved = partial(obtain, cache=tmp_path), (302, {"Location": f"http://{server.host}/blob"}, b"")
+    source, moved = (
+        partial(obtain, cache=tmp_path),
+        (302, {"Location": f"http://{server.host}/blob"}, b""),
+    )
     with pytest.raises(UserError, match="refused"):
         source(wheel(answering(server, moved, (200, {}, OTHER))))
     assert kept(tmp_path) == []
@@ -224,7 +257,9 @@ def test_a_redirect_is_followed_and_its_end_is_checked_too(server: Server, tmp_p
 
 
 @pytest.mark.parametrize("body", [OTHER, WHOLE[: len(WHOLE) // 2], b"<html>sign in</html>"])
-def test_wrong_bytes_are_refused_with_place_cause_and_next_step(server: Server, tmp_path: Path, body: bytes) -> None:
+def test_wrong_bytes_are_refused_with_place_cause_and_next_step(
+    server: Server, tmp_path: Path, body: bytes
+) -> None:
     with pytest.raises(UserError) as caught:
         obtain(wheel(answering(server, (200, {}, body))), cache=tmp_path)
     (problem,) = caught.value.problems
@@ -235,7 +270,9 @@ def test_wrong_bytes_are_refused_with_place_cause_and_next_step(server: Server, 
     assert kept(tmp_path) == []
 
 
-def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(server: Server, tmp_path: Path) -> None:
+def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / NAME).write_bytes(OTHER)
     with pytest.raises(UserError) as caught:
         obtain(wheel(answering(server, (200, {}, WHOLE))), cache=tmp_path)
@@ -257,7 +294,9 @@ def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(server:
     ],
     ids=["half a file", "no such file", "a server that hangs up"],
 )
-def test_what_does_not_come_whole_is_not_taken(server: Server, tmp_path: Path, reply: Reply | None, cause: str) -> None:
+def test_what_does_not_come_whole_is_not_taken(
+    server: Server, tmp_path: Path, reply: Reply | None, cause: str
+) -> None:
     with pytest.raises(NotFetched) as caught:
         obtain(wheel(answering(server, reply)), cache=tmp_path)
     problem = caught.value.problems[0]
@@ -283,12 +322,16 @@ def test_builds_at_once_keep_one_whole_wheel(server: Server, tmp_path: Path) -> 
 
 def wanting(server: Server, *, optional: bool) -> Image:
     usual = sources.image("cu126-torch27")
-    pins = tuple(replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in usual.pins)
+    pins = tuple(
+        replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in usual.pins
+    )
     return replace(usual, pins=pins, prebuilt=(wheel(server),))
 
 
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(server: Server, tmp_path: Path, optional: bool) -> None:
+def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(
+    server: Server, tmp_path: Path, optional: bool
+) -> None:
     """Also where the package is optional: to go without it in silence would hide that somebody altered a file."""
     wanted, source = wanting(server, optional=optional), partial(obtain, cache=tmp_path)
     answering(server, (200, {}, OTHER), (200, {}, WHOLE))
@@ -313,7 +356,10 @@ def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
     assert find_compiled(cache, "key") is None
     kept = store_compiled(cache, "key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
     assert find_compiled(cache, "key") == kept
-    assert json.loads((kept.parent / "record.json").read_text())["sha256"] == hashlib.sha256(b"wheel").hexdigest()
+    assert (
+        json.loads((kept.parent / "record.json").read_text())["sha256"]
+        == hashlib.sha256(b"wheel").hexdigest()
+    )
     assert [path.name for path in cache.iterdir()] == ["key"]
 
 

@@ -32,12 +32,16 @@ def pruned(folder: Path, files: Mapping[str, bytes]) -> tuple[str, Rows]:
     """Return the digest of what the pruner leaves of a wheel of these files, and the rows of the whole."""
     wheel = wheels.make(folder, files)
     found = pruned_of(wheel, sha256_of_file(wheel))
-    return found, wheel_contents.rows_of_wheel([[name, wheels.record_hash(one)] for name, one in files.items()])
+    return found, wheel_contents.rows_of_wheel(
+        [[name, wheels.record_hash(one)] for name, one in files.items()]
+    )
 
 
 def test_a_pruned_wheel_has_another_digest_and_one_without_other_code_stays(tmp_path: Path) -> None:
     code = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
-    found, whole = pruned(tmp_path, {**wheels.FILES, "small/lib.so": fatbins.library(fatbins.region(*code))})
+    found, whole = pruned(
+        tmp_path, {**wheels.FILES, "small/lib.so": fatbins.library(fatbins.region(*code))}
+    )
     assert found != wheel_contents.digest_of(whole)
     found, whole = pruned(tmp_path, wheels.FILES)
     assert found == wheel_contents.digest_of(whole)

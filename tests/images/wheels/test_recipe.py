@@ -17,7 +17,12 @@ GIB = 1024**3
 
 def test_a_recipe_says_what_the_wheel_depends_on() -> None:
     found = recipe_of()
-    assert (found.torch, found.wheel_cuda, found.toolkit, found.python) == ("2.11.0", "13.0", "13.0", "3.11")
+    assert (found.torch, found.wheel_cuda, found.toolkit, found.python) == (
+        "2.11.0",
+        "13.0",
+        "13.0",
+        "3.11",
+    )
     assert found.archs == ("sm_90",)
     assert found.provider == "wheels"
     assert "nvidia-cuda-nvcc==13.0.88" in found.parts
@@ -54,7 +59,9 @@ def test_archs_below_a_packages_floor_are_not_asked_of_it() -> None:
         ("cu126-torch25-sm70", "causal-conv1d", "compiles for sm_75 and newer"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_the_reason(name: str, package: str, said: str) -> None:
+def test_what_cannot_be_compiled_is_refused_with_the_reason(
+    name: str, package: str, said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         recipe_of(name, package)
 
@@ -68,21 +75,33 @@ def test_what_cannot_be_compiled_is_refused_with_the_reason(name: str, package: 
         ("cu128-torch28", "deepspeed", "none", ""),
     ],
 )
-def test_the_matrix_says_where_nvcc_comes_from(name: str, package: str, provider: str, part: str) -> None:
+def test_the_matrix_says_where_nvcc_comes_from(
+    name: str, package: str, provider: str, part: str
+) -> None:
     found = recipe_of(name, package)
     assert found.provider == provider and part in (found.parts or [""])
-    assert provider != "none" or (found.parts, found.archs, found.toolkit, found.home) == ((), (), "", "")
+    assert provider != "none" or (found.parts, found.archs, found.toolkit, found.home) == (
+        (),
+        (),
+        "",
+        "",
+    )
 
 
 def test_no_provider_is_told_with_what_would_provide() -> None:
     toolkits = SOURCES.matrix.toolkits
     bare = {**toolkits, "12.4": toolkits["12.4"].model_copy(update={"compiler": None})}
     with pytest.raises(UserError, match=r"no nvcc for CUDA 12\.4 here.*names no provider"):
-        recipe_for(image("cu124-torch26"), "causal-conv1d", SOURCES.matrix.model_copy(update={"toolkits": bare}))
+        recipe_for(
+            image("cu124-torch26"),
+            "causal-conv1d",
+            SOURCES.matrix.model_copy(update={"toolkits": bare}),
+        )
 
 
 @pytest.mark.parametrize(
-    ("cpus", "memory", "jobs"), [(2, 24 * GIB, 2), (16, 128 * GIB, 16), (16, 24 * GIB, 6), (16, 2 * GIB, 1)]
+    ("cpus", "memory", "jobs"),
+    [(2, 24 * GIB, 2), (16, 128 * GIB, 16), (16, 24 * GIB, 6), (16, 2 * GIB, 1)],
 )
 def test_jobs_follow_cores_and_memory(cpus: int, memory: int, jobs: int) -> None:
     assert jobs_for(recipe_of("cu128-torch28", "flash-attn"), cpus, memory) == jobs
@@ -98,9 +117,18 @@ def test_the_verb_says_what_can_be_compiled() -> None:
 def test_a_level_of_processors_and_a_patch_move_the_key_and_their_absence_does_not() -> None:
     found = recipe_of("cu124-torch25-colossalai", "colossalai")
     assert (found.cpu, found.provider, found.archs[0]) == ("x86-64-v3", "debian", "sm_75")
-    keys = {found.key, replace(found, cpu="x86-64-v2").key, replace(found, patch="").key, replace(found, cpu="").key}
+    keys = {
+        found.key,
+        replace(found, cpu="x86-64-v2").key,
+        replace(found, patch="").key,
+        replace(found, cpu="").key,
+    }
     assert len(keys) == 4
     plain = recipe_of()
-    assert plain.key == "causal-conv1d-1.7.0-db63731ad381d66a", "the key of wheels that people have already"
+    assert plain.key == "causal-conv1d-1.7.0-db63731ad381d66a", (
+        "the key of wheels that people have already"
+    )
     row = SOURCES.matrix.sources["colossalai"]
-    assert found.patch == sha256(patch_of(row)) and b"+++ b/colossalai/kernel/kernel_loader.py" in patch_of(row)
+    assert found.patch == sha256(
+        patch_of(row)
+    ) and b"+++ b/colossalai/kernel/kernel_loader.py" in patch_of(row)

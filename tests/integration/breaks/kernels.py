@@ -19,7 +19,12 @@ NO_SUCH_ARCH = 990
 def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
     out = bytearray(data)
     for region in fatbin.regions(data):
-        names = {name for entry in region.entries if not entry.ptx for name in fatbin.kernels(data, entry)}
+        names = {
+            name
+            for entry in region.entries
+            if not entry.ptx
+            for name in fatbin.kernels(data, entry)
+        }
         if not fnmatch.filter(names, pattern):
             continue
         for entry in region.entries:
@@ -28,7 +33,9 @@ def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
             elif how == "empty" and entry.arch == arch:
                 out[entry.offset : entry.offset + entry.stored] = bytes(entry.stored)
             elif how == "stub" and entry.arch == arch and not entry.ptx:
-                _shrink(out, entry.offset, data[entry.offset : entry.offset + entry.stored], pattern)
+                _shrink(
+                    out, entry.offset, data[entry.offset : entry.offset + entry.stored], pattern
+                )
     return bytes(out)
 
 

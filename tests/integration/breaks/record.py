@@ -22,7 +22,9 @@ def write(file: Path, changed: bytes) -> None:
     times = file.stat()
     file.write_bytes(changed)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    digest = "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(changed).digest()).rstrip(b"=").decode()
+    digest = (
+        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(changed).digest()).rstrip(b"=").decode()
+    )
     site = next(Path("/opt/venv/lib").glob("python*/site-packages"))
     for record in site.glob("*.dist-info/RECORD"):
         with record.open(newline="") as lines:
@@ -30,7 +32,9 @@ def write(file: Path, changed: bytes) -> None:
         if not any((site / row[0]).resolve() == file.resolve() for row in rows):
             continue
         told = [digest, str(len(changed))]
-        rows = [[row[0], *told] if (site / row[0]).resolve() == file.resolve() else row for row in rows]
+        rows = [
+            [row[0], *told] if (site / row[0]).resolve() == file.resolve() else row for row in rows
+        ]
         with record.open("w", newline="") as lines:
             csv.writer(lines, lineterminator="\n").writerows(rows)
 

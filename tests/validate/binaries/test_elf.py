@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from tests.support import elves, fatbins
 from validate.binaries import dynsym, elf, loader
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import AARCH64, X86_64, Files, Process, SearchPath, machine_named, machine_spoken
+from validate.binaries.loader import (
+    AARCH64,
+    X86_64,
+    Files,
+    Process,
+    SearchPath,
+    machine_named,
+    machine_spoken,
+)
 from validate.checks.static.libraries import judge
 from validate.judging import Status
 
@@ -41,7 +49,10 @@ def test_what_the_loader_reads_is_read() -> None:
     assert (found.rpath, found.runpath) == ((), ("$ORIGIN", "/b"))
     assert (found.machine, found.dynamic, found.executable) == (elf.X86_64, True, False)
     assert (symbols.exports, symbols.undefined) == ({b"given"}, {b"wanted"})
-    assert symbols.needed_versions == {"libc.so.6": {"GLIBC_2.34", "GLIBC_2.2.5"}, "libm.so.6": {"GLIBC_2.29"}}
+    assert symbols.needed_versions == {
+        "libc.so.6": {"GLIBC_2.34", "GLIBC_2.2.5"},
+        "libm.so.6": {"GLIBC_2.29"},
+    }
     assert symbols.defined_versions == {"LIB", "LIB_1"}
     assert read(elves.make())[1].exports == frozenset()
 
@@ -63,8 +74,15 @@ def test_a_cut_file_is_an_error(length: int) -> None:
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=6), st.binary())
-def test_damaged_files_and_noise_never_hang_or_fill_memory(changes: list[tuple[int, int]], noise: bytes) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=6
+    ),
+    st.binary(),
+)
+def test_damaged_files_and_noise_never_hang_or_fill_memory(
+    changes: list[tuple[int, int]], noise: bytes
+) -> None:
     data = bytearray(SAMPLE)
     for position, value in changes:
         data[position] = value
@@ -80,7 +98,9 @@ def test_damaged_files_and_noise_never_hang_or_fill_memory(changes: list[tuple[i
     "parse", [lambda data: list(elf.sections(data)), elf.symbol_table], ids=["sections", "symbols"]
 )
 @pytest.mark.parametrize(("row", "field"), [(1, 24), (2, 32), (3, 24), (3, 32)])
-def test_no_section_lies_outside_of_its_file(parse: Callable[[bytes], object], row: int, field: int) -> None:
+def test_no_section_lies_outside_of_its_file(
+    parse: Callable[[bytes], object], row: int, field: int
+) -> None:
     """Whichever it is: where one is damaged, who says that the others are not?"""
     data = bytearray(fatbins.cubin({"k": 4000}))
     at = int.from_bytes(data[40:48], "little") + row * 64 + field
@@ -111,7 +131,9 @@ def missing(asking: str, into: Process | None = None) -> list[str]:
     return [one.name for one in (into or process()).load(asking)]
 
 
-def test_origin_is_the_folder_of_the_file_and_libraries_that_need_each_other_end(tmp_path: Path) -> None:
+def test_origin_is_the_folder_of_the_file_and_libraries_that_need_each_other_end(
+    tmp_path: Path,
+) -> None:
     asking = write(tmp_path / "p/lib/a.so", needed=["libb.so"], runpath="$ORIGIN/../../q")
     write(tmp_path / "q/libb.so", needed=["libc.so"], runpath="$ORIGIN")
     write(tmp_path / "q/libc.so", needed=["libb.so"], runpath="$ORIGIN")
@@ -122,7 +144,9 @@ def test_rpath_reaches_what_is_needed_below_and_runpath_does_not(tmp_path: Path)
     write(tmp_path / "x/libdeep.so")
     write(tmp_path / "x/libmiddle.so", needed=["libdeep.so"])
     assert missing(write(tmp_path / "r.so", needed=["libmiddle.so"], rpath="$ORIGIN/x")) == []
-    assert missing(write(tmp_path / "s.so", needed=["libmiddle.so"], runpath="$ORIGIN/x")) == ["libdeep.so"]
+    assert missing(write(tmp_path / "s.so", needed=["libmiddle.so"], runpath="$ORIGIN/x")) == [
+        "libdeep.so"
+    ]
 
 
 def test_what_the_process_holds_is_not_looked_for(tmp_path: Path) -> None:
@@ -132,7 +156,9 @@ def test_what_the_process_holds_is_not_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "winner"), [("rpath", "own"), ("runpath", "forced")])
-def test_the_library_path_comes_between_rpath_and_runpath(tmp_path: Path, kind: str, winner: str) -> None:
+def test_the_library_path_comes_between_rpath_and_runpath(
+    tmp_path: Path, kind: str, winner: str
+) -> None:
     asking = write(tmp_path / "a.so", needed=["libb.so"], **{kind: str(tmp_path / "own")})
     write(tmp_path / "own/libb.so")
     write(tmp_path / "forced/libb.so")
@@ -144,8 +170,13 @@ def test_the_library_path_comes_between_rpath_and_runpath(tmp_path: Path, kind: 
 def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_path: Path) -> None:
     intel = write(tmp_path / "first/libz.so.1", machine=X86_64.number)
     arm = write(tmp_path / "second/libz.so.1", machine=AARCH64.number)
-    search = SearchPath(library_path=(str(tmp_path / "first"), str(tmp_path / "second")), defaults=())
-    assert [Process(search, Files(one)).resolve("libz.so.1", "") for one in (X86_64, AARCH64)] == [intel, arm]
+    search = SearchPath(
+        library_path=(str(tmp_path / "first"), str(tmp_path / "second")), defaults=()
+    )
+    assert [Process(search, Files(one)).resolve("libz.so.1", "") for one in (X86_64, AARCH64)] == [
+        intel,
+        arm,
+    ]
     found, unreadable = loader.read_all([intel], {}, Files(AARCH64))
     assert [machine_named(one.name) for one in (X86_64, AARCH64)] == [X86_64, AARCH64]
     assert machine_spoken(243) == "machine 243"
@@ -164,12 +195,17 @@ def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_li
     tmp_path: Path,
 ) -> None:
     here = write(tmp_path / "lib/libcute.so", machine=X86_64.number)
-    stub, other = (write(tmp_path / folder / "libcute.so", machine=AARCH64.number) for folder in ("stubs", "elsewhere"))
+    stub, other = (
+        write(tmp_path / folder / "libcute.so", machine=AARCH64.number)
+        for folder in ("stubs", "elsewhere")
+    )
     owners = {here: ("cutlass",), stub: ("cutlass",), other: ("another",)}
     _, unreadable = loader.read_all(list(owners), owners, Files(X86_64))
     assert {one["path"]: one.get("alternative") for one in unreadable} == {stub: here, other: None}
     evidence: Any = {"files": 1, "unreadable": unreadable, "linked": []}
-    found = judge("toolkit", {"of": "toolkit", "host": [], "exceptions": [], "other_platforms": []}, evidence)
+    found = judge(
+        "toolkit", {"of": "toolkit", "host": [], "exceptions": [], "other_platforms": []}, evidence
+    )
     assert found.status is Status.FAIL and other in found.reason and stub not in found.reason
 
 
@@ -181,10 +217,18 @@ def cache(*entries: tuple[int, str, str]) -> bytes:
         at = strings_at + len(strings)
         rows += struct.pack("<iIIIQ", flags, at, at + len(name) + 1, 0, 0)
         strings += f"{name}\0{path}\0".encode()
-    return b"glibc-ld.so.cache1.1" + struct.pack("<II", len(entries), len(strings)) + bytes(20) + rows + strings
+    return (
+        b"glibc-ld.so.cache1.1"
+        + struct.pack("<II", len(entries), len(strings))
+        + bytes(20)
+        + rows
+        + strings
+    )
 
 
-CACHE = cache((0x0303, "libz.so.1", "/x86"), (0x0003, "libz.so.1", "/lib32"), (0x0A03, "libz.so.1", "/arm"))
+CACHE = cache(
+    (0x0303, "libz.so.1", "/x86"), (0x0003, "libz.so.1", "/lib32"), (0x0A03, "libz.so.1", "/arm")
+)
 
 
 def test_the_loaders_cache_and_folders_are_the_processors(tmp_path: Path) -> None:

@@ -16,21 +16,30 @@ from validate.binaries.fatbin import Entry, FatbinError
 
 def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
     return [
-        [(entry.arch, entry.variant, entry.ptx, fatbin.kernels(data, entry)) for entry in region.entries]
+        [
+            (entry.arch, entry.variant, entry.ptx, fatbin.kernels(data, entry))
+            for entry in region.entries
+        ]
         for region in fatbin.regions(data)
     ]
 
 
 def of(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
-    return Entry(ptx=ptx, arch=arch, variant=variant, at=0, offset=0, stored=0, room=0, whole=0, coding="")
+    return Entry(
+        ptx=ptx, arch=arch, variant=variant, at=0, offset=0, stored=0, room=0, whole=0, coding=""
+    )
 
 
 def test_every_region_entry_and_kernel_is_found() -> None:
     data = fatbins.library(
         fatbins.region(
-            Code(arch=80, kernels={"a": 128, "b": 256}), Code(arch=90, kernels={"a": 64}, flags=LZ4 | SPECIFIC)
+            Code(arch=80, kernels={"a": 128, "b": 256}),
+            Code(arch=90, kernels={"a": 64}, flags=LZ4 | SPECIFIC),
         ),
-        fatbins.region(Code(arch=100, kernels={"c": 32}, flags=FAMILY), Code(arch=80, kernels={"c": 0}, ptx=True)),
+        fatbins.region(
+            Code(arch=100, kernels={"c": 32}, flags=FAMILY),
+            Code(arch=80, kernels={"c": 0}, ptx=True),
+        ),
     )
     assert read(data) == [
         [(80, "", False, {"a": 128, "b": 256}), (90, "a", False, {"a": 64})],
@@ -61,9 +70,12 @@ def test_what_runs_where(entry: Entry, runs_on: list[int], not_on: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    ("target", "chosen"), [(80, (80, "")), (86, (86, "")), (89, (86, "")), (90, (90, "a")), (120, (80, "ptx"))]
+    ("target", "chosen"),
+    [(80, (80, "")), (86, (86, "")), (89, (86, "")), (90, (90, "a")), (120, (80, "ptx"))],
 )
-def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(target: int, chosen: tuple[int, str]) -> None:
+def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(
+    target: int, chosen: tuple[int, str]
+) -> None:
     entries = (of(80, ptx=True), of(80), of(86), of(90), of(90, variant="a"))
     entry = fatbin.Region(0, entries).serving(target)
     assert entry is not None
@@ -72,7 +84,9 @@ def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(target: int, c
 
 
 GOOD = fatbins.library(
-    fatbins.region(Code(arch=80, kernels={"a": 1, "b": 2}, flags=LZ4), Code(arch=90, kernels={"a": 3}))
+    fatbins.region(
+        Code(arch=80, kernels={"a": 1, "b": 2}, flags=LZ4), Code(arch=90, kernels={"a": 3})
+    )
 )
 
 
@@ -86,7 +100,9 @@ def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(cut: int) -> None:
 
 
 @settings(max_examples=400)
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+@given(
+    st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+)
 def test_corrupted_bytes_never_hang_or_fill_memory(changes: list[tuple[int, int]]) -> None:
     data = bytearray(GOOD)
     for position, value in changes:
@@ -137,7 +153,9 @@ CODINGS = {"plain": 0x11, "lz4": LZ4, "zstd": 0x8000}
 
 def stored(flags: int, name: str = "a") -> bytes:
     """An entry without padding: what zstd made of it matters to nobody here."""
-    made = fatbins.entry(Code(arch=80, kernels={name: 1}, flags=flags & ~0x8000 | (LZ4 if flags & 0x8000 else 0)))
+    made = fatbins.entry(
+        Code(arch=80, kernels={name: 1}, flags=flags & ~0x8000 | (LZ4 if flags & 0x8000 else 0))
+    )
     size = int.from_bytes(made[16:20], "little") or int.from_bytes(made[56:64], "little")
     header = bytearray(made[:64])
     header[8:16], header[40:48] = size.to_bytes(8, "little"), flags.to_bytes(8, "little")
@@ -182,7 +200,10 @@ def test_a_cubin_with_a_section_outside_of_it_is_refused(kind: int) -> None:
     content = fatbins.cubin({"k": 4000})
     data = bytearray(fatbins.library(fatbins.region(Code(arch=90, kernels={"k": 4000}))))
     row = data.index(content) + int.from_bytes(content[40:48], "little") + 3 * 64
-    data[row + 4 : row + 8], data[row + 32 : row + 40] = kind.to_bytes(4, "little"), (10**9).to_bytes(8, "little")
+    data[row + 4 : row + 8], data[row + 32 : row + 40] = (
+        kind.to_bytes(4, "little"),
+        (10**9).to_bytes(8, "little"),
+    )
     if kind == 8:
         assert read(bytes(data)) == [[(90, "", False, {"k": 4000})]]
     else:
@@ -194,5 +215,8 @@ def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> No
     there, gone = Code(arch=80, kernels={"a": 1}), Code(arch=86, kernels={"a": 1}, emptied=True)
     data = of_entries(*map(marked, (there, gone)), fatbins.entry(Code(arch=90, kernels={"a": 1})))
     (region,) = fatbin.regions(data)
-    found = [[entry.arch for entry in entries] for entries in (region.entries, region.taken_out, region.hidden)]
+    found = [
+        [entry.arch for entry in entries]
+        for entries in (region.entries, region.taken_out, region.hidden)
+    ]
     assert found == [[90], [86], [80]]

@@ -9,8 +9,13 @@ from validate.checks.static.authorities import Measured
 from validate.judging import Status
 
 
-def test_certificates_beyond_debians_and_those_that_nobody_trusts_are_counted(tmp_path: Path) -> None:
-    first, second = (f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n" for text in ("AAAA", "BBBB"))
+def test_certificates_beyond_debians_and_those_that_nobody_trusts_are_counted(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"
+        for text in ("AAAA", "BBBB")
+    )
     debians, companys = tmp_path / "debian.crt", tmp_path / "company.crt"
     debians.write_text(first)
     companys.write_text(second)
@@ -38,10 +43,16 @@ def test_certificates_beyond_debians_and_those_that_nobody_trusts_are_counted(tm
     [
         (Measured(trusted=148, added=0, lost=0), Status.PASS, "all of them Debian's"),
         (Measured(trusted=149, added=1, lost=0), Status.PASS, "Debian does not bring 1 of them"),
-        (Measured(trusted=140, added=1, lost=9), Status.FAIL, "9 certificate authorities that Debian brings are not"),
+        (
+            Measured(trusted=140, added=1, lost=9),
+            Status.FAIL,
+            "9 certificate authorities that Debian brings are not",
+        ),
         (Measured(trusted=0, added=0, lost=0), Status.FAIL, "no certificate authority is trusted"),
     ],
 )
-def test_lost_authorities_fail_and_others_are_reported(evidence: Measured, status: Status, words: str) -> None:
+def test_lost_authorities_fail_and_others_are_reported(
+    evidence: Measured, status: Status, words: str
+) -> None:
     finding = authorities.judge("", {}, evidence)
     assert finding.status is status and words in finding.reason

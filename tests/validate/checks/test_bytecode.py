@@ -47,7 +47,9 @@ def test_a_header_that_does_not_fit_is_told(
     assert bytecode.find_fault(str(compiled), str(source), {str(source): facts}, PYTHON) == fault
 
 
-def test_the_code_of_another_release_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_another_release_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What marshal writes differs from release to release, so the reader's own can't tell."""
     source, compiled = tmp_path / "a.py", tmp_path / "a.pyc"
     source.write_bytes(SOURCE)
@@ -62,15 +64,22 @@ def test_a_link_to_a_source_counts_as_that_source(tmp_path: Path) -> None:
     os.utime(source, (1, 1))
     link.symlink_to(source)
     (tmp_path / "b.pyc").write_bytes(MAGIC + struct.pack("<III", 0, 1, len(SOURCE)) + CODE)
-    assert not bytecode.find_fault(str(tmp_path / "b.pyc"), str(link), {str(link): link.lstat()}, PYTHON)
+    assert not bytecode.find_fault(
+        str(tmp_path / "b.pyc"), str(link), {str(link): link.lstat()}, PYTHON
+    )
 
 
 def test_no_bytecode_is_a_fault_and_faults_that_are_not_listed_are_counted() -> None:
     def judged(files: int, **faults: str) -> tuple[Status, str]:
         count = len(faults) + 2 if faults else 0
-        return bytecode.judge("", {}, {"python": "3.11", "files": files, "faults": faults, "faults_count": count})
+        return bytecode.judge(
+            "", {}, {"python": "3.11", "files": files, "faults": faults, "faults_count": count}
+        )
 
     assert judged(9)[0] is Status.PASS
     assert judged(0) == (Status.FAIL, "there is no bytecode: each process compiles what it imports")
     status, reason = judged(9, a="void")
-    assert status is Status.FAIL and reason == "a is void; 2 more files of bytecode are not their sources'"
+    assert (
+        status is Status.FAIL
+        and reason == "a is void; 2 more files of bytecode are not their sources'"
+    )

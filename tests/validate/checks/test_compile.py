@@ -18,7 +18,9 @@ PROGRAM = ROOT / "templates" / "scripts" / "compile.py"
 
 
 def test_what_is_named_gets_bytecode_and_what_does_not_compile_goes_without(tmp_path: Path) -> None:
-    named = [tmp_path / f"number{number}.py" for number in range(70)] + [tmp_path / "white space\n.py"]
+    named = [tmp_path / f"number{number}.py" for number in range(70)] + [
+        tmp_path / "white space\n.py"
+    ]
     for file in named:
         file.write_text("answer = 42\n")
     broken, left = tmp_path / "broken.py", tmp_path / "left.py"
@@ -26,7 +28,9 @@ def test_what_is_named_gets_bytecode_and_what_does_not_compile_goes_without(tmp_
     left.write_text("")
     told = b"".join(os.fsencode(file) + b"\0" for file in (*named, broken))
     for names in (b"", told):
-        done = subprocess.run([sys.executable, "-I", "-S", "-B", PROGRAM], input=names, capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", PROGRAM], input=names, capture_output=True
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert all(Path(cache_from_source(str(file))).exists() for file in named)
     assert not any(Path(cache_from_source(str(file))).exists() for file in (broken, left))
@@ -74,12 +78,17 @@ def step(root: Path, folders: dict[str, Path], installed: list[Path], find: str 
 
 
 @pytest.mark.parametrize("platlib", ["lib", "lib 64", "nowhere"])
-def test_what_a_step_installs_gets_bytecode_wherever_packages_are(tmp_path: Path, platlib: str) -> None:
+def test_what_a_step_installs_gets_bytecode_wherever_packages_are(
+    tmp_path: Path, platlib: str
+) -> None:
     old = tmp_path / "lib/old.py"
     old.parent.mkdir()
     old.write_text("")
     folders = {"purelib": tmp_path / "lib", "platlib": tmp_path / platlib}
-    new = [tmp_path / "lib/new.py", tmp_path / ("lib" if platlib == "nowhere" else platlib) / "native/new.py"]
+    new = [
+        tmp_path / "lib/new.py",
+        tmp_path / ("lib" if platlib == "nowhere" else platlib) / "native/new.py",
+    ]
     assert step(tmp_path, folders, new) == 0
     assert all(Path(cache_from_source(str(file))).exists() for file in new)
     assert not Path(cache_from_source(str(old))).exists()
@@ -100,7 +109,9 @@ def test_a_folder_that_both_names_lead_to_is_searched_once(tmp_path: Path, platl
     (tmp_path / "lib64").symlink_to("lib")
     folders = {"purelib": tmp_path / "lib", "platlib": tmp_path / platlib}
     assert step(tmp_path, folders, [], find=f"echo $1 >>{tmp_path}/searches") == 0
-    assert (tmp_path / "searches").read_text() == f"{tmp_path}/lib\n" * 2, "before and after the installation"
+    assert (tmp_path / "searches").read_text() == f"{tmp_path}/lib\n" * 2, (
+        "before and after the installation"
+    )
 
 
 def test_an_interpreter_without_a_folder_of_packages_has_nothing_to_compile(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ from validate.judging import Status
 
 def test_apart_brings_evidence_back_and_leaves_the_parent_alone() -> None:
     seen: list[int] = []
-    evidence = in_fork(lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000})
+    evidence = in_fork(
+        lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000}
+    )
     assert (evidence["process"] != os.getpid(), len(evidence["long"]), seen) == (True, 300_000, [])
 
 
@@ -43,7 +45,9 @@ def test_apart_survives_a_crash(number: signal.Signals) -> None:
 
 def test_apart_tells_what_was_raised_and_is_not_fooled_by_a_clean_exit() -> None:
     assert in_fork(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
-    assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
+    assert (
+        in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
+    )
     assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
 
 
@@ -71,7 +75,9 @@ def test_forks_leave_other_children_to_who_started_them() -> None:
     ("examples", "cores", "gigabytes", "count"),
     [(3, 16, 12, 3), (9, 64, 12, 4), (3, 2, 64, 1), (3, 16, 2, 1), (0, 16, 64, 1)],
 )
-def test_examples_run_abreast_as_cores_and_memory_allow(examples: int, cores: int, gigabytes: int, count: int) -> None:
+def test_examples_run_abreast_as_cores_and_memory_allow(
+    examples: int, cores: int, gigabytes: int, count: int
+) -> None:
     assert at_once(examples, cores, gigabytes << 30) == count
 
 
@@ -96,7 +102,13 @@ def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
 
 @pytest.mark.parametrize(
     ("abi", "flags", "arch"),
-    [(7, 0x460546, 70), (7, 0x5A0D5A, 90), (8, 0xA005A04, 90), (8, 0xA006402, 100), (8, 0x900780A, 120)],
+    [
+        (7, 0x460546, 70),
+        (7, 0x5A0D5A, 90),
+        (8, 0xA005A04, 90),
+        (8, 0xA006402, 100),
+        (8, 0x900780A, 120),
+    ],
 )
 def test_cubin_arch_of_headers_that_ptxas_made(abi: int, flags: int, arch: int) -> None:
     """Flags of what Triton 3.1, 3.3 and 3.9 compiled."""
@@ -112,7 +124,11 @@ def test_anything_else_is_no_cubin(content: bytes) -> None:
 
 def _launcher_finding() -> tuple[Status, str]:
     claim = Claim(
-        check="compiler", subject="triton-launcher", tier=Tier.CPU, probe="cpu.compiler", statement="compiles"
+        check="compiler",
+        subject="triton-launcher",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        statement="compiles",
     )
     ((_, evidence),) = compiler.measure([claim])
     return judge_claim(claim, evidence)
@@ -129,7 +145,10 @@ def test_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("script", "culprit"),
-    [("exit 0", "made nothing"), ("echo 'cc1: fatal error: no cc1' >&2; exit 1", "cc1: fatal error: no cc1")],
+    [
+        ("exit 0", "made nothing"),
+        ("echo 'cc1: fatal error: no cc1' >&2; exit 1", "cc1: fatal error: no cc1"),
+    ],
 )
 def test_compiler_that_does_not_compile(
     script: str, culprit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,11 @@ from validate.judging import Status
     ("found", "status", "said"),
     [
         ({"version": 91501}, Status.PASS, "torch runs with cuDNN 9.15.1.9"),
-        ({"version": 91002}, Status.FAIL, "torch runs with cuDNN 91002, the lock has 9.15.1.9 (91501)"),
+        (
+            {"version": 91002},
+            Status.FAIL,
+            "torch runs with cuDNN 91002, the lock has 9.15.1.9 (91501)",
+        ),
         ({"version": None}, Status.FAIL, "torch runs with cuDNN None"),
     ],
 )

@@ -9,9 +9,7 @@ from tests.support.checkout import ROOT
 from validate import checks
 from validate.claims import HOST_PROBES
 
-IMPORTED = (
-    "print(*sorted(name for name in sys.modules if name.startswith('validate.checks.') and name.count('.') == 3))"
-)
+IMPORTED = "print(*sorted(name for name in sys.modules if name.startswith('validate.checks.') and name.count('.') == 3))"
 
 
 def imported(program: str) -> set[str]:
@@ -44,6 +42,8 @@ def test_every_check_is_whole_and_no_claim_has_two_judges() -> None:
             assert judges.setdefault(key, judge) is judge, key
 
 
-@pytest.mark.parametrize("name", ["gpu.nothing", "static.none", "static.files/../x", "cpu._kernels"])
+@pytest.mark.parametrize(
+    "name", ["gpu.nothing", "static.none", "static.files/../x", "cpu._kernels"]
+)
 def test_what_is_no_probe_has_no_file(name: str) -> None:
     assert checks.file_of(name) is None

@@ -14,8 +14,16 @@ EXPECT: Any = {"arch": 90, "bogus": 999, "kernels": ["flash_fwd", "flash_bwd"]}
 HEALTHY: Any = {
     "compiled": {
         "cubins": {
-            "cutlass_flash_attncuteflash_fwd_sm90.sm_90a.cubin": {"bytes": 43592, "machine": EM_CUDA, "arch": 90},
-            "cutlass_flash_attncuteflash_bwd_sm90.sm_90a.cubin": {"bytes": 29384, "machine": EM_CUDA, "arch": 90},
+            "cutlass_flash_attncuteflash_fwd_sm90.sm_90a.cubin": {
+                "bytes": 43592,
+                "machine": EM_CUDA,
+                "arch": 90,
+            },
+            "cutlass_flash_attncuteflash_bwd_sm90.sm_90a.cubin": {
+                "bytes": 29384,
+                "machine": EM_CUDA,
+                "arch": 90,
+            },
         },
         "compile_seconds": 3.4,
     },
@@ -38,7 +46,11 @@ def test_both_kernels_for_the_arch_pass() -> None:
         (f"compiled|cubins|{FORWARD}|machine", None, "made is 43592 bytes for sm_90"),
         ("compiled|cubins", {}, "flash_fwd was not compiled; flash_bwd was not compiled"),
         ("control", {"cubins": CUBINS}, "sm_999 does not exist, and compiled all the same"),
-        ("compiled", {"error": {"kind": "E", "message": "No CTK"}}, "nothing compiled for sm_90: E: No CTK"),
+        (
+            "compiled",
+            {"error": {"kind": "E", "message": "No CTK"}},
+            "nothing compiled for sm_90: E: No CTK",
+        ),
     ],
 )
 def test_each_fault_is_named(path: str, value: object, reason: str) -> None:
@@ -47,7 +59,9 @@ def test_each_fault_is_named(path: str, value: object, reason: str) -> None:
 
 def test_an_image_claims_it_for_each_arch_that_the_package_supports() -> None:
     claims = bare_claims("cu130-torch213").claims
-    kernels = {claim.subject: claim.expect["kernels"] for claim in claims if claim.check == "flash-attn-4"}
+    kernels = {
+        claim.subject: claim.expect["kernels"] for claim in claims if claim.check == "flash-attn-4"
+    }
     assert kernels["sm_80"] == ["flash_fwd"]  # the backward begins with Hopper
     assert kernels["sm_90"] == ["flash_fwd", "flash_bwd"]
     assert "sm_75" not in kernels

@@ -19,7 +19,14 @@ EXPECT: dict[str, Any] = cases(__file__, "expected")
 def judged(subject: str, **evidence: Any) -> Finding:
     of_host = subject in ("labels", "size", "settings", "history", "layers")
     check, probe = ("image", HOST_PROBE) if of_host else ("hygiene", "static.hygiene")
-    claim = Claim(check=check, subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject])
+    claim = Claim(
+        check=check,
+        subject=subject,
+        tier=Tier.STATIC,
+        probe=probe,
+        statement="-",
+        expect=EXPECT[subject],
+    )
     return judge_claim(claim, {**HEALTHY, **evidence})
 
 
@@ -27,14 +34,22 @@ def judged(subject: str, **evidence: Any) -> Finding:
 def test_a_healthy_image_passes_and_what_could_not_be_read_leaves_it_unproven(subject: str) -> None:
     assert judged(subject).status is Status.PASS
     unsure = subject in ("leftovers", "secrets")
-    assert judged(subject, unreadable=["/root"]).status is (Status.UNPROVEN if unsure else Status.PASS)
+    assert judged(subject, unreadable=["/root"]).status is (
+        Status.UNPROVEN if unsure else Status.PASS
+    )
 
 
 def test_labels_that_do_not_name_a_silent_fault_are_unproven() -> None:
     found = judged("labels", labels={**HEALTHY["labels"], "dev.truetag.silent-faults": "b#2"})
     assert found.status is Status.UNPROVEN and "does not name a#1" in found.reason
-    older = {**HEALTHY["labels"], "dev.truetag.matrix-revision": "0", "org.opencontainers.image.version": "0"}
-    assert judged("labels", labels=older) == Finding(Status.PASS, "1 labels say what the matrix says, by revision 0")
+    older = {
+        **HEALTHY["labels"],
+        "dev.truetag.matrix-revision": "0",
+        "org.opencontainers.image.version": "0",
+    }
+    assert judged("labels", labels=older) == Finding(
+        Status.PASS, "1 labels say what the matrix says, by revision 0"
+    )
 
 
 @pytest.mark.parametrize(("subject", "culprit", "changes"), wrong("hygiene"))
@@ -44,7 +59,8 @@ def test_each_fault_is_named(subject: str, culprit: str, changes: dict[str, Any]
 
 CREDENTIALS = {
     "-----BEGIN PRIVATE " + 'KEY-----\\n"\r\n  "b3BlbnNzaC1rZXktdjEA': "a private key",
-    "-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4\nX: a\n\nb3BlbnNzaC1rZXktdjEA": "a private key",
+    "-----BEGIN RSA PRIVATE "
+    + "KEY-----\nProc-Type: 4\nX: a\n\nb3BlbnNzaC1rZXktdjEA": "a private key",
     "token hf_" + "a" * 34: "a Hugging Face token",
     **{f"x gh{one}_" + "A1" * 18: "a GitHub token" for one in "pousr"},
     "github_pat_" + "a1" * 25: "a GitHub token",
@@ -76,27 +92,40 @@ def test_credentials_are_recognised_and_never_quoted() -> None:
     assert not list(credentials.in_text(NO_CREDENTIALS))
     for text, kind in CREDENTIALS.items():
         found = list(credentials.in_text(f"first line\n{text}\n"))
-        assert (2, kind) in found and not any(part in str(found) for part in ("pass1234", "abc123", "horse"))
+        assert (2, kind) in found and not any(
+            part in str(found) for part in ("pass1234", "abc123", "horse")
+        )
 
 
 def test_of_large_texts_and_programs_what_issuers_mark_is_told() -> None:
     for content in (b"x" * credentials.SMALL, b"\0"):
-        found = credentials.of_file(content + b"\nghp_" + b"A1" * 18 + b"\nAPI_KEY=0123456789abcdef", "a")
+        found = credentials.of_file(
+            content + b"\nghp_" + b"A1" * 18 + b"\nAPI_KEY=0123456789abcdef", "a"
+        )
         assert list(found) == [(2, "a GitHub token")]
 
 
 def test_variables_of_programs_are_not_read_as_settings() -> None:
     """Headers without a suffix are programs, too."""
-    line, place = "auto token = barrier_arrive_and_wait;", "/usr/local/cuda-12.4/include/cuda/std/detail"
+    line, place = (
+        "auto token = barrier_arrive_and_wait;",
+        "/usr/local/cuda-12.4/include/cuda/std/detail",
+    )
     assert not list(credentials.in_text(line, "cooperative_groups.h"))
     assert not list(credentials.in_text(line, f"{place}/barrier"))
     for path in ("x.conf", f"{place}/barrier.conf", "/home/trainer/barrier"):
         assert list(credentials.in_text("my_token = barrier_arrive", path)), "a setting"
-    assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), "what an issuer's token looks like is told"
+    assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), (
+        "what an issuer's token looks like is told"
+    )
 
 
 def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> None:
-    texts = [path for path in (ROOT / "validate").rglob("*") if path.suffix in (".txt", ".json", ".yaml", ".py")]
+    texts = [
+        path
+        for path in (ROOT / "validate").rglob("*")
+        if path.suffix in (".txt", ".json", ".yaml", ".py")
+    ]
     assert not [path for path in texts if [*credentials.in_text(path.read_text(), path.name)]]
     assert list(credentials.in_text("chunk_token = abcdefgh1"))
 
@@ -105,6 +134,11 @@ def test_files_are_known_by_name() -> None:
     paths = ("/root/.netrc", "/home/x/.docker/config.json", "/etc/netrc.md", "/a/.env")
     assert [path for path in paths if not credentials.by_name(path)] == ["/etc/netrc.md"]
     first = patterns.first_of(["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"])
-    assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == ["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"]
+    assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == [
+        "*/b?.so",
+        "/a/[bc]*",
+        "/[!b]/*",
+        "*",
+    ]
     assert patterns.first_of(["*.so"])("/a.py") is None
     assert patterns.first_of(["[\nb]c"])("bc")

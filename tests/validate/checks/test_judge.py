@@ -18,12 +18,26 @@ RAISED = {"error": {"kind": "OSError", "message": "no libx.so"}, "environment": 
 
 
 def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
-    return Claim(check=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more)  # type: ignore[arg-type]
+    return Claim(
+        check=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more
+    )  # type: ignore[arg-type]
 
 
-def record(outcome: Outcome = Outcome.COMPLETED, *, measured: bool = True, log: str = "", **evidence: object) -> Record:
-    found = (Measurement(subject="x", seconds=0.5, evidence=evidence or {"ok": True}),) if measured else ()
-    return Record(probe="static.t", outcome=outcome, seconds=2.0, measurements=found, exit_code=1, log=log)
+def record(
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    measured: bool = True,
+    log: str = "",
+    **evidence: object,
+) -> Record:
+    found = (
+        (Measurement(subject="x", seconds=0.5, evidence=evidence or {"ok": True}),)
+        if measured
+        else ()
+    )
+    return Record(
+        probe="static.t", outcome=outcome, seconds=2.0, measurements=found, exit_code=1, log=log
+    )
 
 
 def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
@@ -57,16 +71,26 @@ def test_what_is_unproven_is_never_green(
         ((), Status.UNPROVEN, "was not run"),
         ((record(Outcome.MISSING, measured=False),), Status.UNPROVEN, "no probe"),
         ((record(measured=False),), Status.FAIL, "found nothing to measure"),
-        ((record(Outcome.CRASHED, measured=False, log="a\nSegmentation fault"),), Status.FAIL, "Segmentation fault"),
+        (
+            (record(Outcome.CRASHED, measured=False, log="a\nSegmentation fault"),),
+            Status.FAIL,
+            "Segmentation fault",
+        ),
         ((record(Outcome.TIMED_OUT, measured=False),), Status.FAIL, "did not end in 2 s"),
         ((record(Outcome.SILENT, measured=False),), Status.FAIL, "before it was done"),
         ((record(Outcome.CRASHED),), Status.UNPROVEN, "measured well (fine), but"),
         ((record(Outcome.CRASHED, ok=False),), Status.FAIL, "bad"),
         ((record(other=1),), Status.FAIL, "can't be read"),
-        ((record(ok=True, **RAISED),), Status.FAIL, "OSError: no libx.so (LD_PRELOAD=y is set). it is known"),
+        (
+            (record(ok=True, **RAISED),),
+            Status.FAIL,
+            "OSError: no libx.so (LD_PRELOAD=y is set). it is known",
+        ),
     ],
 )
-def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status: Status, words: str) -> None:
+def test_what_was_not_measured_is_not_green(
+    records: tuple[Record, ...], status: Status, words: str
+) -> None:
     found = verdict(claim(expect={"fault": "it is known"}), records=records).claims[0]
     assert found.status is status
     assert words in found.reason
@@ -74,19 +98,30 @@ def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status:
 
 @pytest.mark.parametrize(
     ("seeds", "status"),
-    [((7, 7), Status.PASS), ((7, 8), Status.FAIL), ((7, None), Status.FAIL), ((None, 8), Status.PASS)],
+    [
+        ((7, 7), Status.PASS),
+        ((7, 8), Status.FAIL),
+        ((7, None), Status.FAIL),
+        ((None, 8), Status.PASS),
+    ],
 )
-def test_an_answer_to_another_runs_inputs_is_none(seeds: tuple[int | None, int | None], status: Status) -> None:
+def test_an_answer_to_another_runs_inputs_is_none(
+    seeds: tuple[int | None, int | None], status: Status
+) -> None:
     """The run's, and the record's. Evidence of before, or of an image's own command, names none for the run."""
     run, answered = seeds
     host = {} if run is None else {"seed": run}
-    evidence = Evidence(image="i", digest="d", records=(replace(record(), seed=answered),), host=host)
+    evidence = Evidence(
+        image="i", digest="d", records=(replace(record(), seed=answered),), host=host
+    )
     (found,) = judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges=JUDGES).claims
     assert found.status is status and (status is Status.PASS or "of another" in found.reason)
 
 
 def test_a_name_that_is_no_utf_8_or_moves_the_cursor_is_escaped() -> None:
-    (one,) = verdict(claim(), records=(record(Outcome.CRASHED, measured=False, log="/x\udcff\x1b[2J"),)).claims
+    (one,) = verdict(
+        claim(), records=(record(Outcome.CRASHED, measured=False, log="/x\udcff\x1b[2J"),)
+    ).claims
     assert one.reason.endswith("/x\\udcff\\x1b[2J")
     assert one.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": "/x\udcff\x1b[2J"}
     assert plain({"a\udcff": ["b\udcff", "\u00fc"]}) == {"a\\udcff": ["b\\udcff", "\u00fc"]}
@@ -100,7 +135,10 @@ def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:
 
 
 def test_claims_of_other_tiers_are_left_out_and_evidence_of_another_image_is_refused() -> None:
-    claims, evidence = ClaimSet(image="i", claims=(claim(),)), Evidence(image="i", digest="d", records=(record(),))
+    claims, evidence = (
+        ClaimSet(image="i", claims=(claim(),)),
+        Evidence(image="i", digest="d", records=(record(),)),
+    )
     assert judge(claims, evidence, [Tier.GPU], judges=JUDGES).claims == ()
     with pytest.raises(ValueError, match="the evidence is"):
         judge(claims, replace(evidence, image="other"), judges=JUDGES)

@@ -15,9 +15,14 @@ from validate.judging import Finding, Status
 OURS = ["/opt/venv/bin", "/usr/local/cuda-12.6/bin", "/usr/bin"]
 GOOD = Measured(path=OURS, programs=[], modules=[], libraries=[], plugins={})
 CONDA = Hidden(
-    path="/opt/conda/bin/python3", owner="", hides="/opt/venv/bin/python3", hidden_owner="Debian's python3-minimal"
+    path="/opt/conda/bin/python3",
+    owner="",
+    hides="/opt/venv/bin/python3",
+    hidden_owner="Debian's python3-minimal",
 )
-CMAKE = Hidden(path="/opt/venv/bin/cmake", owner="cmake", hides="/usr/bin/cmake", hidden_owner="Debian's cmake")
+CMAKE = Hidden(
+    path="/opt/venv/bin/cmake", owner="cmake", hides="/usr/bin/cmake", hidden_owner="Debian's cmake"
+)
 GIT = Hidden(path="/usr/local/bin/git", owner="", hides="/usr/bin/git", hidden_owner="Debian's git")
 NUMPY = Hidden(path="/opt/own/numpy", owner="", hides="/site/numpy", hidden_owner="numpy")
 
@@ -58,7 +63,10 @@ def test_what_hides_ours_in_somebodys_image_fails(changed: dict[str, Any], words
             {"programs": [CMAKE]},
             "reported: /opt/venv/bin/cmake of cmake is found before /usr/bin/cmake of Debian's cmake",
         ),
-        ({"plugins": {"/usr/lib/libnccl-net.so": "NCCL"}}, "reported: /usr/lib/libnccl-net.so is loaded by NCCL"),
+        (
+            {"plugins": {"/usr/lib/libnccl-net.so": "NCCL"}},
+            "reported: /usr/lib/libnccl-net.so is loaded by NCCL",
+        ),
     ],
 )
 def test_what_somebodys_image_may_bring_is_reported(changed: dict[str, Any], words: str) -> None:
@@ -81,9 +89,13 @@ def test_programs_are_followed_along_the_path(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("conda", "venv", "link", "gone")]
     owners = Owners({debian.real(second): "python3"}, {debian.real(first): "conda"})
     (hidden, again) = lookup.find_hidden_programs(folders, owners)
-    assert hidden == Hidden(path=first, owner="conda", hides=second, hidden_owner="Debian's python3")
+    assert hidden == Hidden(
+        path=first, owner="conda", hides=second, hidden_owner="Debian's python3"
+    )
     assert again["hides"] == f"{tmp_path}/link/python3"
-    assert not lookup.find_hidden_programs(folders[1:], owners), "a link to the same program hides nothing"
+    assert not lookup.find_hidden_programs(folders[1:], owners), (
+        "a link to the same program hides nothing"
+    )
 
 
 def test_modules_before_the_standard_librarys_are_found(tmp_path: Path) -> None:
@@ -115,13 +127,18 @@ def test_modules_before_the_standard_librarys_are_found(tmp_path: Path) -> None:
     assert {one["hidden_owner"] for one in hidden} == {"the standard library"}
 
 
-def test_libraries_are_followed_along_the_loaders_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_followed_along_the_loaders_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("own/libz.so.1", "own/libcudnn.so.9", "own/mine.so", "system/libz.so.1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     folders = [str(tmp_path / "own"), str(tmp_path / "system")]
     monkeypatch.setattr(lookup, "loader_folders", lambda _user: folders)
-    owners = Owners({f"{tmp_path}/system/libz.so.1": "zlib1g"}, {"/site/nvidia/lib/libcudnn.so.9": "nvidia-cudnn"})
+    owners = Owners(
+        {f"{tmp_path}/system/libz.so.1": "zlib1g"},
+        {"/site/nvidia/lib/libcudnn.so.9": "nvidia-cudnn"},
+    )
     user = UserEnvironment(environ={}, directory="/", python="")
     (zlib,) = lookup.find_hidden_libraries(user, owners)
     assert zlib["hidden_owner"] == "Debian's zlib1g" and zlib["path"] == f"{tmp_path}/own/libz.so.1"

@@ -42,7 +42,9 @@ def folder(mode: int, uid: int = 0, gid: int = 0) -> os.stat_result:
         ("/workspace/x", file(0o666, uid=1001), ""),
     ],
 )
-def test_what_others_than_root_can_change_is_told(path: str, found: os.stat_result, fault: str) -> None:
+def test_what_others_than_root_can_change_is_told(
+    path: str, found: os.stat_result, fault: str
+) -> None:
     assert dict(modes.find_changeable({path: found}, {path})) == ({path: fault} if fault else {})
 
 
@@ -59,7 +61,13 @@ def test_programs_that_a_shell_finds_first_are_no_users_to_change() -> None:
 
 @pytest.mark.parametrize(
     ("found", "is_fault"),
-    [(file(0o600), True), (file(0o640), True), (folder(0o700), True), (folder(0o754), True), (file(0o644), False)],
+    [
+        (file(0o600), True),
+        (file(0o640), True),
+        (folder(0o700), True),
+        (folder(0o754), True),
+        (file(0o644), False),
+    ],
 )
 def test_what_every_user_needs_is_for_every_user(found: os.stat_result, is_fault: bool) -> None:
     paths = {"/opt": folder(0o755), "/opt/venv": folder(0o755), "/opt/venv/x": found}
@@ -69,7 +77,9 @@ def test_what_every_user_needs_is_for_every_user(found: os.stat_result, is_fault
 
 def test_a_closed_folder_above_is_told_and_what_lies_below_it_is_not() -> None:
     paths = {"/opt": folder(0o700), "/opt/venv": folder(0o700), "/opt/venv/x": file(0o600)}
-    assert list(modes.only_topmost(dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"})))) == ["/opt"]
+    assert list(
+        modes.only_topmost(dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"})))
+    ) == ["/opt"]
 
 
 @pytest.mark.parametrize(
@@ -93,10 +103,16 @@ def test_a_closed_folder_above_is_told_and_what_lies_below_it_is_not() -> None:
 def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
     path: str, found: os.stat_result, is_fault: bool
 ) -> None:
-    environ = {"HOME": "/home/trainer", "PATH": "/root/.local/bin:/usr/bin", "PYTHONPATH": "/lib/own"}
+    environ = {
+        "HOME": "/home/trainer",
+        "PATH": "/root/.local/bin:/usr/bin",
+        "PYTHONPATH": "/lib/own",
+    }
     environment = UserEnvironment(environ=environ, directory="/code", python="")
     assert bool(dict(modes.find_unreadable_for(TRAINER, environment, {path: found}))) is is_fault
-    assert not dict(modes.find_unreadable_for(User(uid=0, gid=0), environment, {path: found})), "root reads all"
+    assert not dict(modes.find_unreadable_for(User(uid=0, gid=0), environment, {path: found})), (
+        "root reads all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,10 +126,16 @@ def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
         ("nobody-here", 0, 0),
     ],
 )
-def test_the_images_user_is_found_by_number_and_name(tmp_path: Path, user: str, uid: int, gid: int) -> None:
-    (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\ntrainer:x:1001:7::/home/trainer:/bin/sh\n")
+def test_the_images_user_is_found_by_number_and_name(
+    tmp_path: Path, user: str, uid: int, gid: int
+) -> None:
+    (tmp_path / "passwd").write_text(
+        "root:x:0:0::/root:/bin/sh\ntrainer:x:1001:7::/home/trainer:/bin/sh\n"
+    )
     (tmp_path / "group").write_text("users:x:9:\n")
-    assert modes.read_user(user, str(tmp_path / "passwd"), str(tmp_path / "group")) == User(uid=uid, gid=gid)
+    assert modes.read_user(user, str(tmp_path / "passwd"), str(tmp_path / "group")) == User(
+        uid=uid, gid=gid
+    )
 
 
 def test_folders_for_everybody_stay_so_and_nothing_is_of_the_future() -> None:
@@ -121,7 +143,10 @@ def test_folders_for_everybody_stay_so_and_nothing_is_of_the_future() -> None:
         {"/tmp": folder(0o1777), "/workspace": folder(0o755)}, ["/tmp", "/workspace"]
     )
     assert list(dict(closed)) == ["/workspace"]
-    future = {"/usr/include/a.h": facts(stat.S_IFREG, mtime=1 << 40), "/tmp/a": facts(stat.S_IFREG, mtime=1 << 40)}
+    future = {
+        "/usr/include/a.h": facts(stat.S_IFREG, mtime=1 << 40),
+        "/tmp/a": facts(stat.S_IFREG, mtime=1 << 40),
+    }
     assert list(dict(modes.find_future(future))) == ["/usr/include/a.h"]
 
 
@@ -131,7 +156,10 @@ def test_programs_with_more_rights_of_no_package_fail_and_faults_are_counted() -
     assert modes.judge("", expect, good).status is Status.PASS
     for changed, words in (
         ({"privileged": ["/x has mode 4755"]}, "/x has mode 4755: it runs with more rights"),
-        ({"faults": {"/x": "belongs to uid 7"}, "faults_count": 3}, "/x belongs to uid 7; 2 more paths have wrong"),
+        (
+            {"faults": {"/x": "belongs to uid 7"}, "faults_count": 3},
+            "/x belongs to uid 7; 2 more paths have wrong",
+        ),
         ({"files": 0}, "no file was looked at"),
     ):
         finding = modes.judge("", expect, {**good, **changed})  # type: ignore[typeddict-item]

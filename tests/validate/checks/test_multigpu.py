@@ -35,17 +35,31 @@ H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30)
 PAIR = Inventory(driver="580.1", gpus=(H200, H200), source="NVML", links=((0, 1, Link.NVLINK),))
 
 
-def context(inventory: Inventory | None, name: str = "cu130-torch211", **options: Any) -> ClaimContext:
+def context(
+    inventory: Inventory | None, name: str = "cu130-torch211", **options: Any
+) -> ClaimContext:
     return ClaimContext(image=image(name), facts=SOURCES.facts, inventory=inventory, **options)
 
 
-def claim(subject: str, inventory: Inventory | None = PAIR, name: str = "cu130-torch211", **options: Any) -> Claim:
-    (found,) = [one for one in multigpu_claims(context(inventory, name, **options)) if one.subject == subject]
+def claim(
+    subject: str, inventory: Inventory | None = PAIR, name: str = "cu130-torch211", **options: Any
+) -> Claim:
+    (found,) = [
+        one
+        for one in multigpu_claims(context(inventory, name, **options))
+        if one.subject == subject
+    ]
     return found
 
 
 def device(rank: int) -> dict[str, Any]:
-    return {"type": "cuda", "backend": "nccl", "uuid": f"GPU-{rank}", "name": H200.name, "capability": [9, 0]}
+    return {
+        "type": "cuda",
+        "backend": "nccl",
+        "uuid": f"GPU-{rank}",
+        "name": H200.name,
+        "capability": [9, 0],
+    }
 
 
 def of_ranks(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +71,10 @@ SIZES = ["1", "1027", "1048576"]
 SUBJECTS = {row.subject for row in ROWS}
 WELL: Mapping[str, Mapping[str, Any]] = {
     "torchrun": of_ranks(
-        {"comparisons": {"gradients": COMPARISON, "weights": COMPARISON}, "facts": {"same on every rank": True}}
+        {
+            "comparisons": {"gradients": COMPARISON, "weights": COMPARISON},
+            "facts": {"same on every rank": True},
+        }
     ),
     "exact": of_ranks(
         {
@@ -66,7 +83,13 @@ WELL: Mapping[str, Mapping[str, Any]] = {
         }
     ),
     "transport": of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}}),
-    "dev-shm": {"size": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True},
+    "dev-shm": {
+        "size": 8 << 30,
+        "refuses_more": True,
+        "batch": 96 << 20,
+        "handed_over": 4,
+        "right": True,
+    },
     "gradients": of_ranks(
         {
             "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
@@ -75,7 +98,11 @@ WELL: Mapping[str, Mapping[str, Any]] = {
         }
     ),
     "context": of_ranks(
-        {"comparisons": {"gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}}}
+        {
+            "comparisons": {
+                "gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}
+            }
+        }
     ),
 }
 
@@ -89,14 +116,22 @@ def test_what_was_measured_well_passes(subject: str) -> None:
 WRONG = wrong("multigpu")
 
 
-@pytest.mark.parametrize(("subject", "reason", "changes"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
-def test_what_is_wrong_fails_and_is_named(subject: str, reason: str, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("subject", "reason", "changes"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG]
+)
+def test_what_is_wrong_fails_and_is_named(
+    subject: str, reason: str, changes: dict[str, Any]
+) -> None:
     fails(judge_claim(claim(subject), spoiled_by(WELL[subject], changes)), reason)
 
 
 def test_variables_that_the_run_lends_are_not_the_images() -> None:
     lent = {"NCCL_NVLS_ENABLE": "0"}
-    slow = {"peer_access": True, "connections": {"NET/Socket": 4}, "taken": {"NCCL_P2P_DISABLE": "1", **lent}}
+    slow = {
+        "peer_access": True,
+        "connections": {"NET/Socket": 4},
+        "taken": {"NCCL_P2P_DISABLE": "1", **lent},
+    }
     fails(judge_claim(claim("transport", injected=lent), of_ranks(slow)), "(NCCL_P2P_DISABLE=1)")
 
 
@@ -105,7 +140,12 @@ def test_variables_that_the_run_lends_are_not_the_images() -> None:
     [
         (((0, 1, Link.APART),), False, "SHM/direct", Status.PASS),
         (((0, 1, Link.APART),), False, "NET/Socket", Status.FAIL),
-        ((), True, "SHM/direct", Status.PASS),  # a host that can't tell: they may be below different host bridges
+        (
+            (),
+            True,
+            "SHM/direct",
+            Status.PASS,
+        ),  # a host that can't tell: they may be below different host bridges
         ((), False, "SHM/direct", Status.PASS),
         ((), True, "NET/Socket", Status.FAIL),
         # Below different PCIe host bridges NCCL goes through shared memory by design.
@@ -115,12 +155,16 @@ def test_variables_that_the_run_lends_are_not_the_images() -> None:
         (((0, 1, Link.PCIE),), False, "SHM/direct/direct", Status.FAIL),
     ],
 )
-def test_the_link_decides_which_transports_will_do(links: Any, access: bool, ways: str, status: Status) -> None:
+def test_the_link_decides_which_transports_will_do(
+    links: Any, access: bool, ways: str, status: Status
+) -> None:
     evidence = of_ranks({"peer_access": access, "connections": {ways: 2}, "taken": {}})
     assert judge_claim(claim("transport", replace(PAIR, links=links)), evidence).status is status
 
 
-CLOSED, OPEN = ({"measured": {}, "begun": "x", "pid": 1, "closing": closed} for closed in (True, False))
+CLOSED, OPEN = (
+    {"measured": {}, "begun": "x", "pid": 1, "closing": closed} for closed in (True, False)
+)
 TORCHRUN = cases(__file__, "torchrun")
 
 
@@ -166,7 +210,12 @@ class Launch:
     [(400.0, 410.0, 0, 410), (400.0, 1e9, None, 420), (1.0, 15.0, 0, 15), (1e9, 1e9, None, 480)],
 )
 def test_a_limit_counts_from_when_all_ranks_have_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: float, ends: float, code: int | None, at: float
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begins: float,
+    ends: float,
+    code: int | None,
+    at: float,
 ) -> None:
     """Importing torch takes as long as the rest of the machine lets it."""
     launch: Any = Launch(tmp_path / "rank0", begins, ends)
@@ -179,7 +228,9 @@ def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
     """None of them listens yet when the next one asks; a port that somebody listens on is given to none."""
     program = "from validate.harness.forked import free_port; print(free_port()); input()"
     asking = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for _ in range(8)
     ]
     given = [int(one.stdout.readline()) for one in asking if one.stdout]
@@ -201,11 +252,16 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     assert _launch.listen(tmp_path / "none") == {**OPEN, "begun": "", "pid": 0}
 
 
-@pytest.mark.parametrize(("count", "ranks"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)])
+@pytest.mark.parametrize(
+    ("count", "ranks"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)]
+)
 def test_ranks_are_a_power_of_two(count: int, ranks: int) -> None:
     assert _launch.power_of_two(count) == ranks
     if count:
-        assert claim("torchrun", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"] == ranks
+        assert (
+            claim("torchrun", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"]
+            == ranks
+        )
 
 
 LOG = cases(__file__, "log")
@@ -213,7 +269,12 @@ LOG = cases(__file__, "log")
 
 def test_nccls_log_says_its_transport() -> None:
     found = parsed(LOG)
-    assert found["connections"] == {"NET/Socket": 1, "P2P/CUMEM": 1, "P2P/CUMEM/read": 1, "SHM/direct/direct": 1}
+    assert found["connections"] == {
+        "NET/Socket": 1,
+        "P2P/CUMEM": 1,
+        "P2P/CUMEM/read": 1,
+        "SHM/direct/direct": 1,
+    }
     assert found["taken"] == {"NCCL_NVLS_ENABLE": "0"}
     assert parsed("") == {"connections": {}, "taken": {}}
 
@@ -224,7 +285,11 @@ ALL = "cu128-torch28-axolotl-multigpu"
 def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
     for found_gpus, options, reason in (
         (None, {"no_gpu": "no GPU was found"}, "no GPU was found"),
-        (Inventory(driver="", gpus=(H200,), source=""), {}, "the host has one GPU (NVIDIA H200), several are needed"),
+        (
+            Inventory(driver="", gpus=(H200,), source=""),
+            {},
+            "the host has one GPU (NVIDIA H200), several are needed",
+        ),
     ):
         found = list(multigpu_claims(context(found_gpus, ALL, **options)))
         assert {one.check for one in found} == {
@@ -254,13 +319,19 @@ def test_an_image_without_the_variable_that_deepspeed_needs_fails_without_a_gpu(
     fails(judge_claim(claim, {**well, "required": without}), "DS_IGNORE_CUDA_DETECTION is not set")
 
 
-OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
+OLD = Inventory(
+    driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source=""
+)
 
 
 @pytest.mark.parametrize(
     ("asked", "other", "why"),
     [
-        (claim("gradients", OLD), claim("gradients"), "takes compute capability 8.9, RTX 3090 has 8.6"),
+        (
+            claim("gradients", OLD),
+            claim("gradients"),
+            "takes compute capability 8.9, RTX 3090 has 8.6",
+        ),
         (
             claim("4bit", name="cu126-torch27"),
             claim("4bit", name="cu128-torch28"),
@@ -268,7 +339,9 @@ OLD = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability
         ),
     ],
 )
-def test_what_gpus_or_torch_cannot_do_is_not_applicable_and_not_required(asked: Claim, other: Claim, why: str) -> None:
+def test_what_gpus_or_torch_cannot_do_is_not_applicable_and_not_required(
+    asked: Claim, other: Claim, why: str
+) -> None:
     finding = judge_claim(asked, {})
     assert finding.status is Status.NOT_APPLICABLE and why in finding.reason
     assert (asked.required, other.required) == (False, True)
@@ -276,7 +349,12 @@ def test_what_gpus_or_torch_cannot_do_is_not_applicable_and_not_required(asked: 
 
 def test_the_weakest_pair_decides_about_the_link() -> None:
     three = replace(PAIR, links=((0, 1, Link.NVLINK), (0, 2, Link.APART), (1, 2, Link.PCIE)))
-    assert [link_of(one) for one in (PAIR, three, None, replace(PAIR, links=()))] == ["nvlink", "apart", "", ""]
+    assert [link_of(one) for one in (PAIR, three, None, replace(PAIR, links=()))] == [
+        "nvlink",
+        "apart",
+        "",
+        "",
+    ]
     of_image = claim("transport", None)
     assert (of_image.expect["ranks"], of_image.expect["link"], of_image.unproven) == (None, "", "")
 

@@ -40,7 +40,10 @@ def test_what_is_left_to_show_a_fault_is_no_surplus_and_code_of_a_sound_region_i
     whole = fatbins.library(SOUND, fatbins.region(*codes))
     install(site, pruned(whole))
     status, reason = verdict(surplus())
-    assert status is Status.PASS and "1 regions left unpruned because they lack kernels for it" in reason
+    assert (
+        status is Status.PASS
+        and "1 regions left unpruned because they lack kernels for it" in reason
+    )
     install(site, whole)
     status, reason = verdict(surplus())
     assert status is Status.FAIL and "for sm_80 that sm_90 has no use for" in reason
@@ -67,9 +70,13 @@ KERNELS = tuple(
 """By their number: few are as likely as many. Both tables are whole, so that a draw is one choice and not one a field:
 choosing took Hypothesis twice as long as the pruner and `device-code` take together."""
 CODES = st.builds(
-    lambda entry, kernels: entry(kernels=kernels), st.sampled_from(ENTRIES), st.one_of(*map(st.sampled_from, KERNELS))
+    lambda entry, kernels: entry(kernels=kernels),
+    st.sampled_from(ENTRIES),
+    st.one_of(*map(st.sampled_from, KERNELS)),
 )
-REGIONS = st.lists(st.lists(CODES, max_size=5).map(lambda codes: fatbins.region(*codes)), max_size=3)
+REGIONS = st.lists(
+    st.lists(CODES, max_size=5).map(lambda codes: fatbins.region(*codes)), max_size=3
+)
 
 
 @settings(max_examples=1000)
@@ -96,12 +103,19 @@ def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        targets, by_design = tuple(map(int, claim.expect["archs"])), tuple(claim.expect.get("by_design", ()))
+        targets, by_design = (
+            tuple(map(int, claim.expect["archs"])),
+            tuple(claim.expect.get("by_design", ())),
+        )
         task = devicecode._Task(file.name, "pkg/lib.so", targets, by_design, claim.expect["kind"])
         *_, found = devicecode._look(("pkg", task))
     (served,) = found["served"].values()
-    counted = {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}
-    return devicecode.judge(claim.subject, claim.expect, {"files": {"pkg/lib.so": found}}).status, counted
+    counted = (
+        {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}
+    )
+    return devicecode.judge(
+        claim.subject, claim.expect, {"files": {"pkg/lib.so": found}}
+    ).status, counted
 
 
 FAULTS = ("absent", "stub", "jit", "emptied")
@@ -126,17 +140,27 @@ def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
         install(site, data, name)
         assert verdict(surplus(nvidia=True))[0] is Status.PASS
         assert verdict(claim) == (Status.FAIL, f"{name} has no code for sm_90, but sm_100, sm_80")
-    install(site, fatbins.library(fatbins.region(code(90)), fatbins.region(code(80), code(100))), name)
+    install(
+        site, fatbins.library(fatbins.region(code(90)), fatbins.region(code(80), code(100))), name
+    )
     assert verdict(surplus(nvidia=True))[0] is Status.FAIL
 
 
 @pytest.mark.parametrize(
-    "claim", [surplus(), surplus(nvidia=True), code_claim({"90": "cubin"}), code_claim({"90": "jit"})]
+    "claim",
+    [surplus(), surplus(nvidia=True), code_claim({"90": "cubin"}), code_claim({"90": "jit"})],
 )
 def test_device_code_that_no_section_table_leads_to_is_unreadable(site: Site, claim: Any) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": without_sections(fatbins.library(SOUND)), "pkg/other.so": ONLY_90})
+    site.install(
+        "pkg",
+        "1.0",
+        {"pkg/lib.so": without_sections(fatbins.library(SOUND)), "pkg/other.so": ONLY_90},
+    )
     status, reason = verdict(claim)
-    assert status is Status.FAIL and "pkg/lib.so can't be read: it has device code, but no section table" in reason
+    assert (
+        status is Status.FAIL
+        and "pkg/lib.so can't be read: it has device code, but no section table" in reason
+    )
 
 
 def test_a_library_of_the_host_alone_needs_no_section_table(site: Site) -> None:

@@ -13,7 +13,13 @@ EXPECTED = Expected(wheels={"torch": WHEEL}, built=[], unknown={})
 
 
 def judged(found: dict[str, Any], **expected: Any) -> Finding:
-    record = {"path": "/site/torch-2.7.1.dist-info/RECORD", "version": "2.7.1", "digest": "right", "files": 9, **found}
+    record = {
+        "path": "/site/torch-2.7.1.dist-info/RECORD",
+        "version": "2.7.1",
+        "digest": "right",
+        "files": 9,
+        **found,
+    }
     return records.judge("records", {**EXPECTED, **expected}, {"records": {"torch": [record]}})  # type: ignore[typeddict-item]
 
 
@@ -28,11 +34,26 @@ def judged(found: dict[str, Any], **expected: Any) -> Finding:
             Status.FAIL,
             "RECORD is not the RECORD of the locked wheel of torch",
         ),
-        ({"digest": "bad", "version": "2.8.0"}, {}, Status.FAIL, "no distribution of the lock is installed"),
-        ({}, {"unknown": {"einops": "`lock` reads it"}}, Status.UNPROVEN, "of einops it is not known: `lock` reads it"),
+        (
+            {"digest": "bad", "version": "2.8.0"},
+            {},
+            Status.FAIL,
+            "no distribution of the lock is installed",
+        ),
+        (
+            {},
+            {"unknown": {"einops": "`lock` reads it"}},
+            Status.UNPROVEN,
+            "of einops it is not known: `lock` reads it",
+        ),
         ({"digest": "bad"}, {"unknown": {"einops": "`lock` reads it"}}, Status.FAIL, "torch"),
         ({}, {"wheels": {}, "unknown": {"einops": "`lock` reads it"}}, Status.UNPROVEN, "einops"),
-        ({}, {"built": ["antlr4"]}, Status.PASS, "built from source, with no wheel to compare with: antlr4"),
+        (
+            {},
+            {"built": ["antlr4"]},
+            Status.PASS,
+            "built from source, with no wheel to compare with: antlr4",
+        ),
     ],
 )
 def test_a_record_is_that_of_a_locked_wheel_or_named(

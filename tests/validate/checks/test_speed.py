@@ -27,7 +27,12 @@ from validate.judging import Finding, Status
 
 H100 = "NVIDIA H100 80GB HBM3"
 QUIET: dict[str, Any] = {
-    "before": {"busy": 0, "highest_clock": 1980, "power_limit": 700_000, "usual_power_limit": 700_000},
+    "before": {
+        "busy": 0,
+        "highest_clock": 1980,
+        "power_limit": 700_000,
+        "usual_power_limit": 700_000,
+    },
     "others": 600 << 20,
     "under_load": [{"clock": 1400, "throttled": 0x4}],
 }
@@ -41,7 +46,12 @@ DISTURBED = {
 
 
 def claims_of(
-    name: str, capability: tuple[int, int] = (9, 0), memory: int = 85 << 30, *, of: str = "cu130-torch213", **more: Any
+    name: str,
+    capability: tuple[int, int] = (9, 0),
+    memory: int = 85 << 30,
+    *,
+    of: str = "cu130-torch213",
+    **more: Any,
 ) -> dict[str, Claim]:
     gpus = (Gpu(name=name, capability=capability, memory=memory), *more.pop("beside", ()))
     inventory = Inventory(driver="580.1", gpus=gpus, source="test")
@@ -70,12 +80,16 @@ def floor(subject: str, share: float, spread: float = 0.01, **conditions: Any) -
 
 def test_a_floor_is_required_where_our_runs_kept_it() -> None:
     assert all(CLAIMS[subject].required for subject in FLOORS)
-    assert not any(claim.required for subject, claim in claims_of("NVIDIA H200").items() if subject in FLOORS)
+    assert not any(
+        claim.required for subject, claim in claims_of("NVIDIA H200").items() if subject in FLOORS
+    )
     assert "attention-xformers" not in ENVELOPES["gpus"][0]["seen"], "no image with it has run"
 
 
 @pytest.mark.parametrize("subject", [*FLOORS, "host-threads", "launches", "allocations"])
-def test_below_a_floor_fails_as_do_waiting_launches_and_an_allocator_without_a_cache(subject: str) -> None:
+def test_below_a_floor_fails_as_do_waiting_launches_and_an_allocator_without_a_cache(
+    subject: str,
+) -> None:
     good, bad = (0.99, 1.01) if subject in ("launches", "allocations") else (1.01, 0.99)
     assert (floor(subject, good).status, floor(subject, bad).status) == (Status.PASS, Status.FAIL)
 
@@ -92,12 +106,18 @@ def test_noise_excuses_no_slow_step() -> None:
     """Its bound is as wide as times vary: none holds what varies as it likes."""
     noisy = {"seconds": 0.45, "spread": 0.5, "repeats": 16}
     assert judged(trained={"time": noisy}).status is Status.UNPROVEN
-    assert judged("liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status is Status.UNPROVEN
+    assert (
+        judged("liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status
+        is Status.UNPROVEN
+    )
     assert "times vary by 50%" in judged(trained={"time": noisy}).reason
 
 
 def test_what_is_faster_than_the_gpu_was_not_timed() -> None:
-    assert floor("attention", 7.0).status is Status.FAIL and "more than it can" in floor("attention", 7.0).reason
+    assert (
+        floor("attention", 7.0).status is Status.FAIL
+        and "more than it can" in floor("attention", 7.0).reason
+    )
 
 
 def test_threads_are_the_hosts_affair() -> None:
@@ -109,10 +129,17 @@ def test_threads_are_the_hosts_affair() -> None:
 
 
 def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
-    evidence: Any = {"figure": 1.0, "conditions": QUIET, "device": {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"}}
+    evidence: Any = {
+        "figure": 1.0,
+        "conditions": QUIET,
+        "device": {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"},
+    }
     assert speed.judge("copy", CLAIMS["copy"].expect, evidence).status is Status.UNPROVEN  # type: ignore[arg-type]
     unknown = claims_of("NVIDIA X1")
-    assert all("NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required for subject in FLOORS)
+    assert all(
+        "NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required
+        for subject in FLOORS
+    )
     assert not unknown["launches"].unproven
     turing = claims_of("Tesla T4", (7, 5), 16 << 30)
     assert "8.0" in turing["eager"].expect["not_applicable"]
@@ -124,31 +151,48 @@ def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
     """A required claim that is NOT_APPLICABLE closes the gate: it is one of larger GPUs."""
     small, large = claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30), claims_of(H100)
     assert not small["conv3d-bfloat16"].required and large["conv3d-bfloat16"].required
-    assert "takes 32 GB of GPU memory, NVIDIA GeForce" in small["conv3d-bfloat16"].expect["not_applicable"]
+    assert (
+        "takes 32 GB of GPU memory, NVIDIA GeForce"
+        in small["conv3d-bfloat16"].expect["not_applicable"]
+    )
     assert small["cudnn-attention-mask"].required is False and "fp8-scale-result" in small
 
 
 def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
-    assert "peak_operations" in CLAIMS["liger"].expect and "peak_operations" not in CLAIMS["qlora"].expect
+    assert (
+        "peak_operations" in CLAIMS["liger"].expect
+        and "peak_operations" not in CLAIMS["qlora"].expect
+    )
 
 
 def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
     lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
-    assert not {"nf4-matmul", "qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
+    assert (
+        not {"nf4-matmul", "qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
+    )
     turing = claims_of("Tesla T4", (7, 5), 16 << 30)["attention-flash"]
     assert turing.expect["not_applicable"] and not turing.required
     other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
     assert "no peaks of the GPU" in claims_of(H100, beside=[other])["copy"].unproven
-    assert claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"] < CLAIMS["attention"].expect["least"]
+    assert (
+        claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"]
+        < CLAIMS["attention"].expect["least"]
+    )
     assert claims_of(H100, of="cu130-torch211")["eager"].required and not CLAIMS["eager"].required
 
 
 def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
-    locked = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.26.0.51"}})["cudnn-attention-mask"]
+    locked = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.26.0.51"}})[
+        "cudnn-attention-mask"
+    ]
     assert locked.required and not locked.expect["known"]
-    own = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.20.0.48"}})["cudnn-attention-mask"]
+    own = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.20.0.48"}})[
+        "cudnn-attention-mask"
+    ]
     assert own.expect["known"] and not own.required
-    assert "cudnn-attention-mask" not in claims_of(H100, of="cu126-torch25"), "it refuses that aloud"
+    assert "cudnn-attention-mask" not in claims_of(H100, of="cu126-torch25"), (
+        "it refuses that aloud"
+    )
     nowhere = claims_of(H100, no_gpu="no GPU")
     assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
 
@@ -168,7 +212,12 @@ EAGER: dict[str, Any] = {
     "parameters": 1_100_048_384,
 }
 LIGER = {**EAGER, "time": {**EAGER["time"], "seconds": 0.2353}, "peak": 28_900_000_000}
-BASELINE = {"time": EAGER["time"], "peak": EAGER["peak"], "loss": LOSSES[-1], "of": "2 runs of 0123 until 2026-11-26"}
+BASELINE = {
+    "time": EAGER["time"],
+    "peak": EAGER["peak"],
+    "loss": LOSSES[-1],
+    "of": "2 runs of 0123 until 2026-11-26",
+}
 
 
 def judged(
@@ -187,7 +236,11 @@ def judged(
     found = copy.deepcopy(EAGER if subject == "eager" else LIGER)
     found["time"]["seconds"] *= time
     found |= {"peak": peak * found["peak"], "losses": list(losses), **(trained or {})}
-    evidence: Any = {"trained": found, "conditions": {**QUIET, **conditions}, "device": {"name": H100}}
+    evidence: Any = {
+        "trained": found,
+        "conditions": {**QUIET, **conditions},
+        "device": {"name": H100},
+    }
     ends = [losses[0], losses[-1]]
     evidence |= (
         {"reference": {"bfloat16": ends, "float32": [one + reference for one in ends]}}
@@ -203,7 +256,9 @@ def test_a_slower_step_fails_and_a_faster_one_passes() -> None:
     assert judged().status is Status.PASS and "MFU 0.3" in judged().reason
     assert judged(time=0.7).status is Status.PASS
     assert judged(time=1.05).status is Status.PASS, "two machines differ by as much"
-    assert judged(time=1.3).status is Status.FAIL and "325.7 ms in 2 runs" in judged(time=1.3).reason
+    assert (
+        judged(time=1.3).status is Status.FAIL and "325.7 ms in 2 runs" in judged(time=1.3).reason
+    )
 
 
 def test_a_hungrier_step_fails_on_a_busy_gpu_as_well() -> None:
@@ -221,17 +276,24 @@ def test_other_losses_fail() -> None:
 def test_what_is_recorded_of_no_run_is_unproven_and_still_held_against_the_eager_step() -> None:
     assert judged(baseline=None).status is Status.UNPROVEN
     assert judged("liger", baseline=None).status is Status.UNPROVEN
-    not_applied = {"time": EAGER["time"]["seconds"] / LIGER["time"]["seconds"], "peak": EAGER["peak"] / LIGER["peak"]}
+    not_applied = {
+        "time": EAGER["time"]["seconds"] / LIGER["time"]["seconds"],
+        "peak": EAGER["peak"] / LIGER["peak"],
+    }
     found = judged("liger", baseline=None, **not_applied)
     assert found.status is Status.FAIL and "1.00 of the eager model's" in found.reason
-    assert judged("liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
+    assert (
+        judged("liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
+    )
 
 
 def test_a_bound_counts_the_noise_of_both_runs() -> None:
     calm: timing.Timed = {"seconds": 1.0, "spread": 0.0, "repeats": 9}
     noisy: timing.Timed = {"seconds": 1.0, "spread": 0.04, "repeats": 9}
     assert timing.allowed(calm, calm, 0.08) == pytest.approx(1.08)
-    assert timing.allowed(noisy, calm, 0.08) == timing.allowed(calm, noisy, 0.08) == pytest.approx(1.2)
+    assert (
+        timing.allowed(noisy, calm, 0.08) == timing.allowed(calm, noisy, 0.08) == pytest.approx(1.2)
+    )
     one_outlier = timing.robust([1.0, 1.01, 0.99, 1.0, 5.0])
     assert one_outlier["seconds"] == 1.0 and one_outlier["spread"] < 0.02
 
@@ -247,7 +309,12 @@ def test_a_step_that_failed_after_a_rebuild_is_still_held_to_the_runs_before() -
     """A line has the steps that did not fail: of the others the newest payload has none."""
     before = recorded.lines()["cu130-torch211/h100-2"]
     others = {subject: step for subject, step in before.steps.items() if subject != "eager"}
-    new = {"id": "cu130-torch211/new", "digest": "sha256:ab", "payload": {"all": "ab"}, "steps": others}
+    new = {
+        "id": "cu130-torch211/new",
+        "digest": "sha256:ab",
+        "payload": {"all": "ab"},
+        "steps": others,
+    }
     assert before.date
     rebuilt = before.model_copy(update={**new, "date": before.date + timedelta(days=1)})
     found = json.loads(baselines.generated([before, rebuilt]))["cu130-torch211"][H100]
@@ -261,7 +328,9 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
         ({"trained": noisy, "conditions": QUIET}, False),
         ({"trained": EAGER, "conditions": {**QUIET, **DISTURBED["heat"]}}, False),
     ):
-        one = ClaimVerdict(claim=CLAIMS["eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence)
+        one = ClaimVerdict(
+            claim=CLAIMS["eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence
+        )
         assert bool(steps_of([one])) is recorded_one
         ran = Evidence(image="x", digest="sha256:1", records=())
         for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):

@@ -22,30 +22,57 @@ backends = _Read(cpu=_Read(get_cpu_capability=lambda: os.environ.get("ATEN_CPU_C
 """
 
 
-def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: dict[str, Any]) -> Finding:
+def measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, asked: dict[str, Any]
+) -> Finding:
     (folder / "torch.py").write_text(TORCH + more)
     monkeypatch.chdir(folder)
     claim = Claim(
-        check="state", subject="after-import", tier=Tier.CPU, probe="cpu.state", statement="", expect={"state": asked}
+        check="state",
+        subject="after-import",
+        tier=Tier.CPU,
+        probe="cpu.state",
+        statement="",
+        expect={"state": asked},
     )
     ((_, evidence),) = state.measure([claim])
     return state.judge("state", claim.expect, evidence)
 
 
 @pytest.mark.parametrize(("more", "told"), cases(__file__, "changes"))
-def test_what_a_start_changes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, told: str) -> None:
-    asked = {key: values for key, values in expectations.STATE.items() if "matmul" in key or "torch." not in key}
-    asked = {key: values for key, values in asked.items() if not key.startswith("b.") or "allow_tf32" in key}
+def test_what_a_start_changes_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, told: str
+) -> None:
+    asked = {
+        key: values
+        for key, values in expectations.STATE.items()
+        if "matmul" in key or "torch." not in key
+    }
+    asked = {
+        key: values
+        for key, values in asked.items()
+        if not key.startswith("b.") or "allow_tf32" in key
+    }
     monkeypatch.setenv("PYTHONUTF8", "1")
-    found = measured(tmp_path, monkeypatch, more, {key: values for key, values in asked.items() if "cudnn" not in key})
+    found = measured(
+        tmp_path,
+        monkeypatch,
+        more,
+        {key: values for key, values in asked.items() if "cudnn" not in key},
+    )
     assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
 
 
 def test_a_switch_that_this_torch_lacks_is_not_held_against_it() -> None:
-    seen: Any = {CAPABILITY: "AVX512", **{key: values[0] for key, values in expectations.STATE.items()}}
+    seen: Any = {
+        CAPABILITY: "AVX512",
+        **{key: values[0] for key, values in expectations.STATE.items()},
+    }
     seen["b.cuda.matmul.fp32_precision"] = None
     evidence: Any = {"state": seen, "error": "", "bare": "AVX512"}
     assert state.judge("state", {"state": expectations.STATE}, evidence).status is Status.PASS
     evidence["state"]["b.cuda.flash_sdp_enabled()"] = False
     reason = state.judge("state", {"state": expectations.STATE}, evidence).reason
-    assert reason.startswith("torch.backends.cuda.flash_sdp_enabled() is False after `import torch`, True is expected")
+    assert reason.startswith(
+        "torch.backends.cuda.flash_sdp_enabled() is False after `import torch`, True is expected"
+    )

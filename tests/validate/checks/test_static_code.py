@@ -32,8 +32,14 @@ def library(**parts: Any) -> bytes:
 
 def test_symbols_of_the_closure_the_interpreter_and_the_driver_are_there(site: Site) -> None:
     fails(judged(symbols, linked()), "there is no library whose symbols could be looked up")
-    one = library(needed=["two.so", "libcuda.so.1"], undefined=["of_two", "cuInit", "PyLong_FromLong"])
-    site.install("pkg", "1.0", {"pkg/one.so": one, "pkg/two.so": library(exports=["of_two"], weak=["nowhere"])})
+    one = library(
+        needed=["two.so", "libcuda.so.1"], undefined=["of_two", "cuInit", "PyLong_FromLong"]
+    )
+    site.install(
+        "pkg",
+        "1.0",
+        {"pkg/one.so": one, "pkg/two.so": library(exports=["of_two"], weak=["nowhere"])},
+    )
     assert judged(symbols, linked()).status is Status.PASS
 
 
@@ -95,7 +101,11 @@ DAMAGED[24] = 255
         (fatbins.library(ALL), code_claim({**CUBINS, "86": "cubin"}), "1 kernels"),
         (ONLY_PTX, code_claim({"80": "cubin", "90": "jit"}), ""),
         # small kernels alike on all archs are no stubs
-        (fatbins.library(fatbins.region(code(80, "tiny", STUB), code(90, "tiny", STUB))), code_claim(CUBINS), ""),
+        (
+            fatbins.library(fatbins.region(code(80, "tiny", STUB), code(90, "tiny", STUB))),
+            code_claim(CUBINS),
+            "",
+        ),
         (
             fatbins.library(fatbins.region(code(80))),
             code_claim(CUBINS, known_gaps=[GAP]),
@@ -103,7 +113,9 @@ DAMAGED[24] = 255
         ),
     ],
 )
-def test_kernels_that_are_there_and_known_gaps_pass(site: Site, library: bytes, asked: Any, words: str) -> None:
+def test_kernels_that_are_there_and_known_gaps_pass(
+    site: Site, library: bytes, asked: Any, words: str
+) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": library})
     found = judged(devicecode, asked)
     assert found.status is Status.PASS and words in found.reason, found.reason
@@ -116,8 +128,16 @@ def test_kernels_that_are_there_and_known_gaps_pass(site: Site, library: bytes, 
             fatbins.library(ALL, fatbins.region(code(80, BWD))),
             "1 of 2 kernels in pkg/lib.so have no code for sm_90: _ZN5flash3bwdEv",
         ),
-        (fatbins.library(fatbins.region(Code(arch=80, kernels={"k": REAL, BWD: REAL}), code(90))), "_ZN5flash3bwdEv"),
-        (fatbins.library(fatbins.region(code(80, BWD), code(90, BWD, STUB))), "empty stubs for sm_90: _ZN5flash3bwdEv"),
+        (
+            fatbins.library(
+                fatbins.region(Code(arch=80, kernels={"k": REAL, BWD: REAL}), code(90))
+            ),
+            "_ZN5flash3bwdEv",
+        ),
+        (
+            fatbins.library(fatbins.region(code(80, BWD), code(90, BWD, STUB))),
+            "empty stubs for sm_90: _ZN5flash3bwdEv",
+        ),
         (fatbins.library(fatbins.region(code(80), code(90, emptied=True))), "was emptied"),
         (ONLY_PTX, "PTX alone, where machine code is expected, sm_90: k"),
         (elves.make(), "no code for any GPU"),
@@ -126,7 +146,9 @@ def test_kernels_that_are_there_and_known_gaps_pass(site: Site, library: bytes, 
     ],
 )
 def test_broken_device_code_is_named(site: Site, library: bytes, culprit: str) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so" if library else "pkg/other.so": library or elves.make()})
+    site.install(
+        "pkg", "1.0", {"pkg/lib.so" if library else "pkg/other.so": library or elves.make()}
+    )
     fails(judged(devicecode, code_claim(CUBINS)), culprit)
 
 
@@ -141,14 +163,19 @@ def no_lz4(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_lz4")
 @pytest.mark.parametrize("kind", ["kernels", "pruned"])
-def test_what_this_machine_can_not_decode_proves_nothing_and_hides_no_other_fault(site: Site, kind: str) -> None:
+def test_what_this_machine_can_not_decode_proves_nothing_and_hides_no_other_fault(
+    site: Site, kind: str
+) -> None:
     packed = fatbins.library(fatbins.region(code(80, flags=LZ4), code(90, flags=LZ4)))
     more: dict[str, Any] = {"nvidia": False, "by_design_of": {}} if kind == "pruned" else {}
     asked = code_claim({"90": "cubin"}, kind=kind, files=["pkg/*.so"], **more)
     site.install("pkg", "1.0", {"pkg/lib.so": packed})
     found = judged(devicecode, asked)
     assert found.status is Status.UNPROVEN, found
-    assert "this machine has no liblz4.so.1" in found.reason and "apt-get install liblz4-1" in found.reason
+    assert (
+        "this machine has no liblz4.so.1" in found.reason
+        and "apt-get install liblz4-1" in found.reason
+    )
     site.install("other", "1.0", {"pkg/bad.so": fatbins.library(bytes(DAMAGED))})
     fails(judged(devicecode, asked), "pkg/bad.so can't be read")
 
@@ -169,7 +196,9 @@ def test_a_kernel_for_other_archs_by_name_or_design_is_free(
     site: Site, name: str, by_design: Any, status: Status
 ) -> None:
     install(site, fatbins.region(code(80, name), code(90, name, STUB)))
-    assert judged(devicecode, code_claim({"90": "cubin"}, by_design=list(by_design))).status is status
+    assert (
+        judged(devicecode, code_claim({"90": "cubin"}, by_design=list(by_design))).status is status
+    )
 
 
 def test_what_need_not_be_there_is_a_fault_only_where_it_can_not_be_read(site: Site) -> None:
@@ -188,24 +217,32 @@ def test_every_kernel_excused_has_its_reason() -> None:
 
 def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
     also = ["**/*.so", "**/*.so.*"]
-    return code_claim({"90": "cubin"}, kind="pruned", nvidia=nvidia, files=also, by_design_of=dict(by_design))
+    return code_claim(
+        {"90": "cubin"}, kind="pruned", nvidia=nvidia, files=also, by_design_of=dict(by_design)
+    )
 
 
 def test_nvidias_own_libraries_count_only_where_they_are_pruned(site: Site) -> None:
     install(site, ONLY)
-    site.install("nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)})
+    site.install(
+        "nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)}
+    )
     assert judged(devicecode, surplus()).status is Status.PASS
     fails(judged(devicecode, surplus(nvidia=True)), "libx.so.12")
 
 
 def test_an_environment_without_device_code_is_not_pruned_but_broken(site: Site) -> None:
-    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.elf([], machine=62), "pkg/text.so": b"INPUT(-lc)"})
+    site.install(
+        "pkg", "1.0", {"pkg/lib.so": fatbins.elf([], machine=62), "pkg/text.so": b"INPUT(-lc)"}
+    )
     assert judged(devicecode, surplus()).status is Status.FAIL
 
 
 def marks(*kinds: tuple[int, bool], beside: Sequence[Code] = ()) -> bytes:
     """A region whose entries say that their code was taken out; `kinds` are the arch and whether it really was."""
-    return region_of(*(marked(code(arch, emptied=gone)) for arch, gone in kinds), *map(fatbins.entry, beside))
+    return region_of(
+        *(marked(code(arch, emptied=gone)) for arch, gone in kinds), *map(fatbins.entry, beside)
+    )
 
 
 def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
@@ -224,12 +261,18 @@ def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
         (region_of(*map(marked, cubins(90, flags=SPECIFIC))), 90),
     ],
 )
-def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, kind: str, region: bytes, target: int) -> None:
+def test_code_behind_the_mark_is_none_that_the_driver_takes(
+    site: Site, kind: str, region: bytes, target: int
+) -> None:
     install(site, fatbins.region(*cubins(80, 90)), region)
-    words = f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver"
+    words = (
+        f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver"
+    )
     fails(judged(devicecode, code_claim({str(target): "jit"}, kind=kind)), words)
     install(site, region)
-    found = judged(devicecode, code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"]))
+    found = judged(
+        devicecode, code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"])
+    )
     assert found.status is Status.FAIL and not found.reason.endswith("but ")
 
 
@@ -255,7 +298,10 @@ SECTIONS = (".nv_fatbin", "__nv_relfatbin")
         (of(ONLY), FOR_90, ""),
         (of(ONLY), code_claim({"80": "cubin"}), "sm_80"),
         (of(ONLY, fatbins.region(code(80, ptx=True))), surplus(), ""),
-        *((of(ALL, section=section), surplus(), "for sm_80 that sm_90 has no use for") for section in SECTIONS),
+        *(
+            (of(ALL, section=section), surplus(), "for sm_80 that sm_90 has no use for")
+            for section in SECTIONS
+        ),
         # only half taken out
         (WHOLE[:HALF] + bytes(64) + WHOLE[HALF + 64 :], surplus(), "lib.so"),
         # taken out whole
@@ -270,25 +316,40 @@ SECTIONS = (".nv_fatbin", "__nv_relfatbin")
         *(
             (of(region, section=section), surplus(), "marked as taken out, and still there")
             for section in SECTIONS
-            for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False)))
+            for region in (
+                marks((80, False), (90, False)),
+                marks((80, False), beside=cubins(90)),
+                marks((90, False)),
+            )
         ),
         # and hide nothing that is for others
-        *((of(marks((80, False), beside=cubins(*archs))), FOR_90, "") for archs in ((90,), (80, 90))),
+        *(
+            (of(marks((80, False), beside=cubins(*archs))), FOR_90, "")
+            for archs in ((90,), (80, 90))
+        ),
         (of(marks((80, False), beside=cubins(89))), code_claim({"89": "cubin"}), ""),
     ],
 )
-def test_what_is_left_in_a_library_is_what_it_is_for(site: Site, library: bytes, asked: Any, words: str) -> None:
+def test_what_is_left_in_a_library_is_what_it_is_for(
+    site: Site, library: bytes, asked: Any, words: str
+) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": library})
     says(judged(devicecode, asked), words)
 
 
 def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
     install(site, ONLY, fatbins.region(code(80, ptx=True)))
-    assert judged(devicecode, surplus()).reason.endswith("alone, and compute_80 where a library has none")
+    assert judged(devicecode, surplus()).reason.endswith(
+        "alone, and compute_80 where a library has none"
+    )
 
 
-@pytest.mark.parametrize(("any_python", "undefined"), [(False, [b"PyNew_Thing", b"other"]), (True, [b"other"])])
-def test_what_another_python_may_export_is_excused_and_nothing_else(any_python: bool, undefined: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    ("any_python", "undefined"), [(False, [b"PyNew_Thing", b"other"]), (True, [b"other"])]
+)
+def test_what_another_python_may_export_is_excused_and_nothing_else(
+    any_python: bool, undefined: list[bytes]
+) -> None:
     nothing = frozenset[bytes]()
     needs = dynsym.Symbols(
         exports=nothing,
@@ -296,17 +357,22 @@ def test_what_another_python_may_export_is_excused_and_nothing_else(any_python: 
         defined_versions=frozenset(),
         needed_versions={},
     )
-    task = symbols._Task(path="a.so", owners=(), scope=(), named={}, driver=False, any_python=any_python)
+    task = symbols._Task(
+        path="a.so", owners=(), scope=(), named={}, driver=False, any_python=any_python
+    )
     found = symbols._lacks(task, {"a.so": needs})
     assert found and found["undefined"] == [name.decode() for name in undefined]
 
 
 @pytest.mark.parametrize(
-    "pattern", ["**/*.so", "a/**/b*.so", "**/m/*.so", "a/**/m/b.so", "[a]/**/*.so", "*/**/b.so", "a/b.so"]
+    "pattern",
+    ["**/*.so", "a/**/b*.so", "**/m/*.so", "a/**/m/b.so", "[a]/**/*.so", "*/**/b.so", "a/b.so"],
 )
 def test_files_are_found_as_path_glob_finds_them(pattern: str, tmp_path: Path) -> None:
     for file in ("b.so", "a/b.so", "a/x/.b.so", "a/x/bc.so", "a/m/b.so", "z/m/b.so", "z/b.so.1"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     (tmp_path / "link").symlink_to("a")
-    assert sorted(devicecode._glob(str(tmp_path), pattern)) == sorted(map(str, tmp_path.glob(pattern)))
+    assert sorted(devicecode._glob(str(tmp_path), pattern)) == sorted(
+        map(str, tmp_path.glob(pattern))
+    )

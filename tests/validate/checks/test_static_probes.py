@@ -25,7 +25,14 @@ LIB = f"venv/lib/python{PYTHON}/site-packages"
 
 
 def claim(id: str, subject: str, probe: str, **expect: Any) -> Claim:  # noqa: A002
-    return Claim(check=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", statement="-", expect=expect)
+    return Claim(
+        check=id,
+        subject=subject,
+        tier=Tier.STATIC,
+        probe=f"static.{probe}",
+        statement="-",
+        expect=expect,
+    )
 
 
 class Site:
@@ -45,12 +52,16 @@ class Site:
     ) -> None:
         """A distribution, by default of one empty module."""
         lines = []
-        for path, content in ({f"{name}/__init__.py": b""} if contents is None else contents).items():
+        for path, content in (
+            {f"{name}/__init__.py": b""} if contents is None else contents
+        ).items():
             self.write(path, content)
             lines.append(f"{path},{record_hash(content)},{len(content)}")
         info = self.root / f"{name}-{version}.dist-info"
         info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nRead me\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nRead me\n"
+        )
         (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}\n")
         (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,", ""]))
 
@@ -98,7 +109,9 @@ def judged(probe: Any, asked: Claim) -> Finding:
 
 # ---- `pins`
 
-PIN = claim("pins", "pkg", "pins", version="1.0", locals=[""], modules=["pkg"], python=PYTHON, shares=[])
+PIN = claim(
+    "pins", "pkg", "pins", version="1.0", locals=[""], modules=["pkg"], python=PYTHON, shares=[]
+)
 
 
 def _shadowed_by_a_path(site: Site) -> None:
@@ -116,13 +129,21 @@ def _shadowed_by_a_path(site: Site) -> None:
         (lambda site: site.install(version="1.0+cpu"), "1.0+cpu"),
         (lambda site: [site.install(), site.write("../home/pkg.py")], "found through {home}"),
         (_shadowed_by_a_path, "other/pkg.py of no distribution"),
-        (lambda site: [site.install(), site.install("rival", "2", {"pkg/a.py": b""})], "rival also installs files"),
-        (lambda site: [site.install(), site.install(version="0.9", contents={})], "installed 2 times"),
+        (
+            lambda site: [site.install(), site.install("rival", "2", {"pkg/a.py": b""})],
+            "rival also installs files",
+        ),
+        (
+            lambda site: [site.install(), site.install(version="0.9", contents={})],
+            "installed 2 times",
+        ),
         (lambda site: site.install(contents={}), "can't be found"),
         (lambda site: site.install(contents={"pkg/data.txt": b""}), "namespace"),
     ],
 )
-def test_a_pin_that_is_something_else_fails(site: Site, fault: Callable[[Site], object], words: str) -> None:
+def test_a_pin_that_is_something_else_fails(
+    site: Site, fault: Callable[[Site], object], words: str
+) -> None:
     fault(site)
     says(judged(pins, PIN), words.format(home=site.root.parent / "home"))
 
@@ -130,7 +151,10 @@ def test_a_pin_that_is_something_else_fails(site: Site, fault: Callable[[Site], 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (b"__version__ = '2.7.1+cu126'\nfrom typing import Optional\ncuda: Optional[str] = '12.6'\n", ""),
+        (
+            b"__version__ = '2.7.1+cu126'\nfrom typing import Optional\ncuda: Optional[str] = '12.6'\n",
+            "",
+        ),
         (b"__version__ = '2.7.1+cpu'\ncuda = None\n", "for no CUDA at all"),
         (b"__version__ = '2.7.1+cu128'\ncuda: str = '12.8'\n", "for CUDA 12.8"),
         (b"__version__ = '2.7.0+cu126'\ncuda = '12.6'\n", "says 2.7.0+cu126"),
@@ -153,7 +177,9 @@ def test_a_torch_of_the_same_number_must_be_for_cuda(site: Site, source: bytes, 
         (True, {"pkg": "1.0", "dep": "2", "gone": "1"}, "gone 1 is not installed"),
     ],
 )
-def test_the_closure_is_the_locks(site: Site, closed: bool, versions: dict[str, str], words: str) -> None:
+def test_the_closure_is_the_locks(
+    site: Site, closed: bool, versions: dict[str, str], words: str
+) -> None:
     site.install()
     site.install("dep", "2")
     says(judged(pins, claim("pins", "lock", "pins", versions=versions, closed=closed)), words)
@@ -166,11 +192,15 @@ FILES = claim("files", "recorded", "files", unowned=expectations.START_FILES)
 
 def test_files_as_recorded_pass_and_none_at_all_fail(site: Site) -> None:
     fails(judged(files, FILES), "no distribution lists a single file")
-    site.install("pkg", "1.0", {"pkg/__init__.py": b"x = 1\n", "../bin/tool": b"#!/usr/bin/python\n"})
+    site.install(
+        "pkg", "1.0", {"pkg/__init__.py": b"x = 1\n", "../bin/tool": b"#!/usr/bin/python\n"}
+    )
     site.install("other", "1.0", {"ns/__init__.py": b"", "ns/a.py": b""})
     site.install("third", "1.0", {"ns/__init__.py": b"", "ns/b.py": b""})
     site.write("pkg/__pycache__/__init__.cpython-311.pyc", b"anything")
-    site.install("ships_bytecode", "1.0", {"sb/a.py": b"", "sb/__pycache__/a.cpython-311.pyc": b"old"})
+    site.install(
+        "ships_bytecode", "1.0", {"sb/a.py": b"", "sb/__pycache__/a.cpython-311.pyc": b"old"}
+    )
     site.write("sb/__pycache__/a.cpython-311.pyc", b"compiled anew")
     site.write("_virtualenv.pth", b"import _virtualenv")
     assert judged(files, FILES).status is Status.PASS
@@ -204,7 +234,9 @@ def test_a_record_that_can_not_be_read_is_told(site: Site) -> None:
     fails(judged(files, FILES), "two in", "has no readable RECORD")
 
 
-@pytest.mark.parametrize("planted", ["flash_attn/__init__.py", "zz.pth", "pkg/extra.so.1", "stale.pyc"])
+@pytest.mark.parametrize(
+    "planted", ["flash_attn/__init__.py", "zz.pth", "pkg/extra.so.1", "stale.pyc"]
+)
 def test_code_that_no_distribution_owns_fails(site: Site, planted: str) -> None:
     site.install()
     site.write(planted)
@@ -227,12 +259,17 @@ LINKED = claim(
 
 def _torch(site: Site) -> None:
     """A torch whose closure is CUDA 12's runtime, found through RPATH."""
-    needs = {"needed": ["libcudart.so.12"], "rpath": "$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN"}
+    needs = {
+        "needed": ["libcudart.so.12"],
+        "rpath": "$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN",
+    }
     site.install(
         "torch",
         "2.7.1",
         {
-            "torch/lib/libtorch_global_deps.so": elves.make(soname="libtorch_global_deps.so", **needs),  # type: ignore[arg-type]
+            "torch/lib/libtorch_global_deps.so": elves.make(
+                soname="libtorch_global_deps.so", **needs
+            ),  # type: ignore[arg-type]
             "torch/lib/libtorch_python.so": elves.make(needed=["libtorch.so"], rpath="$ORIGIN"),
             "torch/lib/libtorch.so": elves.make(soname="libtorch.so", needed=["libcuda.so.1"]),
         },
@@ -250,7 +287,9 @@ def _torch(site: Site) -> None:
         (("cuda126", "cpu"), "libbnb_cpu.so of bnb needs libgomp-x.so.1"),
     ],
 )
-def test_an_alternative_is_excused_by_a_sibling_that_serves(site: Site, versions: tuple[str, ...], words: str) -> None:
+def test_an_alternative_is_excused_by_a_sibling_that_serves(
+    site: Site, versions: tuple[str, ...], words: str
+) -> None:
     """Alternatives for several platforms, as bitsandbytes ships them."""
     needs = {
         "cuda126": ["libcudart.so.12"],
@@ -260,7 +299,9 @@ def test_an_alternative_is_excused_by_a_sibling_that_serves(site: Site, versions
         "cpu": ["libgomp-x.so.1"],
     }
     _torch(site)
-    site.install("bnb", "0.49", {f"bnb/libbnb_{key}.so": elves.make(needed=needs[key]) for key in versions})
+    site.install(
+        "bnb", "0.49", {f"bnb/libbnb_{key}.so": elves.make(needed=needs[key]) for key in versions}
+    )
     says(judged(libraries, LINKED), words)
 
 
@@ -272,14 +313,35 @@ CUDA_13 = elves.make(needed=["libcudart.so.13"])
     [
         ({"torchao/_C.abi3.so": CUDA_13}, "", "torchao/_C.abi3.so of pkg needs libcudart.so.13"),
         # though a toolkit supplies it
-        ({"pkg/_C.so": CUDA_13}, "libcudart.so.13", "needs libcudart.so.13 of another CUDA major than torch's"),
+        (
+            {"pkg/_C.so": CUDA_13},
+            "libcudart.so.13",
+            "needs libcudart.so.13 of another CUDA major than torch's",
+        ),
         # though all is found
-        ({"nvidia/libcudart.so.13": elves.make(soname="libcudart.so.13")}, "", "libcudart.so.13: another CUDA major"),
+        (
+            {"nvidia/libcudart.so.13": elves.make(soname="libcudart.so.13")},
+            "",
+            "libcudart.so.13: another CUDA major",
+        ),
         ({}, "libcudart.so.12", "toolkit/libcudart.so.12"),  # a rival
-        ({"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])}, "", "stubs/_C.so of pkg needs libgone.so.1"),
+        (
+            {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])},
+            "",
+            "stubs/_C.so of pkg needs libgone.so.1",
+        ),
         *(
-            ({"pkg/_C.so": content}, "", "pkg/_C.so can't be loaded")  # no library in spite of its name
-            for content in (b"", b"version https://git-lfs", elves.make()[:100], elves.make(machine=183))
+            (
+                {"pkg/_C.so": content},
+                "",
+                "pkg/_C.so can't be loaded",
+            )  # no library in spite of its name
+            for content in (
+                b"",
+                b"version https://git-lfs",
+                elves.make()[:100],
+                elves.make(machine=183),
+            )
         ),
     ],
 )
@@ -295,9 +357,14 @@ def test_a_library_that_is_another_than_it_should_be_fails(
     fails(judged(libraries, LINKED), words)
 
 
-def test_a_library_beside_is_assumed_to_be_loaded_first_and_what_torch_itself_misses_comes_first(site: Site) -> None:
+def test_a_library_beside_is_assumed_to_be_loaded_first_and_what_torch_itself_misses_comes_first(
+    site: Site,
+) -> None:
     _torch(site)
-    holds = {"pkg/core/libcore.so": elves.make(soname="libcore.so"), "pkg/_C.so": elves.make(needed=["libcore.so"])}
+    holds = {
+        "pkg/core/libcore.so": elves.make(soname="libcore.so"),
+        "pkg/_C.so": elves.make(needed=["libcore.so"]),
+    }
     site.install("pkg", "1.0", holds)
     status, reason = judged(libraries, LINKED)
     assert status is Status.PASS and "taking _C.so to be loaded after their siblings" in reason
@@ -308,10 +375,14 @@ def test_a_library_beside_is_assumed_to_be_loaded_first_and_what_torch_itself_mi
 @pytest.fixture
 def linked_toolkit(site: Site) -> Claim:
     """A -devel image's toolkit, and torch's CUDA library that lacks what torch loads before it."""
-    site.install("cusolver", "12", {"nvidia/lib/libcusolverMg.so.12": elves.make(needed=["libcublas.so.12"])})
+    site.install(
+        "cusolver", "12", {"nvidia/lib/libcusolverMg.so.12": elves.make(needed=["libcublas.so.12"])}
+    )
     site.write("../cuda-12.6/lib64/libcudart.so.12", elves.make(soname="libcudart.so.12"))
     home = site.root.parent / "cuda-12.6"
-    (home / "lib64" / "libcusolverMg.so.12").symlink_to(site.root / "nvidia/lib/libcusolverMg.so.12")
+    (home / "lib64" / "libcusolverMg.so.12").symlink_to(
+        site.root / "nvidia/lib/libcusolverMg.so.12"
+    )
     exceptions = [*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS]
     expect = {**LINKED.expect, "of": "toolkit", "exceptions": exceptions, "home": str(home)}
     return replace(LINKED, subject="toolkit", expect=expect)
@@ -322,29 +393,44 @@ def linked_toolkit(site: Site) -> Claim:
     [
         ("doc/text", "", ""),  # links to the environment are not its own
         ("targets/x86_64-linux/lib/stubs/libcusparse.so", "libgone.so.1", ""),  # a stub for linkers
-        ("bin/cuda-gdb-python3.10-tui", "libpython3.10.so.1.0", ""),  # for a Python that is not there
+        (
+            "bin/cuda-gdb-python3.10-tui",
+            "libpython3.10.so.1.0",
+            "",
+        ),  # for a Python that is not there
         ("bin/cuda-gdb-python3.10-tui", "libtinfo.so.99", "libtinfo"),
         ("bin/nsys", "libpython3.10.so.1.0", "libpython3.10"),
     ],
 )
-def test_some_of_a_toolkit_need_not_load(site: Site, linked_toolkit: Claim, path: str, needed: str, words: str) -> None:
+def test_some_of_a_toolkit_need_not_load(
+    site: Site, linked_toolkit: Claim, path: str, needed: str, words: str
+) -> None:
     site.write(f"../cuda-12.6/{path}", elves.make(needed=[needed]))
     says(judged(libraries, linked_toolkit), words)
 
 
-@pytest.mark.parametrize("place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so", "../home/libx.so"])
-def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit: Claim, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so", "../home/libx.so"]
+)
+def test_a_toolkits_library_that_lacks_another_fails(
+    site: Site, linked_toolkit: Claim, place: str
+) -> None:
     """Its own, or one that it links to and that no claim about the environment reads."""
     written = site.write(place, elves.make(needed=["libgone.so.1"]))
     site.start_with(PYTHONPATH=f"{site.root}:/")
     link = site.root.parent / "cuda-12.6/lib64/libx.so"
     if not link.exists():
         link.symlink_to(written)
-    fails(judged(libraries, linked_toolkit), "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1")
+    fails(
+        judged(libraries, linked_toolkit),
+        "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1",
+    )
 
 
 @pytest.mark.parametrize("through_a_link", [False, True])
-def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim, through_a_link: bool) -> None:
+def test_a_toolkits_link_that_leads_nowhere_fails(
+    site: Site, linked_toolkit: Claim, through_a_link: bool
+) -> None:
     (library := site.root / "nvidia/lib/libcusolverMg.so.12").unlink()
     if through_a_link:
         library.symlink_to(site.root / "nothing.so")
@@ -365,7 +451,10 @@ def cuda(site: Site) -> Path:
     site.write("../cuda-12.6/lib64/libcudart.so.12", elves.make(soname="libcudart.so.12"))
     (home / "lib64/libcudart.so").symlink_to("libcudart.so.12")
     site.write("../cuda-12.6/lib64/libnvrtc.so.12", elves.make(soname="libnvrtc.so.12"))
-    site.write("../cuda-12.6/lib64/libnvrtc-builtins.so.12.6", elves.make(soname="libnvrtc-builtins.so.12.6"))
+    site.write(
+        "../cuda-12.6/lib64/libnvrtc-builtins.so.12.6",
+        elves.make(soname="libnvrtc-builtins.so.12.6"),
+    )
     site.start_with(CUDA_HOME=str(home))
     return home
 
@@ -407,15 +496,22 @@ def test_an_assembler_knows_each_gpu_that_it_is_said_to_know(
             targets = ",".join(f"'sm_{arch}','sm_{arch}a'" for arch in known)
             site.write(f"nv/bin/{name}", f'#!/bin/sh\necho "{targets}"\n'.encode()).chmod(0o755)
     for folder in ("nv/bin", str(site.root / "nv/bin")):  # beside Triton, and a toolkit's
-        finding = judged(assemblers, claim("toolkit", "ptxas", "assemblers", folder=folder, archs=[75, 107]))
+        finding = judged(
+            assemblers, claim("toolkit", "ptxas", "assemblers", folder=folder, archs=[75, 107])
+        )
         says(finding, words)
 
 
-def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(site: Site, cuda: Path) -> None:
+def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(
+    site: Site, cuda: Path
+) -> None:
     assert judged(toolkit, toolkit_claim(cuda)) == (Status.PASS, f"CUDA 12.6 in {cuda}, 4 parts")
     site.write("torch/version.py", b"__version__ = '2.5.1'\ncuda = '12.4'\n")
     finding = judged(toolkit, toolkit_claim(cuda))
-    assert (finding.status, "WARNING: torch is built for 12.4" in finding.reason) == (Status.PASS, True)
+    assert (finding.status, "WARNING: torch is built for 12.4" in finding.reason) == (
+        Status.PASS,
+        True,
+    )
     site.write("torch/version.py", b"__version__ = '2.11.0'\ncuda = '13.0'\n")
     fails(judged(toolkit, toolkit_claim(cuda)), "majors must be equal")
 
@@ -427,12 +523,18 @@ def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(site: Sit
         ("bin/ptxas", b"#!/bin/sh\nexec /tmp/ptxas\n", "ptxas is of CUDA None"),
         ("bin/ptxas", None, "lacks ptxas"),
         ("include/cuda_runtime_api.h", b"#define CUDART_VERSION 12080\n", "is of CUDA 12.8"),
-        ("lib64/libcudart.so.12", elves.make(soname="libcudart.so.13"), "libcudart.so.13, CUDA 12.6 is expected"),
+        (
+            "lib64/libcudart.so.12",
+            elves.make(soname="libcudart.so.13"),
+            "libcudart.so.13, CUDA 12.6 is expected",
+        ),
         ("lib64/libcudart.so.12", b"text", "is no shared library"),
         ("lib64/libnvrtc-builtins.so.12.6", None, "is of CUDA None"),
     ],
 )
-def test_a_part_that_is_another_is_named(cuda: Path, path: str, content: bytes | None, words: str) -> None:
+def test_a_part_that_is_another_is_named(
+    cuda: Path, path: str, content: bytes | None, words: str
+) -> None:
     if content is None:
         (cuda / path).unlink()
     else:
@@ -464,7 +566,9 @@ AROUND = claim(
     "environment",
     required={"CUDA_HOME": "/usr/local/cuda-12.6"},
     # The fixture needs PYTHONPATH to lend its packages.
-    denied={name: why for name, why in expectations.DENIED_VARIABLES.items() if name != "PYTHONPATH"},
+    denied={
+        name: why for name, why in expectations.DENIED_VARIABLES.items() if name != "PYTHONPATH"
+    },
     start_files=expectations.START_FILES,
 )
 
@@ -506,21 +610,31 @@ MISLEADING = (
         ({"HF_TOKEN": "hush"}, ""),
         *(({name: "1"}, f"{name}=1 is set") for name in MISLEADING.split()),
         ({"PYTHONOPTIMIZE": "1"}, "every `assert`"),
-        ({"CUDA_HOME": "/opt/cuda"}, "CUDA_HOME is '/opt/cuda', '/usr/local/cuda-12.6' is expected"),
+        (
+            {"CUDA_HOME": "/opt/cuda"},
+            "CUDA_HOME is '/opt/cuda', '/usr/local/cuda-12.6' is expected",
+        ),
     ],
 )
 def test_a_variable_that_misleads_fails(site: Site, environ: dict[str, str], words: str) -> None:
     says(around(site, **environ), words)
 
 
-def test_a_file_that_the_reader_lies_over_is_not_taken_for_empty(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_reader_lies_over_is_not_taken_for_empty(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.start_with(CUDA_HOME="/usr/local/cuda-12.6")
     covered = replace(user_environment.recorded(), hidden=["/etc/ld.so.preload"])
     monkeypatch.setattr(user_environment, "recorded", lambda: covered)
-    says(judged(environment, AROUND), "/etc/ld.so.preload is not empty: what it holds can't be read here")
+    says(
+        judged(environment, AROUND),
+        "/etc/ld.so.preload is not empty: what it holds can't be read here",
+    )
 
 
-def test_an_expected_variable_is_not_denied_and_secrets_stay_out_of_the_evidence(site: Site) -> None:
+def test_an_expected_variable_is_not_denied_and_secrets_stay_out_of_the_evidence(
+    site: Site,
+) -> None:
     site.start_with(NCCL_DEBUG="WARN", HF_TOKEN="hush")
     expected = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})
     says(judged(environment, expected), "")

@@ -14,7 +14,9 @@ READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380
 
 
 def sve(code: bytes) -> int:
-    return instructions._sve(code[3::4]) - instructions._aligned(instructions._VECTOR_LENGTH, code, 0, len(code))
+    return instructions._sve(code[3::4]) - instructions._aligned(
+        instructions._VECTOR_LENGTH, code, 0, len(code)
+    )
 
 
 def test_sve_is_told_from_neon_and_from_the_unwinders_question() -> None:
@@ -29,7 +31,9 @@ def test_an_instruction_is_sves_by_its_bits_25_to_28(words: list[int]) -> None:
     assert sve(b"".join(struct.pack("<I", word) for word in words)) == expected
 
 
-@pytest.mark.parametrize(("word", "asks"), [(READS_ID_AA64PFR0, 1), (READS_COUNTER, 0), (NEON_FADD, 0)])
+@pytest.mark.parametrize(
+    ("word", "asks"), [(READS_ID_AA64PFR0, 1), (READS_COUNTER, 0), (NEON_FADD, 0)]
+)
 def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
     code = NEON_FADD + word
     assert instructions._aligned(instructions._ID_REGISTER, code, 0, len(code)) == asks
@@ -39,7 +43,10 @@ def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
     ("code", "asks"),
     [
         ("b8 01 00 00 00 0f a2", True),
-        ("53 41 50 51 52 56 89 f8 31 c9 0f a2 41 58", True),  # x264 and FFmpeg: the leaf is an argument
+        (
+            "53 41 50 51 52 56 89 f8 31 c9 0f a2 41 58",
+            True,
+        ),  # x264 and FFmpeg: the leaf is an argument
         ("49 89 f8 89 f0 89 d1 49 89 d9 0f a2 41 89", True),  # dav1d
         ("89 e8 89 e9 0f a2 85 c0", True),  # libwebp
         ("0f f5 25 06 10 a2 00 66 0f f5 2d fe 0f a2 00 66", False),  # bytes of x265's addresses
@@ -50,4 +57,6 @@ def test_a_leaf_that_comes_in_a_register_is_a_question_too(code: str, asks: bool
 
 
 def test_a_library_asks_by_another_that_asks() -> None:
-    assert instructions._ASKING.fullmatch(b"av_get_cpu_flags") and not instructions._ASKING.fullmatch(b"memcpy")
+    assert instructions._ASKING.fullmatch(
+        b"av_get_cpu_flags"
+    ) and not instructions._ASKING.fullmatch(b"memcpy")

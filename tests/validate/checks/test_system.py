@@ -37,8 +37,18 @@ GOOD: Mapping[str, Any] = {
             {**LIBRARY, "error": "libnl-3.so.200: none"},
             "libibverbs.so.1 (libnl-3.so.200",
         ),
-        ("libraries", "libibverbs.so.1", {**LIBRARY, "lacking": ["ibv_open_device@IBVERBS_1.1"]}, "lacks ibv_open_de"),
-        ("providers", "mlx5", {**PROVIDER, "error": "No such file"}, "/p.so can't be opened: No such file"),
+        (
+            "libraries",
+            "libibverbs.so.1",
+            {**LIBRARY, "lacking": ["ibv_open_device@IBVERBS_1.1"]},
+            "lacks ibv_open_de",
+        ),
+        (
+            "providers",
+            "mlx5",
+            {**PROVIDER, "error": "No such file"},
+            "/p.so can't be opened: No such file",
+        ),
     ],
 )
 def test_what_nccl_would_not_get_is_named(part: str, name: str, found: object, words: str) -> None:
@@ -47,7 +57,10 @@ def test_what_nccl_would_not_get_is_named(part: str, name: str, found: object, w
 
 def test_a_missing_provider_is_named() -> None:
     providers = {name: found for name, found in GOOD["providers"].items() if name != "mlx5"}
-    fails(judge_claim(VERBS, {**GOOD, "providers": providers}), "/etc/libibverbs.d names no driver mlx5")
+    fails(
+        judge_claim(VERBS, {**GOOD, "providers": providers}),
+        "/etc/libibverbs.d names no driver mlx5",
+    )
 
 
 @pytest.mark.parametrize("path", ["/v/libnccl.so.2", None])
@@ -61,14 +74,25 @@ def test_another_nccl_than_the_one_that_was_read_is_not_green(path: str | None) 
     [
         ("git", {"version": "1"}, ""),
         ("git", {"path": None}, "no git"),
-        ("curl", {"error": "libcurl.so.4: cannot open"}, "/usr/bin/curl does not run: libcurl.so.4"),
+        (
+            "curl",
+            {"error": "libcurl.so.4: cannot open"},
+            "/usr/bin/curl does not run: libcurl.so.4",
+        ),
         ("ssh", {"error": "No user exists for uid 61234"}, ""),  # it refuses a user without a name
         ("ssh", {"error": "error while loading libcrypto.so.3"}, "/usr/bin/ssh does not run"),
     ],
 )
-def test_a_program_that_is_missing_or_does_not_start_is_named(program: str, found: dict[str, Any], words: str) -> None:
+def test_a_program_that_is_missing_or_does_not_start_is_named(
+    program: str, found: dict[str, Any], words: str
+) -> None:
     well = {name: {"path": f"/usr/bin/{name}", "version": "1"} for name in TOOLS.expect["programs"]}
-    says(judge_claim(TOOLS, {"programs": {**well, program: {"path": f"/usr/bin/{program}", **found}}}), words)
+    says(
+        judge_claim(
+            TOOLS, {"programs": {**well, program: {"path": f"/usr/bin/{program}", **found}}}
+        ),
+        words,
+    )
 
 
 @pytest.fixture
@@ -81,7 +105,11 @@ def rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(system, "_VERBS", f"^{tmp_path}/libibverbs.so.1$")
     make_verbs(tmp_path, "IBVERBS_PRIVATE_34")
     provider = ["-L", str(tmp_path), "-l:libibverbs.so.1", f"-Wl,-rpath,{tmp_path}"]
-    make(tmp_path / "libibverbs/libmlx5-rdmav34.so", "void of_34(void); void use(void) { of_34(); }", *provider)
+    make(
+        tmp_path / "libibverbs/libmlx5-rdmav34.so",
+        "void of_34(void); void use(void) { of_34(); }",
+        *provider,
+    )
     return tmp_path
 
 
@@ -110,8 +138,14 @@ def measured_in_a_fork(work: Callable[[], Any]) -> Any:
 
 
 def opened(name: str) -> Any:
-    asked = {"ibv_open_device": "IBVERBS_1.1", "ibv_reg_mr_iova2": "IBVERBS_1.1", "ibv_fork_init": "IBVERBS_1.1"}
-    return system.open_library({"names": ["libibverbs-none.so", name], "symbols": asked, "by_nccl": True})
+    asked = {
+        "ibv_open_device": "IBVERBS_1.1",
+        "ibv_reg_mr_iova2": "IBVERBS_1.1",
+        "ibv_fork_init": "IBVERBS_1.1",
+    }
+    return system.open_library(
+        {"names": ["libibverbs-none.so", name], "symbols": asked, "by_nccl": True}
+    )
 
 
 def providers_of(name: str) -> Any:
@@ -133,7 +167,9 @@ def test_functions_are_looked_up_by_their_versions(rdma: Path) -> None:
 def test_providers_are_those_of_the_librarys_private_version(rdma: Path) -> None:
     verbs = str(rdma / "libibverbs.so.1")
     found = measured_in_a_fork(partial(providers_of, verbs))
-    assert "error" not in found["mlx5"] and "libhns-rdmav34.so: cannot open" in found["hns"]["error"]
+    assert (
+        "error" not in found["mlx5"] and "libhns-rdmav34.so: cannot open" in found["hns"]["error"]
+    )
     # Another release of libibverbs, whose providers have this name, too.
     make_verbs(rdma, "IBVERBS_PRIVATE_35")
     (rdma / "libibverbs/libmlx5-rdmav34.so").rename(rdma / "libibverbs/libmlx5-rdmav35.so")

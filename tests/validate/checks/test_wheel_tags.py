@@ -33,8 +33,14 @@ def test_a_tag_fits_a_python_and_a_processor_or_not(tag: str, does_fit: bool) ->
 def test_a_wheel_of_another_python_is_named() -> None:
     wheel = InstalledWheel(name="markupsafe", location="/site", tags=["cp310-cp310-linux_x86_64"])
     good = Measured(python="3.11", machine="x86_64", wheels=67, misfits=[])
-    assert wheel_tags.judge("", {}, good) == (Status.PASS, "67 wheels are for Python 3.11 on x86_64")
+    assert wheel_tags.judge("", {}, good) == (
+        Status.PASS,
+        "67 wheels are for Python 3.11 on x86_64",
+    )
     status, reason = wheel_tags.judge("", {}, {**good, "misfits": [wheel]})
     assert status is Status.FAIL
-    assert reason == "markupsafe in /site is built for cp310-cp310-linux_x86_64, not for Python 3.11 on x86_64"
+    assert (
+        reason
+        == "markupsafe in /site is built for cp310-cp310-linux_x86_64, not for Python 3.11 on x86_64"
+    )
     assert wheel_tags.judge("", {}, {**good, "wheels": 0}).status is Status.FAIL

@@ -71,7 +71,12 @@ WITH_UNSLOTH = stack(packages={"flash-attn": "2.8.3", "unsloth": "2026.1", "xfor
         ([(9, 0), (8, 0)], WITH_FLASH_4, "sdpa", ""),
         ([(7, 5)], WITH_UNSLOTH, "xformers", ""),
         ([(7, 0)], WITH_UNSLOTH, "sdpa", ""),
-        ([(7, 5)], stack(packages={"xformers": "0.0.31"}), "sdpa", ""),  # nothing here would take xformers
+        (
+            [(7, 5)],
+            stack(packages={"xformers": "0.0.31"}),
+            "sdpa",
+            "",
+        ),  # nothing here would take xformers
         ([(8, 0)], stack(packages={}), "sdpa", "flash-attn is not in this image"),
     ],
 )
@@ -86,7 +91,13 @@ def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
     claims = image_claims(ClaimContext(image=image("cu128-torch28"), facts=SOURCES.facts))
     file = tmp_path / "claims.json"
     file.write_text(claims.dumps())
-    assert hardware.claimed_code(file)["flash-attn"] == ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert hardware.claimed_code(file)["flash-attn"] == (
+        "sm_80",
+        "sm_86",
+        "sm_90",
+        "sm_100",
+        "sm_120",
+    )
     assert hardware.claimed_code(file)["xformers"][-1] == "compute_120"
     file.write_text("[]")
     assert hardware.claimed_code(file) == hardware.claimed_code(tmp_path / "nothing") == {}
@@ -108,8 +119,14 @@ HOPPER_AND_TURING = (gpu((9, 0), 80), gpu((7, 5), 16))
         (machine(SPARK), "drop_caches"),
         (machine(MIG_SLICE), "MIG slice"),
         (replace(machine(gpu()), shm=64 * 1024**2), "--ipc=host"),
-        (replace(machine(gpu()), infiniband=True, locked_memory=8 * 1024**2), "--ulimit memlock=-1"),
-        (Hardware(disks=(FOREIGN_CACHE,)), "may not write to /home/trainer/.cache, which is for downloads"),
+        (
+            replace(machine(gpu()), infiniband=True, locked_memory=8 * 1024**2),
+            "--ulimit memlock=-1",
+        ),
+        (
+            Hardware(disks=(FOREIGN_CACHE,)),
+            "may not write to /home/trainer/.cache, which is for downloads",
+        ),
         (Hardware(disks=(FOREIGN_CACHE,)), "`--user $(id -u):$(id -g)`, or one for everybody"),
     ],
 )
@@ -130,10 +147,16 @@ def test_settings_are_for_the_weakest_gpu_that_torch_has_code_for() -> None:
 
 def test_without_a_gpu_the_settings_are_for_the_cpu() -> None:
     settings = settings_of()
-    assert [settings[name].value for name in ("device", "dtype", "attention")] == ["cpu", "float32", "sdpa"]
+    assert [settings[name].value for name in ("device", "dtype", "attention")] == [
+        "cpu",
+        "float32",
+        "sdpa",
+    ]
 
 
-@pytest.mark.parametrize(("visible", "value"), [((), "1"), (("2", "3"), "3"), (("GPU-aa", "GPU-bb"), "GPU-bb")])
+@pytest.mark.parametrize(
+    ("visible", "value"), [((), "1"), (("2", "3"), "3"), (("GPU-aa", "GPU-bb"), "GPU-bb")]
+)
 def test_a_gpu_without_code_is_left_out_by_the_name_that_the_variable_has_for_it(
     visible: tuple[str, ...], value: str
 ) -> None:
@@ -143,7 +166,9 @@ def test_a_gpu_without_code_is_left_out_by_the_name_that_the_variable_has_for_it
     assert values["CUDA_VISIBLE_DEVICES"] == value
 
 
-def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_are_those_of_this_folder_and_of_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "there"))
     (disk,) = hardware.disks()
@@ -157,7 +182,9 @@ def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeyp
 def test_memory_that_the_cpu_shares_is_shown() -> None:
     facts = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 128 * GB, "unified": True}
     found = hardware.interpret([], [{"torch": "2.13.0"}, {"gpu": facts}], Hardware(memory=128 * GB))
-    assert "1 x NVIDIA GB10, 128.0 GB shared with the CPU, compute capability 12.1" in printed(found)
+    assert "1 x NVIDIA GB10, 128.0 GB shared with the CPU, compute capability 12.1" in printed(
+        found
+    )
 
 
 def printed(found: hardware.Found) -> str:
@@ -165,7 +192,12 @@ def printed(found: hardware.Found) -> str:
 
 
 DRIVER = [
-    {"managed": {"driver": "580.65", "gpus": [{"name": "H100", "capability": [9, 0], "memory": 80 * GB}]}},
+    {
+        "managed": {
+            "driver": "580.65",
+            "gpus": [{"name": "H100", "capability": [9, 0], "memory": 80 * GB}],
+        }
+    },
     {"error": "cuInit answers 803"},
 ]
 
@@ -177,18 +209,31 @@ def test_torchs_own_view_counts_where_there_is_torch() -> None:
         {"package": ["xformers", "1"]},
     ]
     found = hardware.interpret(DRIVER, torch, Hardware())
-    assert (found.hardware.gpus, found.hardware.driver, found.stack.packages) == ((), "580.65", {"xformers": "1"})
+    assert (found.hardware.gpus, found.hardware.driver, found.stack.packages) == (
+        (),
+        "580.65",
+        {"xformers": "1"},
+    )
     lines = printed(found)
-    assert "hint: The loader found a libcuda.so of the image" in lines and "there is no GPU" in lines
+    assert (
+        "hint: The loader found a libcuda.so of the image" in lines and "there is no GPU" in lines
+    )
 
 
 def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
-    visible = ("2", "3")  # CUDA_VISIBLE_DEVICES, by which torch numbers GPUs and the driver does not
-    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(visible=visible))
+    visible = (
+        "2",
+        "3",
+    )  # CUDA_VISIBLE_DEVICES, by which torch numbers GPUs and the driver does not
+    found = hardware.interpret(
+        DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(visible=visible)
+    )
     assert [one.name for one in found.hardware.gpus] == ["H100"] and found.hardware.visible == ()
     assert "ImportError: broken" in found.troubles
     facts = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}
-    found = hardware.interpret(DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(visible=visible))
+    found = hardware.interpret(
+        DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(visible=visible)
+    )
     assert found.hardware.gpus[0].mig and found.hardware.visible == visible
 
 
@@ -212,7 +257,11 @@ cuda = SimpleNamespace(init=int, device_count=lambda: 1, get_device_properties=l
     ],
 )
 def test_a_gpu_that_tritons_ptxas_does_not_know_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], named: dict[str, str], warned: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: dict[str, str],
+    named: dict[str, str],
+    warned: bool,
 ) -> None:
     """By Triton's own rule each variable counts before its file, the Blackwell one first."""
     folder = tmp_path / "triton" / "backends" / "nvidia" / "bin"
@@ -225,10 +274,14 @@ def test_a_gpu_that_tritons_ptxas_does_not_know_is_told(
     for variable in named:
         monkeypatch.setenv(variable, str(tmp_path / variable))
     for file, archs in files.items():
-        Path(file).write_text('#!/bin/sh\necho "' + ",".join(f"'sm_{arch}'" for arch in archs.split()) + '"\n')
+        Path(file).write_text(
+            '#!/bin/sh\necho "' + ",".join(f"'sm_{arch}'" for arch in archs.split()) + '"\n'
+        )
         Path(file).chmod(0o755)
     found = hardware.interpret(
-        [], hardware.ask([sys.executable, str(ROOT / "validate"), "doctor-torch"], "torch"), Hardware()
+        [],
+        hardware.ask([sys.executable, str(ROOT / "validate"), "doctor-torch"], "torch"),
+        Hardware(),
     )
     assert [one.name for one in found.hardware.gpus] == ["B300"]
     warnings = advise(found.hardware, found.stack).warnings

@@ -73,7 +73,9 @@ def test_libcuda_says_whether_a_gpu_is_integrated() -> None:
     assert nvml._computing_gpu(library, 0) == plain  # type: ignore[arg-type]
 
 
-def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Watched(Library):
         asked: ClassVar[list[bytes]] = []
 

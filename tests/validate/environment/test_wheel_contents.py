@@ -16,7 +16,9 @@ from tests.support.cases import cases
 from validate.environment import installed, wheel_contents
 
 PATHS = st.text(st.characters(codec="utf-8", exclude_characters="\0\n"), min_size=1, max_size=20)
-ROWS = st.dictionaries(PATHS, st.text("abcdef0123", min_size=4, max_size=8), min_size=1, max_size=20)
+ROWS = st.dictionaries(
+    PATHS, st.text("abcdef0123", min_size=4, max_size=8), min_size=1, max_size=20
+)
 
 
 def rows_of(wheel: Path) -> dict[str, str]:
@@ -67,11 +69,15 @@ def test_a_file_that_was_taken_out_with_its_row_gives_another_digest(tmp_path: P
     site = wheels.install(wheel, environment, by="uv")
     record = next(site.glob("*.dist-info/RECORD"))
     record.write_text(re.sub(r"^small/data.txt.*\n", "", record.read_text(), flags=re.MULTILINE))
-    assert wheel_contents.digest_of(read(site, environment)) != wheel_contents.digest_of(rows_of(wheel))
+    assert wheel_contents.digest_of(read(site, environment)) != wheel_contents.digest_of(
+        rows_of(wheel)
+    )
 
 
 @given(ROWS, st.data())
-def test_a_digest_is_that_of_its_rows_in_any_order(rows: dict[str, str], data: st.DataObject) -> None:
+def test_a_digest_is_that_of_its_rows_in_any_order(
+    rows: dict[str, str], data: st.DataObject
+) -> None:
     known = wheel_contents.digest_of(rows)
     assert wheel_contents.digest_of(dict(reversed(rows.items()))) == known
     changed = data.draw(st.sampled_from(sorted(rows)))

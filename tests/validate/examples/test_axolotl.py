@@ -32,7 +32,9 @@ _ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Respo
         (f"Give me an instruction: \n{_RULER}\n", 0),
     ],
 )
-def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(text: str, characters: int) -> None:
+def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(
+    text: str, characters: int
+) -> None:
     assert axolotl.said(text) == characters
 
 
@@ -47,7 +49,9 @@ def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(text: 
         ("axolotl train a.yaml -- --num_processes=2", {"context_parallel_size": 2}, 1),
     ],
 )
-def test_ranks_have_rows_of_their_own_unless_they_share_them(command: str, config: Any, ranks: int) -> None:
+def test_ranks_have_rows_of_their_own_unless_they_share_them(
+    command: str, config: Any, ranks: int
+) -> None:
     assert axolotl._ranks(run(config, "python3 ../tiny.py", command)) == ranks
 
 
@@ -75,7 +79,9 @@ def test_prompts_begin_as_this_trl_begins_them(
         return {"input_ids": [ord(letter) for letter in text]}
 
     tokenizer.bos_token_id, tokenizer.eos_token_id = 1, 2  # type: ignore[attr-defined]
-    automatic = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=lambda _folder: tokenizer))
+    automatic = SimpleNamespace(
+        AutoTokenizer=SimpleNamespace(from_pretrained=lambda _folder: tokenizer)
+    )
     monkeypatch.setitem(sys.modules, "transformers", cast("Any", automatic))
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: trl)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}')
@@ -85,7 +91,10 @@ def test_prompts_begin_as_this_trl_begins_them(
 
 
 def _safetensors(file: Path, dtype: str) -> None:
-    rows = {"__metadata__": {"format": "pt"}, "weight": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}
+    rows = {
+        "__metadata__": {"format": "pt"},
+        "weight": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]},
+    }
     header = json.dumps(rows).encode()
     file.write_bytes(len(header).to_bytes(8, "little") + header)
 
@@ -104,10 +113,14 @@ def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained_or_fr
 ) -> None:
     asked: list[object] = []
     model = SimpleNamespace(parameters=list, train=lambda: None)
-    loads = SimpleNamespace(from_pretrained=lambda _saved, **options: asked.append(options["dtype"]) or model)
+    loads = SimpleNamespace(
+        from_pretrained=lambda _saved, **options: asked.append(options["dtype"]) or model
+    )
     fakes = {
         "torch": SimpleNamespace(float32="float32", bfloat16="bfloat16"),
-        "transformers": SimpleNamespace(AutoModelForCausalLM=loads, BitsAndBytesConfig=lambda **_options: None),
+        "transformers": SimpleNamespace(
+            AutoModelForCausalLM=loads, BitsAndBytesConfig=lambda **_options: None
+        ),
         "peft": SimpleNamespace(PeftModel=SimpleNamespace(from_pretrained=lambda base, _out: base)),
     }
     for name, fake in fakes.items():
@@ -118,9 +131,12 @@ def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained_or_fr
 
 
 @pytest.mark.parametrize(
-    ("stored", "found"), [(["BF16", "BF16"], "bfloat16"), (["F32"], "float32"), (["BF16", "F32"], None), ([], None)]
+    ("stored", "found"),
+    [(["BF16", "BF16"], "bfloat16"), (["F32"], "float32"), (["BF16", "F32"], None), ([], None)],
 )
-def test_weights_are_reloaded_in_what_they_were_saved_in(stored: list[str], found: str | None, tmp_path: Path) -> None:
+def test_weights_are_reloaded_in_what_they_were_saved_in(
+    stored: list[str], found: str | None, tmp_path: Path
+) -> None:
     """Rounded to another dtype, the reloaded model is not the saved one."""
     for number, dtype in enumerate(stored):
         _safetensors(tmp_path / f"{number}.safetensors", dtype)

@@ -32,7 +32,9 @@ def test_losses_are_divided_as_the_installed_trainer_divides_them(
     assert programs._counts_first_labels() is counts
 
 
-def test_what_dpo_saved_is_read_as_pairs_of_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dpo_saved_is_read_as_pairs_of_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model: Any = SimpleNamespace(to=lambda _device: model, eval=lambda: model)
     loads = SimpleNamespace(from_pretrained=lambda *_where: model)
     fakes = {
@@ -44,11 +46,26 @@ def test_what_dpo_saved_is_read_as_pairs_of_halves(tmp_path: Path, monkeypatch: 
     for name in ("preferences", "seeded_order", "padded_batches", "_adapters", "shape_of"):
         monkeypatch.setattr(programs, name, lambda *_given: [])
     halves = {f"base_model.model.q_proj.lora_{half}.weight": half for half in "AB"}
-    monkeypatch.setattr(programs, "tensors", lambda folder: halves if folder.name == "adapter" else {"q_proj": "W"})
+    monkeypatch.setattr(
+        programs, "tensors", lambda folder: halves if folder.name == "adapter" else {"q_proj": "W"}
+    )
     training = {"seed": 1, "per_device_train_batch_size": 4, "max_steps": 20, "learning_rate": 2e-3}
-    config = {"model": "tiny", "data": "rows", "out": "out", "beta": 0.1, "lora": {}, "training": training}
+    config = {
+        "model": "tiny",
+        "data": "rows",
+        "out": "out",
+        "beta": 0.1,
+        "lora": {},
+        "training": training,
+    }
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "result.json").write_text(json.dumps({"losses": [0.7], "saved": "out/adapter"}))
+    (tmp_path / "out" / "result.json").write_text(
+        json.dumps({"losses": [0.7], "saved": "out/adapter"})
+    )
     example = Run(folder=tmp_path, config=config, example={}, device="cpu", seconds=1.0, compiled=0)
     found = programs.read_preferences(example)
-    assert (found.saved, found.start, found.preference) == ({"q_proj": ("A", "B")}, {"q_proj": "W"}, 0.1)
+    assert (found.saved, found.start, found.preference) == (
+        {"q_proj": ("A", "B")},
+        {"q_proj": "W"},
+        0.1,
+    )

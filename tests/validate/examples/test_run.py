@@ -21,7 +21,13 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def example(*commands: str, seconds: float = 60) -> dict[str, Any]:
-    return {"folder": "one", "commands": commands, "config": "c.yaml", "adapter": "programs", "seconds": seconds}
+    return {
+        "folder": "one",
+        "commands": commands,
+        "config": "c.yaml",
+        "adapter": "programs",
+        "seconds": seconds,
+    }
 
 
 def test_commands_run_in_a_copy_one_after_another(examples: Path, tmp_path: Path) -> None:
@@ -35,12 +41,17 @@ def test_commands_run_in_a_copy_one_after_another(examples: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("printed", "told"),
     [
-        ("a line\\nValueError: no such model\\nbye", "ended with status 3: ValueError: no such model"),
+        (
+            "a line\\nValueError: no such model\\nbye",
+            "ended with status 3: ValueError: no such model",
+        ),
         ("[rank0]: AssertionError: device is required\\nChildFailedError: x", "device is required"),
         ("one\\ntwo\\nthree\\nfour", "two | three | four"),
     ],
 )
-def test_the_last_words_of_a_command_that_fails_show(examples: Path, tmp_path: Path, printed: str, told: str) -> None:
+def test_the_last_words_of_a_command_that_fails_show(
+    examples: Path, tmp_path: Path, printed: str, told: str
+) -> None:
     command = f"""sh -c 'printf "{printed}"; exit 3'"""
     with pytest.raises(ExampleError) as raised:
         run(example(command), tmp_path / "place", "cpu")

@@ -25,7 +25,9 @@ def is_running(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_process_in_a_session_of_its_own_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
+def test_a_process_in_a_session_of_its_own_ends_with_the_command_that_started_it(
+    tmp_path: Path,
+) -> None:
     """torchrun starts its workers so (torch/distributed/elastic, SubprocessHandler): they kept the GPUs."""
     log = tmp_path / "log"
     assert run_apart([sys.executable, "-c", STARTS_A_SESSION], log, seconds=5) is None
@@ -37,7 +39,9 @@ def test_a_process_in_a_session_of_its_own_ends_with_the_command_that_started_it
 
 
 def test_descendants_are_found_through_those_between() -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as shell:
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True
+    ) as shell:
         assert shell.stdout is not None
         sleeping = int(shell.stdout.readline())
         try:

@@ -19,13 +19,25 @@ from validate.kernels._names import Name, at_least, patterns
 
 TABLE = kernels.table()
 FOLDER = Path(kernels.__file__).parent
-H100 = Inventory(driver="580.1", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),), source="test")
-TURING = Inventory(driver="580.1", gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),), source="test")
+H100 = Inventory(
+    driver="580.1",
+    gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),),
+    source="test",
+)
+TURING = Inventory(
+    driver="580.1",
+    gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),),
+    source="test",
+)
 
 
-def gpu_claims(name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str) -> list[Claim]:
+def gpu_claims(
+    name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str
+) -> list[Claim]:
     absent = {key.replace("_", "-"): why for key, why in missing.items()}
-    context = ClaimContext(image=image(name), facts=SOURCES.facts, missing=absent, inventory=inventory, no_gpu=no_gpu)
+    context = ClaimContext(
+        image=image(name), facts=SOURCES.facts, missing=absent, inventory=inventory, no_gpu=no_gpu
+    )
     found = image_claims(context)
     return [claim for claim in found.claims if claim.tier is Tier.GPU]
 
@@ -66,14 +78,22 @@ def test_names_of_files_are_subjects() -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_no_kernel_imports_what_the_host_lacks(path: Path) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+    }
     imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} <= {"__future__", "validate", *sys.stdlib_module_names}
+    assert {name.partition(".")[0] for name in imported} <= {
+        "__future__",
+        "validate",
+        *sys.stdlib_module_names,
+    }
 
 
 def test_an_image_promises_the_kernels_of_what_it_pins() -> None:
     by_subject = {claim.subject: claim for claim in gpu_claims("cu126-torch27")}
-    assert {"xformers-cutlass", "flash-attn-dense", "nf4", "rope", "gpus", "training"} <= set(by_subject)
+    assert {"xformers-cutlass", "flash-attn-dense", "nf4", "rope", "gpus", "training"} <= set(
+        by_subject
+    )
     assert "xformers-cutlass" not in {claim.subject for claim in gpu_claims("cu130-torch212")}
     assert by_subject["gpus"].expect["inventory"]["gpus"][0]["capability"] == [9, 0]
     assert by_subject["sdpa-flash"].expect["capability"] == [9, 0]
@@ -89,16 +109,23 @@ def test_an_image_promises_the_kernels_of_what_it_pins() -> None:
         ("cu126-torch25", H100, "sdpa-cudnn", "pytorch#145580"),
         ("cu126-torch25", None, "sdpa-cudnn", "pytorch#145580"),
         ("cu126-torch25", H100, "sdpa-flash", ""),
-        *((name, H100, "sdpa-cudnn", "") for name in ("cu124-torch26", "cu126-torch27", "cu128-torch28")),
+        *(
+            (name, H100, "sdpa-cudnn", "")
+            for name in ("cu124-torch26", "cu126-torch27", "cu128-torch28")
+        ),
     ],
 )
-def test_what_a_gpu_or_a_version_lacks_is_no_promise(name: str, host: Inventory | None, subject: str, why: str) -> None:
+def test_what_a_gpu_or_a_version_lacks_is_no_promise(
+    name: str, host: Inventory | None, subject: str, why: str
+) -> None:
     (found,) = [claim for claim in gpu_claims(name, host) if claim.subject == subject]
     said = found.expect.get("not_applicable", "")
     assert (found.required, bool(said)) == (not why, bool(why)) and why in said
 
 
-def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_and_the_least_capable_decides() -> None:
+def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_and_the_least_capable_decides() -> (
+    None
+):
     both = replace(H100, gpus=(*H100.gpus, *TURING.gpus))
     old, new, mixed = (
         next(one for one in gpu_claims("cu126-torch27", host) if one.subject == "xformers-cutlass")
@@ -113,7 +140,9 @@ def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_and_the_least_capa
 @pytest.mark.parametrize("image", ["cu128-torch28", "cu128-torch211"])
 def test_cases_that_a_version_cannot_do_are_left_out_and_the_claim_says_why(image: str) -> None:
     """cuDNN before 9.15.1 reads past the end where a length is no multiple of 128."""
-    old, new = ({claim.subject: claim for claim in gpu_claims(name)} for name in (image, "cu130-torch211"))
+    old, new = (
+        {claim.subject: claim for claim in gpu_claims(name)} for name in (image, "cu130-torch211")
+    )
     expect = old["sdpa-cudnn"].expect
     assert expect["cases"]
     assert all(case.endswith("in 128s") for case in expect["cases"])
@@ -124,18 +153,28 @@ def test_cases_that_a_version_cannot_do_are_left_out_and_the_claim_says_why(imag
 
 
 def test_a_claim_has_the_names_of_the_images_own_versions() -> None:
-    old, new = ({claim.subject: claim for claim in gpu_claims(name)} for name in ("cu126-torch25", "cu128-torch28"))
+    old, new = (
+        {claim.subject: claim for claim in gpu_claims(name)}
+        for name in ("cu126-torch25", "cu128-torch28")
+    )
     assert old["fullgraph"].expect["names_of"] == "torch 2.5.1"
     assert old["fullgraph"].expect["expected_kernels"] == ["^triton_$"]
     assert new["fullgraph"].expect["expected_kernels"] == ["^triton_[a-z]+_fused_"]
 
 
 def test_without_a_gpu_every_claim_exists_and_is_unproven() -> None:
-    with_gpu, without = gpu_claims("cu126-torch27"), gpu_claims("cu126-torch27", None, "no GPU was found")
+    with_gpu, without = (
+        gpu_claims("cu126-torch27"),
+        gpu_claims("cu126-torch27", None, "no GPU was found"),
+    )
     assert [claim.subject for claim in with_gpu] == [claim.subject for claim in without]
     assert {claim.unproven for claim in without} == {"no GPU was found"}
     by_model = ("speed", "step")  # required where a GPU model is known, and what it did before
-    assert all(claim.required or claim.expect.get("known") for claim in without if claim.check not in by_model)
+    assert all(
+        claim.required or claim.expect.get("known")
+        for claim in without
+        if claim.check not in by_model
+    )
 
 
 def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
@@ -147,7 +186,9 @@ def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
 
 TORCHES = sorted(SOURCES.facts.torch)
 OTHERS = dict.fromkeys({row.package for row in TABLE.values()}, "1.0")
-NAMES = [name for row in TABLE.values() for names in row.expected_kernels.values() for name in names]
+NAMES = [
+    name for row in TABLE.values() for names in row.expected_kernels.values() for name in names
+]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.pattern)
@@ -157,7 +198,9 @@ def test_a_name_has_a_source_and_some_version(name: Name) -> None:
     assert any(patterns([name], {"torch": torch}) for torch in TORCHES) or name.of != "torch"
 
 
-@pytest.mark.parametrize("torch", [torch for torch in TORCHES if at_least({"torch": torch}, "torch", "2.5")])
+@pytest.mark.parametrize(
+    "torch", [torch for torch in TORCHES if at_least({"torch": torch}, "torch", "2.5")]
+)
 def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
     for subject, row in TABLE.items():
         expected = expected_path(row, {**OTHERS, "torch": torch})["expected_kernels"]
@@ -169,5 +212,7 @@ def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
     [("2.5.1", False), ("2.6.0", True), ("2.6.0a1+cu126", True), ("2.8.4", True), ("2.9.0", False)],
 )
 def test_a_name_holds_from_a_version_on_and_before_another(version: str, holds: bool) -> None:
-    assert bool(patterns([Name("x", "test", since="2.6", before="2.9")], {"torch": version})) is holds
+    assert (
+        bool(patterns([Name("x", "test", since="2.6", before="2.9")], {"torch": version})) is holds
+    )
     assert patterns([Name("x", "test", since="9")], {}), "a version that is not given excludes none"

@@ -19,12 +19,18 @@ A, B = [("a", PLAIN), ("a", ASKED)], [("b", PLAIN), ("b", ASKED)]
 @pytest.mark.parametrize(
     ("stretches", "names", "ran"),
     [
-        ([None, *A, None], [SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"], {"a": [OWN]}),
+        (
+            [None, *A, None],
+            [SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"],
+            {"a": [OWN]},
+        ),
         (A, [SPIN, GEMM, SPIN, GEMM], {"a": []}),  # a fallback to what plain torch runs
         ([*A, *B], [SPIN, GEMM, SPIN, OWN, SPIN, OWN, SPIN, GEMM], {"a": [OWN], "b": [GEMM]}),
     ],
 )
-def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own(stretches: Any, names: Any, ran: Any) -> None:
+def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own(
+    stretches: Any, names: Any, ran: Any
+) -> None:
     found = _timeline.described([LEAD_IN, *names], stretches, ["flash"])
     assert found["works"] and found["ran"] == ran
     assert found["matching"] == {"flash": [OWN] if OWN in names else []}
@@ -93,8 +99,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     return fake
 
 
-@pytest.mark.parametrize(("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3), (401, 3)])
-def test_kernels_dropped_at_the_start_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
+@pytest.mark.parametrize(
+    ("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3), (401, 3)]
+)
+def test_kernels_dropped_at_the_start_cost_only_the_lead_in(
+    gpu: FakeGpu, lost: int, sessions: int
+) -> None:
     """The order on the device decides. More lost than any lead-in has is said."""
     gpu.lost = lost
 
@@ -137,7 +147,9 @@ def test_a_case_that_is_not_claimed_is_not_run(gpu: FakeGpu) -> None:
 
 def test_an_observation_of_facts_alone_need_not_run_anything(gpu: FakeGpu) -> None:
     """As torch.compile's: it reads counters after the case."""
-    found = runner.examine("x", row(observe=lambda _rng: {"facts": {"graphs": 1}}, facts={"graphs": 1}))
+    found = runner.examine(
+        "x", row(observe=lambda _rng: {"facts": {"graphs": 1}}, facts={"graphs": 1})
+    )
     assert found["kernels"]["ran"] == {}
     assert found["kernels"]["works"]
     marks = [event for event in gpu.events if event.time_range.end - event.time_range.start < 1000]

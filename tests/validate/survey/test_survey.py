@@ -11,7 +11,9 @@ from validate.environment.user_environment import UserEnvironment
 from validate.survey import environments, main
 
 
-def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True) -> str:
+def _site(
+    prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True
+) -> str:
     folder = prefix / f"lib/python{version}" / kind
     folder.mkdir(parents=True)
     if python:
@@ -21,9 +23,13 @@ def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, p
 
 
 @pytest.mark.parametrize("both", ["true", "false"])
-def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_so(tmp_path: Path, both: str) -> None:
+def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_so(
+    tmp_path: Path, both: str
+) -> None:
     base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
-    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n")
+    (tmp_path / "venv/pyvenv.cfg").write_text(
+        f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n"
+    )
     found = environments.find([base, own], {})
     kinds = {one.prefix: one for one in found}
     venv = kinds[f"{tmp_path}/venv"]
@@ -33,7 +39,9 @@ def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_
     assert packages == ([own, base] if both == "true" else [own])
 
 
-def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment(tmp_path: Path) -> None:
+def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment(
+    tmp_path: Path,
+) -> None:
     own = _site(tmp_path / "conda")
     (tmp_path / "conda/conda-meta").mkdir()
     cached = _site(tmp_path / "conda/pkgs/six-1.16", python=False)
@@ -52,7 +60,9 @@ def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> No
     assert [one.prefix for one in found] == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 
-def test_files_are_read_for_the_first_python_that_has_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_for_the_first_python_that_has_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that stands in front of it, with none, is a finding of `lookup` and no end of the reading."""
     folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
     (tmp_path / "front").mkdir()
@@ -61,7 +71,10 @@ def test_files_are_read_for_the_first_python_that_has_packages(tmp_path: Path, m
     path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
     given = UserEnvironment(environ={"PATH": path}, directory="/", python="")
     found = environments.as_files_say(given)
-    assert (found.python, found.start["prefix"]) == (f"{tmp_path}/b/bin/python3.11", f"{tmp_path}/b")
+    assert (found.python, found.start["prefix"]) == (
+        f"{tmp_path}/b/bin/python3.11",
+        f"{tmp_path}/b",
+    )
     monkeypatch.setattr(environments, "package_folders", list)
     with pytest.raises(LookupError, match="no Python with packages is there"):
         environments.as_files_say(given)
@@ -76,7 +89,11 @@ def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_pa
     (one,) = environments.find([own, user], environ)
     assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
     assert one.start["optimize"] == 1
-    assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
+    assert (
+        one.path[0] == "/first"
+        and f"{tmp_path}/project" in one.path
+        and "/not/there" not in one.path
+    )
     assert one.path.index(user) < one.path.index(own)
 
 
@@ -86,17 +103,25 @@ def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
     info = Path(own, f"some_thing-1.0.{suffix}")
     info.mkdir()
     name = "METADATA" if suffix == "dist-info" else "PKG-INFO"
-    (info / name).write_text("Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n\nbody: none\n")
+    (info / name).write_text(
+        "Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n\nbody: none\n"
+    )
     (info / "INSTALLER").write_text("conda\n")
     (one,) = environments.find([own], {})
     (found,) = environments.distributions(one)
-    assert (found["name"], found["installer"], found["requires"]) == ("some-thing", "conda", ["six>=1"])
+    assert (found["name"], found["installer"], found["requires"]) == (
+        "some-thing",
+        "conda",
+        ["six>=1"],
+    )
 
 
 def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
     own = _site(tmp_path / "a")
     Path(own, "torch").mkdir()
-    Path(own, "torch/version.py").write_text("__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n")
+    Path(own, "torch/version.py").write_text(
+        "__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n"
+    )
     (one,) = environments.find([own], {})
     torch = main._torch(one)
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
@@ -107,11 +132,24 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
-    machine_code = fatbins.region(Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11))
-    code = fatbins.library(machine_code, fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True)))
-    contents = {"lib.so": code + bytes(4096), "text.so": b"x" * 5000, "cut.so": code[:400] + bytes(4096)}
+    machine_code = fatbins.region(
+        Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11)
+    )
+    code = fatbins.library(
+        machine_code, fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True))
+    )
+    contents = {
+        "lib.so": code + bytes(4096),
+        "text.so": b"x" * 5000,
+        "cut.so": code[:400] + bytes(4096),
+    }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    rows = {Path(str(row["path"])).name: row for row in main.device_code([str(path) for path in tmp_path.iterdir()])}
-    assert set(rows["lib.so"]["archs"]) == {"sm_80", "sm_90", "compute_90"} and "text.so" not in rows
+    rows = {
+        Path(str(row["path"])).name: row
+        for row in main.device_code([str(path) for path in tmp_path.iterdir()])
+    }
+    assert (
+        set(rows["lib.so"]["archs"]) == {"sm_80", "sm_90", "compute_90"} and "text.so" not in rows
+    )
     assert main.device_code([]) == []

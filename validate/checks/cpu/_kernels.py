@@ -17,7 +17,9 @@ def _add(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
 def _softmax(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
     row = tl.arange(0, BLOCK)
     at = row[:, None] * BLOCK + row[None, :]
-    score = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32) + tl.load(y + at, mask=at < n, other=0.0)
+    score = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32) + tl.load(
+        y + at, mask=at < n, other=0.0
+    )
     weight = tl.exp(score - tl.max(score, 1)[:, None])
     tl.store(out + at, weight / tl.sum(weight, 1)[:, None], mask=at < n)
 
@@ -25,7 +27,9 @@ def _softmax(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
 def _matmul(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
     row = tl.arange(0, BLOCK)
     at = row[:, None] * BLOCK + row[None, :]
-    product = tl.dot(tl.load(x + at, mask=at < n, other=0.0), tl.load(y + at, mask=at < n, other=0.0))
+    product = tl.dot(
+        tl.load(x + at, mask=at < n, other=0.0), tl.load(y + at, mask=at < n, other=0.0)
+    )
     tl.store(out + at, product, mask=at < n)
 
 

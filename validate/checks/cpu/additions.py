@@ -21,9 +21,7 @@ from validate.judging import Finding, conclude, telling_line, unproven
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _SECONDS = 300
-_TORCH = (
-    "import importlib.metadata as m, importlib.util as u; print(m.version('torch')); print(u.find_spec('torch').origin)"
-)
+_TORCH = "import importlib.metadata as m, importlib.util as u; print(m.version('torch')); print(u.find_spec('torch').origin)"
 _CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 
 
@@ -77,7 +75,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         pip = ["pip", "install", "--no-index", "--find-links", str(wheels), "--no-color"]
         before = _torch(environ)
         plain = _run(environ, [*pip, "validate-plain"])
-        imported = _run(environ, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"])
+        imported = _run(
+            environ, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"]
+        )
         mover = _run(environ, [*pip, "validate-mover"])
         control = _run(unconstrained, [*pip, "validate-mover", "--dry-run"])
         evidence: AdditionsEvidence = {
@@ -115,7 +115,8 @@ def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:
     metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
     files = {
         f"{name}.py": "",
-        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {requirement}\n" for requirement in needs),
+        f"{info}/METADATA": metadata
+        + "".join(f"Requires-Dist: {requirement}\n" for requirement in needs),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: validate\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
@@ -131,7 +132,12 @@ def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
         return {"code": 127, "said": f"there is no {command[0]} on the PATH"}
     try:
         done = subprocess.run(
-            [program, *command[1:]], env=dict(environ), capture_output=True, text=True, timeout=_SECONDS, cwd="/"
+            [program, *command[1:]],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            cwd="/",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"code": 126, "said": str(error)}
@@ -161,7 +167,9 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
     """Yield what is wrong with the constraints, the addition, the refusal and the control."""
     constraints = evidence["constraints"]
-    differing = [name for name, version in expect["held"].items() if constraints.get(name) != version]
+    differing = [
+        name for name, version in expect["held"].items() if constraints.get(name) != version
+    ]
     if differing:
         names = ", ".join(f"{name} {constraints.get(name, 'not')}" for name in differing[:3])
         yield f"the constraints hold {names}{' and others' if len(differing) > 3 else ''} as validated"

@@ -21,7 +21,10 @@ def _settings() -> AllocatorEvidence:
     """Return what the allocator has read, and whether its segments can grow."""
     has = importlib.import_module("torch").cuda.memory._snapshot()["allocator_settings"]
     read = [str(text) for name, text in has.items() if name.startswith("PYTORCH_") and text]
-    return {"settings": "".join(read[:1]) or "none", "expandable_segments": bool(has["expandable_segments"])}
+    return {
+        "settings": "".join(read[:1]) or "none",
+        "expandable_segments": bool(has["expandable_segments"]),
+    }
 
 
 measure = partial(asked, measures={"settings": _settings})

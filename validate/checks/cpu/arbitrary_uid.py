@@ -19,7 +19,16 @@ from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork
-from validate.judging import Finding, failed, is_within, joined, listed, passed, root_cause, unproven
+from validate.judging import (
+    Finding,
+    failed,
+    is_within,
+    joined,
+    listed,
+    passed,
+    root_cause,
+    unproven,
+)
 
 SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
@@ -53,7 +62,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
         evidence: UserEvidence = {
             "uid": os.getuid(),
             "known": os.getuid() in {user.pw_uid for user in pwd.getpwall()},
-            "root_is_writable": os.access("/", os.W_OK) and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+            "root_is_writable": os.access("/", os.W_OK)
+            and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
             "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
             "steps": steps,
         }
@@ -112,11 +122,17 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
         conditions.append("the root was writable")
     if set(evidence["interfaces"]) - {"lo"}:
         conditions.append(f"there was a network: {listed(evidence['interfaces'])}")
-    problems = [f"{name}: {root_cause(step['error'])}" for name, step in evidence["steps"].items() if "error" in step]
+    problems = [
+        f"{name}: {root_cause(step['error'])}"
+        for name, step in evidence["steps"].items()
+        if "error" in step
+    ]
     training = evidence["steps"]["training"].get("answer")
     if training:
         losses, same = training["losses"], training["checkpoint"]
-        if not (same and all(is_within(loss, math.inf) for loss in losses) and losses[-1] < losses[0]):
+        if not (
+            same and all(is_within(loss, math.inf) for loss in losses) and losses[-1] < losses[0]
+        ):
             problems.append(f"training: losses {losses}, checkpoint {same}")
     if problems:
         return failed(f"for uid {evidence['uid']}: {joined(problems)}")

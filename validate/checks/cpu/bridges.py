@@ -11,7 +11,18 @@ from validate.judging import Finding, failed, listed, passed
 
 SETTINGS = Settings(begins_with_torch=True)
 
-_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
+_DTYPES = (
+    "float16",
+    "float32",
+    "float64",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+    "complex64",
+)
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))
 _SCORES = (0.8, 0.9, 0.7)
 _OVERLAP = 0.5
@@ -53,7 +64,12 @@ def _numpy() -> NumpyEvidence:
         tensor[1, 1] = 1
         shared[name] = is_seen and bool(array[1, 1] == 1) and bool((tensor.numpy() == array).all())
     copied = torch.tensor(numpy.arange(6.0).reshape(2, 3)).sum().item()
-    return {"torch": torch.__version__, "numpy": numpy.__version__, "shared": shared, "copied_sum": copied}
+    return {
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "shared": shared,
+        "copied_sum": copied,
+    }
 
 
 def _torchvision() -> NmsEvidence:
@@ -71,7 +87,9 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
         return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
     if evidence["copied_sum"] != 15.0:
         return failed(f"a copied array sums up to {evidence['copied_sum']}, not 15.0")
-    return passed(f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types")
+    return passed(
+        f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types"
+    )
 
 
 def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:

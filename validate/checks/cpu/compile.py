@@ -17,7 +17,17 @@ from validate.claims import Claim
 from validate.harness import drawn
 from validate.harness.forked import in_fork, mapped
 from validate.harness.reference import relative
-from validate.judging import Finding, failed, forward, is_beyond, is_within, joined, passed, scientific, suspects
+from validate.judging import (
+    Finding,
+    failed,
+    forward,
+    is_beyond,
+    is_within,
+    joined,
+    passed,
+    scientific,
+    suspects,
+)
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
@@ -73,7 +83,11 @@ def _compiled() -> CompileEvidence:
 
     return {
         "torch": torch.__version__,
-        "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS) and name != _OWN},
+        "environment": {
+            name: text
+            for name, text in os.environ.items()
+            if name.startswith(_SETTINGS) and name != _OWN
+        },
         "captured": counters["stats"].get("calls_captured", 0),
         "graphs": counters["stats"].get("unique_graphs", 0),
         "breaks": sum(counters["graph_break"].values()),
@@ -94,10 +108,15 @@ def _compile_once(config: Any) -> None:
     2.11), and the kernel here has no use for them.
     """
     config.compile_threads = 1
-    for one, name, value in ((config.cpp, "vec_isa_ok", True), (config, "cpp_cache_precompile_headers", False)):
+    for one, name, value in (
+        (config.cpp, "vec_isa_ok", True),
+        (config, "cpp_cache_precompile_headers", False),
+    ):
         if hasattr(one, name):
             setattr(one, name, value)
-    with contextlib.suppress(ModuleNotFoundError):  # torch 2.4 has no such module, and tries none of these
+    with contextlib.suppress(
+        ModuleNotFoundError
+    ):  # torch 2.4 has no such module, and tries none of these
         importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
 
 
@@ -118,11 +137,15 @@ def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
             f"its numbers are off by {scientific(evidence['found_error'])}, at most {scientific(tolerance)}"
         )
     if not is_beyond(evidence["control_error"], tolerance):
-        problems.append(f"control: 1% more is off by {scientific(evidence['control_error'])}, within what is allowed")
+        problems.append(
+            f"control: 1% more is off by {scientific(evidence['control_error'])}, within what is allowed"
+        )
     if problems:
         return failed(joined(problems))
     made = f"{evidence['generated']} generated, {len(evidence['mapped'])} compiled library loaded"
-    return passed(f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})")
+    return passed(
+        f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})"
+    )
 
 
 CLAIMS = {"compile/cpu": judge}

@@ -89,10 +89,22 @@ def _stand_in_for_driver(compiler: str, driver_source: str, folder: Path) -> Non
     source.write_text("\n".join(functions), encoding="utf-8")
 
     library = folder / "libcuda.so.1"
-    command = [compiler, str(source), "-shared", "-fPIC", "-o", str(library), f"-Wl,-soname,{library.name}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    command = [
+        compiler,
+        str(source),
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        f"-Wl,-soname,{library.name}",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
     if done.returncode or not library.is_file():
-        raise OSError(f"{compiler} did not make a stand-in for libcuda: {done.stderr[:300] or 'it made nothing'}")
+        raise OSError(
+            f"{compiler} did not make a stand-in for libcuda: {done.stderr[:300] or 'it made nothing'}"
+        )
 
     (folder / "libcuda.so").symlink_to(library.name)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
@@ -116,7 +128,9 @@ def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -
     if "load_binary" not in evidence["functions"]:
         return failed(f"Triton's driver module lacks load_binary: {listed(evidence['functions'])}")
     stub = ", linked with a stand-in for libcuda" if evidence["stub_driver"] else ""
-    return passed(f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}")
+    return passed(
+        f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}"
+    )
 
 
 CLAIMS = {"compiler/triton-launcher": judge_launcher}

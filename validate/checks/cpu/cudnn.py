@@ -34,7 +34,9 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     major, minor, patch = map(int, expect["version"].split(".")[:3])
     locked, running = major * 10000 + minor * 100 + patch, evidence["version"]
     if running != locked:
-        return failed(f"torch runs with cuDNN {running}, the lock has {expect['version']} ({locked})")
+        return failed(
+            f"torch runs with cuDNN {running}, the lock has {expect['version']} ({locked})"
+        )
     return passed(f"torch runs with cuDNN {expect['version']}")
 
 

@@ -62,7 +62,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     for claim in claims:
         arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
         asked.append(partial(_compiled, arch, arch, backward=backward))
-    control, *found = (evidence for _, evidence in sorted(in_forks(asked, half_of_the_cores()), key=itemgetter(0)))
+    control, *found = (
+        evidence for _, evidence in sorted(in_forks(asked, half_of_the_cores()), key=itemgetter(0))
+    )
     control.get("error", {}).pop("log", None)
     for claim, compiled in zip(claims, found):  # noqa: B905  Python 3.9
         yield claim.subject, {"compiled": compiled, "control": control}
@@ -85,10 +87,14 @@ def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Compiled:
         flash: Any = importlib.import_module("flash_attn.cute.interface")
         started = time.monotonic()
         with fake():
-            query, key, value = (torch.empty(*one, dtype=torch.bfloat16, device="cuda") for one in _SHAPE.values())
+            query, key, value = (
+                torch.empty(*one, dtype=torch.bfloat16, device="cuda") for one in _SHAPE.values()
+            )
             out, lse = flash._flash_attn_fwd(query, key, value, causal=True, return_lse=True)[:2]
             if backward:
-                flash._flash_attn_bwd(query, key, value, out, torch.empty_like(out), lse, causal=True)
+                flash._flash_attn_bwd(
+                    query, key, value, out, torch.empty_like(out), lse, causal=True
+                )
         found = sorted(path for path in Path(folder).rglob("*") if path.suffix == ".cubin")
         return {
             "cubins": {path.name: cast("Cubin", cubin_facts(path.read_bytes())) for path in found},
@@ -102,10 +108,16 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
     if "error" in compiled:
         return failed(f"nothing compiled for sm_{arch}: {root_cause(compiled['error'])}")
     cubins = compiled["cubins"]
-    problems = [f"{part} was not compiled" for part in expect["kernels"] if not any(part in name for name in cubins)]
+    problems = [
+        f"{part} was not compiled"
+        for part in expect["kernels"]
+        if not any(part in name for name in cubins)
+    ]
     for name, facts in cubins.items():
         if facts["machine"] != EM_CUDA or facts["arch"] != arch:
-            problems.append(f"{name}: asked for sm_{arch}, made is {facts['bytes']} bytes for sm_{facts['arch']}")
+            problems.append(
+                f"{name}: asked for sm_{arch}, made is {facts['bytes']} bytes for sm_{facts['arch']}"
+            )
     if problems or not expect["kernels"]:
         return failed(joined(problems or ["no kernel was asked for"]))
     if "error" not in evidence["control"]:

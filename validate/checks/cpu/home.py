@@ -19,7 +19,9 @@ from validate.judging import Finding, conclude, failed, passed, unproven
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _SECONDS = 300
-_QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
+_QUESTION = (
+    "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
+)
 
 
 class HomeExpect(TypedDict):
@@ -115,7 +117,12 @@ def _additions(environ: Mapping[str, str]) -> Additions:
     python = environ.get("PIP_PYTHON", "")
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION], env=dict(environ), capture_output=True, text=True, timeout=_SECONDS, cwd="/"
+            [python, "-c", _QUESTION],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            cwd="/",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"python": python, "error": str(error)}
@@ -136,7 +143,12 @@ _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777"
 
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     """Judge the run's own conditions first, then what the user can write, or is told."""
-    mounted, uid, gid, folder = evidence["mounted"], evidence["uid"], evidence["gid"], expect["folder"]
+    mounted, uid, gid, folder = (
+        evidence["mounted"],
+        evidence["uid"],
+        evidence["gid"],
+        expect["folder"],
+    )
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
     if not mounted["mounted"]:
@@ -145,7 +157,9 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
         return _judge_advice(folder, evidence)
 
     faults = [*_cache_faults(expect, evidence), *_addition_faults(folder, evidence["additions"])]
-    return conclude(faults, f"uid {uid}:{gid} writes {len(expect['caches'])} caches and adds packages there")
+    return conclude(
+        faults, f"uid {uid}:{gid} writes {len(expect['caches'])} caches and adds packages there"
+    )
 
 
 def _cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
@@ -196,7 +210,9 @@ def _judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     missing = [advice for advice in _ADVICE if advice not in additions["said"]]
     if missing:
         return failed(f"who may not write to {folder} is not told of {', '.join(missing)}")
-    return passed(f"uid {evidence['uid']} may not write to {folder}, and is told of {len(_ADVICE)} ways out")
+    return passed(
+        f"uid {evidence['uid']} may not write to {folder}, and is told of {len(_ADVICE)} ways out"
+    )
 
 
 CLAIMS = {"users": judge}

@@ -29,9 +29,7 @@ _SECONDS = 800
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
-_PROGRAM = (
-    f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r}, flush=True)"
-)
+_PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r}, flush=True)"
 
 
 class ImportExpect(TypedDict):
@@ -62,7 +60,9 @@ class ImportEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
-    expects: dict[str, ImportExpect] = {claim.subject: cast("ImportExpect", claim.expect) for claim in claims}
+    expects: dict[str, ImportExpect] = {
+        claim.subject: cast("ImportExpect", claim.expect) for claim in claims
+    }
     at_once = half_of_the_cores()  # in each order
     # The threads only wait for the new processes.
     with ThreadPoolExecutor(max_workers=at_once) as waiting:
@@ -99,7 +99,10 @@ def _in_new_process(modules: Sequence[str]) -> ImportRun:
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return {"error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"}, "said": []}
+        return {
+            "error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"},
+            "said": [],
+        }
     importing, mark, exiting = done.stdout.decode("utf-8", "replace").partition(_MARK)
     printed, printed_at_exit = _lines(importing), _lines(exiting)
     run: ImportRun = {"said": printed}

@@ -137,7 +137,10 @@ def _look(machine: Machine, path: str) -> NativeCode | None:
     `libraries` names files that can't be read.
     """
     try:
-        with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            Path(path).open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             if elf.machine(data) != machine.number:
                 return None
             executable = [section for section in elf.sections(data) if section.flags & _EXECUTABLE]
@@ -203,7 +206,8 @@ def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Find
         for file in evidence["not_asking"]
     ]
     return conclude(
-        faults, f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first"
+        faults,
+        f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first",
     )
 
 

@@ -69,7 +69,9 @@ class NativeEvidence(TypedDict, total=False):
     error: Mapping[str, Any]
     imports: Mapping[str, ErrorEvidence | None]  # module -> what importing it raised
     libraries: Mapping[str, Library]
-    operators: Mapping[str, bool | None]  # name -> it has a CUDA kernel; None: torch does not know it
+    operators: Mapping[
+        str, bool | None
+    ]  # name -> it has a CUDA kernel; None: torch does not know it
     selection: Mapping[str, Any] | None
     cuda_runtimes: list[CudaRuntime]
 
@@ -91,11 +93,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
         names = _library_names(root, claim.expect["libraries"])
         files = {name: (root / name).is_file() for name in names}
         present = [name for name in names if files[name]]
-        loaded: NativeEvidence = in_fork(partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners))
+        loaded: NativeEvidence = in_fork(
+            partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners)
+        )
         yield claim.subject, {**loaded, "version": distribution.version, "files": files}
 
 
-def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Mapping[str, str]) -> NativeEvidence:
+def _loaded(
+    expect: NativeExpect, root: Path, present: Sequence[str], owners: Mapping[str, str]
+) -> NativeEvidence:
     """Import the modules and load the libraries."""
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
@@ -108,7 +114,9 @@ def _loaded(expect: NativeExpect, root: Path, present: Sequence[str], owners: Ma
     by_import = mapped("")
     return {
         "imports": imports,
-        "libraries": {name: _library(root / name, by_import, expect["symbols"]) for name in present},
+        "libraries": {
+            name: _library(root / name, by_import, expect["symbols"]) for name in present
+        },
         "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
         "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
         "cuda_runtimes": _cuda_runtimes(owners),
@@ -158,10 +166,16 @@ def _bitsandbytes_selection() -> Mapping[str, Any]:
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
     specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
-        highest_compute_capability=(9, 0), cuda_version_string=f"{major}{minor}", cuda_version_tuple=(major, minor)
+        highest_compute_capability=(9, 0),
+        cuda_version_string=f"{major}{minor}",
+        cuda_version_tuple=(major, minor),
     )
     path = importlib.import_module("bitsandbytes.cextension").get_cuda_bnb_library_path(specs)
-    return {"torch_cuda": cuda, "file": Path(path).name, "override": os.environ.get("BNB_CUDA_VERSION")}
+    return {
+        "torch_cuda": cuda,
+        "file": Path(path).name,
+        "override": os.environ.get("BNB_CUDA_VERSION"),
+    }
 
 
 def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
@@ -172,7 +186,14 @@ def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
         if match:
             version = ctypes.c_int()
             ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-            runtimes.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
+            runtimes.append(
+                {
+                    "file": path,
+                    "owner": owners.get(path),
+                    "major": int(match[1]),
+                    "version": version.value,
+                }
+            )
     return runtimes
 
 
@@ -192,7 +213,11 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
         problems += _operator_problems(expect["operators"], evidence["operators"])
         problems += _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
         problems += _selection_problems(expect, evidence["selection"])
-        problems += [f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error]
+        problems += [
+            f"import {name}: {root_cause(error)}"
+            for name, error in evidence["imports"].items()
+            if error
+        ]
     if problems:
         return failed(joined(problems))
     return passed(_summarise(expect, evidence))

@@ -64,10 +64,19 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
         program.write_text(_TIMEOUT_PROGRAM)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
         command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", str(program), folder]
-        environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", **variables}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE)
+        environ = {
+            **os.environ,
+            "ACCELERATE_USE_CPU": "true",
+            "GLOO_SOCKET_IFNAME": "lo",
+            **variables,
+        }
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=_PATIENCE
+        )
         if done.returncode:
-            raise RuntimeError(f"a rank failed: {(done.stdout + done.stderr)[-LOG_TAIL_CHARACTERS:]}")
+            raise RuntimeError(
+                f"a rank failed: {(done.stdout + done.stderr)[-LOG_TAIL_CHARACTERS:]}"
+            )
         result: GroupTimeout = json.loads(Path(folder, "0").read_text())
         return result
 
@@ -79,7 +88,11 @@ def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> 
     """Judge that two ranks wait as long as the variable says."""
     return judge_figures(
         evidence,
-        equal={"world": _RANKS, "seconds": float(_TIMEOUT_SECONDS), "default": DEFAULT_TIMEOUT_SECONDS},
+        equal={
+            "world": _RANKS,
+            "seconds": float(_TIMEOUT_SECONDS),
+            "default": DEFAULT_TIMEOUT_SECONDS,
+        },
     )
 
 

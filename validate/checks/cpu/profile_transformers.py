@@ -58,7 +58,9 @@ def _device_map(folder: Path) -> DeviceMapEvidence:
     split_logits = _logits(split, llama)
     return {
         # transformers says it of a model that lies in several places, newer ones of no other.
-        "devices": sorted({*map(str, getattr(whole, "hf_device_map", {"": whole.device}).values())}),
+        "devices": sorted(
+            {*map(str, getattr(whole, "hf_device_map", {"": whole.device}).values())}
+        ),
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
         "deviation": float((_logits(whole, llama) - plain).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),

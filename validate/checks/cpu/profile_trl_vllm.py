@@ -15,7 +15,13 @@ from typing import Any
 
 from validate.checks import _grpo
 from validate.checks._behaviour import BehaviourEvidence
-from validate.checks._grpo import Policy, WeightsEvidence, judge_step, judge_weights, log_probabilities
+from validate.checks._grpo import (
+    Policy,
+    WeightsEvidence,
+    judge_step,
+    judge_weights,
+    log_probabilities,
+)
 from validate.claims import Claim
 from validate.harness.forked import asked
 from validate.judging import Finding
@@ -28,7 +34,9 @@ _NOISE = 0.02
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of `grpo arguments`, `server weights` and `server adapters`."""
-    importlib.import_module("torch").set_num_threads(1)  # products are tiny: threads would wait more than they compute
+    importlib.import_module("torch").set_num_threads(
+        1
+    )  # products are tiny: threads would wait more than they compute
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
@@ -44,11 +52,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _step(folder: Path) -> BehaviourEvidence:
     policy = Policy(folder / "policy")
     trainer = _grpo.trainer_of(policy, folder / "out", use_cpu=True)
-    return {**_grpo.step(policy, trainer), "logprobs_mode": trainer.vllm_generation.llm.taken.logprobs_mode}
+    return {
+        **_grpo.step(policy, trainer),
+        "logprobs_mode": trainer.vllm_generation.llm.taken.logprobs_mode,
+    }
 
 
 def _adapters() -> Any:
-    return importlib.import_module("peft").LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
+    return importlib.import_module("peft").LoraConfig(
+        r=8, target_modules="all-linear", init_lora_weights=False
+    )
 
 
 def _handed_over(folder: Path, adapters: Any) -> WeightsEvidence:
@@ -58,15 +71,21 @@ def _handed_over(folder: Path, adapters: Any) -> WeightsEvidence:
     """
     packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
     policy = Policy(folder / "policy")
-    first = importlib.import_module("safetensors.torch").load_file(policy.folder / "model.safetensors")
+    first = importlib.import_module("safetensors.torch").load_file(
+        policy.folder / "model.safetensors"
+    )
     trainer = _grpo.trainer_of(policy, folder / "out", adapters, use_cpu=True)
     for parameter in trainer.model.parameters():
         parameter.data.mul_(1.5)
     copied = copy.deepcopy(trainer.model)
     wanted = (copied.merge_and_unload() if adapters else copied).state_dict()
     given = trainer.vllm_generation._iter_named_params()
-    packed = packing.pack_tensors(given, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES)
-    found = packing.unpack_tensor(packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes)
+    packed = packing.pack_tensors(
+        given, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES
+    )
+    found = packing.unpack_tensor(
+        packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes
+    )
     return {
         "compared": len(found),
         "differing": [name for name, value in found if not value.equal(wanted[name])],
@@ -78,9 +97,14 @@ class _Sampler:
     """What trl calls of vLLM's LLM, in plain torch, with weights as trl hands them over."""
 
     def __init__(self, **settings: Any) -> None:
-        torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+        torch, transformers = (
+            importlib.import_module("torch"),
+            importlib.import_module("transformers"),
+        )
         self.taken = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**settings)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32).eval()
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            settings["model"], dtype=torch.float32
+        ).eval()
         self.torch, self.chance = torch, torch.Generator().manual_seed(1)
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
@@ -92,7 +116,9 @@ class _Sampler:
     def reset_prefix_cache(self) -> None:
         """It has none."""
 
-    def generate(self, prompts: Sequence[Mapping[str, Any]], sampling_params: Any, **_others: Any) -> list[Any]:
+    def generate(
+        self, prompts: Sequence[Mapping[str, Any]], sampling_params: Any, **_others: Any
+    ) -> list[Any]:
         return [self._answer(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]
 
     def _answer(self, prompt: Sequence[int], settings: Any) -> Any:
@@ -100,7 +126,9 @@ class _Sampler:
         while len(tokens) - len(prompt) < settings.max_tokens and tokens[-1] != _ENDS:
             with torch.no_grad():
                 logits = self.model(torch.tensor([tokens])).logits[0, -1]
-            token = torch.multinomial((logits / settings.temperature).softmax(-1), 1, generator=self.chance)[0]
+            token = torch.multinomial(
+                (logits / settings.temperature).softmax(-1), 1, generator=self.chance
+            )[0]
             noise = _NOISE * float(torch.randn((), generator=self.chance))
             score = float(log_probabilities(logits, token, settings.temperature)) + noise
             tokens.append(int(token))

@@ -141,7 +141,9 @@ def measure_weights(llama: SavedLlama) -> WeightsEvidence:
     model = llama.load_in_4bit("float32")
     return {
         "loaded_by": llama.way_to_load_in_4bit,
-        "projections": {name: describe_projection(llama, model, name) for name in llama.shape.projections},
+        "projections": {
+            name: describe_projection(llama, model, name) for name in llama.shape.projections
+        },
     }
 
 
@@ -162,7 +164,9 @@ def measure_logits(llama: SavedLlama) -> LogitsEvidence:
         plain = llama.reference_logits(weights, dtype)
         comparison = compare(dtype, logits, exact, plain)
         control = {"unquantised weights": relative(unquantised, exact)}
-        comparisons[dtype] = Comparison(**{**comparison, "controls": {**comparison["controls"], **control}})
+        comparisons[dtype] = Comparison(
+            **{**comparison, "controls": {**comparison["controls"], **control}}
+        )
 
     return {"comparisons": comparisons}
 
@@ -235,7 +239,8 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
     return {
         "scale_bytes": state.absmax.numel() * state.absmax.element_size(),
         "mean_error": float((decoded - original).abs().mean()) / WEIGHT_DEVIATION,
-        "decoder_difference": float((decoded_by_bitsandbytes - decoded).abs().max()) / WEIGHT_DEVIATION,
+        "decoder_difference": float((decoded_by_bitsandbytes - decoded).abs().max())
+        / WEIGHT_DEVIATION,
     }
 
 
@@ -250,7 +255,9 @@ class LoraStep(NamedTuple):
 def prepare_for_4bit_training(model: Any) -> Any:
     """Prepare a 4-bit model as peft asks for."""
     peft = importlib.import_module("peft")
-    return peft.prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
+    return peft.prepare_model_for_kbit_training(
+        model, gradient_checkpointing_kwargs={"use_reentrant": False}
+    )
 
 
 def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
@@ -258,7 +265,9 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     torch, peft = llama.torch, importlib.import_module("peft")
     # The same seed gives every model the same A.
     torch.manual_seed(SEED)
-    settings = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    settings = peft.LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     tuned = peft.get_peft_model(model, settings).train()
     matrices = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
     largest_before = {name: float(matrix.detach().abs().max()) for name, matrix in matrices.items()}
@@ -290,7 +299,9 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
 
     if problems:
         return failed(joined(problems))
-    return passed(f"logits differ from plain torch's by {' and '.join(summaries)}; controls are told apart")
+    return passed(
+        f"logits differ from plain torch's by {' and '.join(summaries)}; controls are told apart"
+    )
 
 
 def control_problems(what: str, tolerance: float, controls: Mapping[str, float]) -> Iterator[str]:
@@ -309,7 +320,9 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
     if not projections:
         return failed("no projection was looked at")
 
-    mismatches = {name: find_mismatch(expect, projection) for name, projection in projections.items()}
+    mismatches = {
+        name: find_mismatch(expect, projection) for name, projection in projections.items()
+    }
     wrong = {name: mismatch for name, mismatch in mismatches.items() if mismatch}
     if wrong:
         count = len(projections)
@@ -321,12 +334,16 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
         )
 
     values = sum(projection["values"] for projection in projections.values())
-    total_error = sum(projection["mean_error"] * projection["values"] for projection in projections.values())
+    total_error = sum(
+        projection["mean_error"] * projection["values"] for projection in projections.values()
+    )
     error, expected = total_error / values, describe_expected_error(expect, values)
     if abs(error - expect["mean_error"]) > largest_distance(expect, values):
         return failed(f"over all projections the mean error is {error:.5f}, not {expected}")
 
-    stored = sum(projection["bytes"] + projection["scale_bytes"] for projection in projections.values())
+    stored = sum(
+        projection["bytes"] + projection["scale_bytes"] for projection in projections.values()
+    )
     each = stored / values
     way = f"; loaded by {CONVERTED}" if evidence.get("loaded_by") == CONVERTED else ""
     return passed(
@@ -354,7 +371,10 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
         measured = f"{projection['dtype']} at {projection['bytes'] / values:.2f}"
         return Mismatch(1, "uint8 at half a byte a weight", measured)
 
-    if (projection["quant_type"], projection["block_size"]) != (expect["quant_type"], expect["block_size"]):
+    if (projection["quant_type"], projection["block_size"]) != (
+        expect["quant_type"],
+        expect["block_size"],
+    ):
         measured = f"{projection['quant_type']} in blocks of {projection['block_size']}"
         return Mismatch(2, f"{expect['quant_type']} in blocks of {expect['block_size']}", measured)
 
@@ -368,7 +388,9 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
     # Two-sided: no error at all means that nothing was quantised.
     error, bound = projection["mean_error"], largest_distance(expect, values)
     if not is_within(error, 1.0) or abs(error - expect["mean_error"]) > bound:
-        return Mismatch(5, f"a mean error of {describe_expected_error(expect, values)}", scientific(error))
+        return Mismatch(
+            5, f"a mean error of {describe_expected_error(expect, values)}", scientific(error)
+        )
 
     if not is_within(projection["decoder_difference"], DECODER_TOLERANCE):
         measured = f"a difference of {scientific(projection['decoder_difference'])}"
@@ -415,7 +437,11 @@ def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     started_elsewhere = [name for name, adapter in adapters.items() if adapter["before"] != 0]
     if started_elsewhere:
         yield f"B was not zero before the step in {listed(started_elsewhere, limit=1)}"
-    off = [name for name, adapter in adapters.items() if not is_within(adapter["error"], BACKWARD_FLOOR)]
+    off = [
+        name
+        for name, adapter in adapters.items()
+        if not is_within(adapter["error"], BACKWARD_FLOOR)
+    ]
     if off and not still:
         error = scientific(adapters[off[0]]["error"])
         yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(off, limit=1)}"

@@ -49,23 +49,34 @@ def _resumed(folder: Path) -> ResumeEvidence:
     }
 
 
-def _train(llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = None) -> tuple[Any, int]:
+def _train(
+    llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = None
+) -> tuple[Any, int]:
     """A Trainer that has trained, and how many steps it took."""
     transformers = importlib.import_module("transformers")
     # Rows that differ: a resumed run must go on with those that the first had not seen.
-    rows = [{"input_ids": row, "labels": row} for row in llama.tokens.reshape(-1, llama.tokens.shape[1])]
-    rows += [{"input_ids": row["input_ids"].flip(0), "labels": row["labels"].flip(0)} for row in rows]
+    rows = [
+        {"input_ids": row, "labels": row} for row in llama.tokens.reshape(-1, llama.tokens.shape[1])
+    ]
+    rows += [
+        {"input_ids": row["input_ids"].flip(0), "labels": row["labels"].flip(0)} for row in rows
+    ]
     trained, taken = transformers.AutoModelForCausalLM.from_pretrained(model), list[int]()
     trained.register_forward_hook(lambda *_: taken.append(1))
     saving = {"save_strategy": "steps", "save_steps": _HALF_WAY}
-    trainer = make_trainer(trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving)
+    trainer = make_trainer(
+        trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving
+    )
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer, len(taken)
 
 
 def _deviation(found: Any, wanted: Any) -> float:
     expected = wanted.model.state_dict()
-    return max(float((value - expected[name]).abs().max()) for name, value in found.model.state_dict().items())
+    return max(
+        float((value - expected[name]).abs().max())
+        for name, value in found.model.state_dict().items()
+    )
 
 
 def judge(_subject: str, _expect: object, evidence: ResumeEvidence) -> Finding:

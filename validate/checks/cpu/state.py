@@ -48,19 +48,30 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             state, error = _asked(asked, dict(given.environ))
             bare, bare_error = waited.result()
         found = str(bare.get(_CAPABILITY, ""))
-        yield claim.subject, {"state": state, "error": error, "bare": found, "bare_error": bare_error}
+        yield (
+            claim.subject,
+            {"state": state, "error": error, "bare": found, "bare_error": bare_error},
+        )
 
 
 def _asked(texts: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     program = f"MARK = {_MARK!r}\n{_PROGRAM}"
     command = [sys.executable, "-c", program, json.dumps(list(texts))]
     try:
-        done = subprocess.run(command, capture_output=True, env=environment, timeout=_SECONDS, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            env=environment,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return {}, f"not imported within {_SECONDS} s"
     said = done.stdout.decode("utf-8", "replace").rpartition(_MARK)[2].partition("\n")[0]
     if done.returncode != 0 or not said:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing was said"]
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
+            "nothing was said"
+        ]
         return {}, f"status {done.returncode}: {last[0][:300]}"
     return json.loads(said), ""
 
@@ -84,8 +95,12 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     if bare_error and not faults:
         return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
     if not bare_error and state[_CAPABILITY] != evidence["bare"]:
-        faults.append(f"torch takes the kernels for {state[_CAPABILITY]}, on a processor that has {evidence['bare']}")
-    return conclude(faults, f"{len(expect['state'])} settings are torch's and Python's own after `import torch`")
+        faults.append(
+            f"torch takes the kernels for {state[_CAPABILITY]}, on a processor that has {evidence['bare']}"
+        )
+    return conclude(
+        faults, f"{len(expect['state'])} settings are torch's and Python's own after `import torch`"
+    )
 
 
 CLAIMS = {"state": judge}

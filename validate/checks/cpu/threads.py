@@ -80,12 +80,18 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
             break
         # One product for the BLAS, one loop for OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
-        busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
+        busy = sum(
+            ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items()
+        )
     return {
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
         "busy_threads": busy,
-        "environment": {name: text for name, text in environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
+        "environment": {
+            name: text
+            for name, text in environ.items()
+            if name.startswith(("OMP_", "MKL_", "KMP_"))
+        },
         "not_imported": errors,
         "openmp": sorted(set(map(os.path.realpath, mapped(_OPENMP)))),
     }
@@ -103,7 +109,9 @@ def _ticks() -> dict[str, int]:
 
 def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
     """Judge that more than one thread has computed, under one OpenMP runtime."""
-    problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
+    problems = [
+        f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()
+    ]
     bundled = expect["bundled"]
     runtimes = [path for path in evidence["openmp"] if not _is_bundled(path, bundled)]
     beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
@@ -114,14 +122,22 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
     if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
         problems.append(f"torch takes 1 thread on {evidence['cores']} cores{suspects(evidence)}")
     elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
-        problems.append(f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked")
+        problems.append(
+            f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked"
+        )
     if problems:
         return failed(joined(problems))
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
     runtime = PurePosixPath(runtimes[0]).name
-    others = f" (also loaded, used only by the package that bundles it: {listed(beside)})" if beside else " alone"
-    return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")
+    others = (
+        f" (also loaded, used only by the package that bundles it: {listed(beside)})"
+        if beside
+        else " alone"
+    )
+    return passed(
+        f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}"
+    )
 
 
 def _is_bundled(path: str, patterns: Iterable[str]) -> bool:

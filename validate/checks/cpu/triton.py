@@ -66,7 +66,9 @@ def _toolchain() -> Mapping[str, Any]:
     return {
         "triton": triton.__version__,
         "jit": type(kernels.softmax).__name__,
-        "environment": {name: value for name, value in os.environ.items() if name.startswith("TRITON_")},
+        "environment": {
+            name: value for name, value in os.environ.items() if name.startswith("TRITON_")
+        },
     }
 
 
@@ -88,7 +90,12 @@ def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
         **cubin_facts(cubin),
         "entry": f".text._{kernel}".encode() in cubin,
         "ptx_target": next(
-            (line.split()[1].rstrip(",") for line in built.asm["ptx"].splitlines() if line.startswith(".target")), ""
+            (
+                line.split()[1].rstrip(",")
+                for line in built.asm["ptx"].splitlines()
+                if line.startswith(".target")
+            ),
+            "",
         ),
     }
 
@@ -98,7 +105,9 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         why = f" (TRITON_INTERPRET={interpret})" if interpret else ""
-        return failed(f"kernels are {evidence['jit']} instead of JITFunction{why}: nothing is compiled")
+        return failed(
+            f"kernels are {evidence['jit']} instead of JITFunction{why}: nothing is compiled"
+        )
     arch, kernels = expect["arch"], evidence["kernels"]
     problems: list[str] = []
     for name in expect["kernels"]:

@@ -64,7 +64,10 @@ def _torch() -> dict[str, Any]:
         "version": torch.__version__,
         "cuda": torch.version.cuda,
         "archs": torch.cuda.get_arch_list(),
-        "gpus": [{"name": one.name, "capability": [one.major, one.minor], "memory": one.total_memory} for one in gpus],
+        "gpus": [
+            {"name": one.name, "capability": [one.major, one.minor], "memory": one.total_memory}
+            for one in gpus
+        ],
     }
 
 
@@ -79,14 +82,18 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
             return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
     problems = [*_inventory_problems(expect.get("inventory"), evidence), *_views_differ(evidence)]
     if len(evidence["libcuda"]) != 1:
-        problems.append(f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}")
+        problems.append(
+            f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}"
+        )
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     gpus = evidence["cuda"]["gpus"]
     names = listed([f"{one['name']} ({dotted(one['capability'])})" for one in gpus])
     driver = evidence["nvml"].get("driver", "?")
     as_host = "as the host says" if expect.get("inventory") else "as libcuda and torch both say"
-    return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
+    return passed(
+        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}"
+    )
 
 
 def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
@@ -98,7 +105,10 @@ def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -
         # libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up.
         for seen in found:
             card = {**seen, "name": seen["name"].partition(_MIG)[0]}
-            if not any((host["name"], host["capability"]) == (card["name"], card["capability"]) for host in wanted):
+            if not any(
+                (host["name"], host["capability"]) == (card["name"], card["capability"])
+                for host in wanted
+            ):
                 yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
     elif len(wanted) != len(found):
         yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
@@ -106,7 +116,9 @@ def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -
     else:
         for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
             if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
-                host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
+                host_is, seen_is = (
+                    f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen)
+                )
                 yield f"GPU {index} is {seen_is}, the host says {host_is}"
     inside = evidence["nvml"].get("driver")
     if inside and inventory["driver"] and inside != inventory["driver"]:
@@ -119,7 +131,9 @@ def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
     if not cuda:
         yield "libcuda counts no GPU"
     if [one["capability"] for one in cuda] != [one["capability"] for one in torch]:
-        cuda_sees, torch_sees = (listed([one["name"] for one in view]) or "nothing" for view in (cuda, torch))
+        cuda_sees, torch_sees = (
+            listed([one["name"] for one in view]) or "nothing" for view in (cuda, torch)
+        )
         yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
 
 

@@ -108,7 +108,9 @@ def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
             "quantised": quantised,
             "bfloat16": unquantised,
             "parameters": sum(parameter.numel() for parameter in unquantised_model.parameters()),
-            "projections": sum(llama.saved[f"{name}.weight"].numel() for name in llama.shape.projections),
+            "projections": sum(
+                llama.saved[f"{name}.weight"].numel() for name in llama.shape.projections
+            ),
         },
     }
 
@@ -130,15 +132,23 @@ def train(llama: SavedLlama) -> FirstRun:
 
     model = quantized_llama.prepare_for_4bit_training(llama.load_in_4bit("bfloat16"))
     torch.manual_seed(SEED)
-    settings = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    settings = peft.LoraConfig(
+        r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     tuned = peft.get_peft_model(model, settings).train()
 
     frozen_before = llama.hash_frozen_weights(tuned)
-    trained = {name: parameter for name, parameter in tuned.named_parameters() if parameter.requires_grad}
-    b_matrices = {name: parameter.detach() for name, parameter in trained.items() if "lora_B" in name}
+    trained = {
+        name: parameter for name, parameter in tuned.named_parameters() if parameter.requires_grad
+    }
+    b_matrices = {
+        name: parameter.detach() for name, parameter in trained.items() if "lora_B" in name
+    }
     b_before = max(float(matrix.abs().max()) for matrix in b_matrices.values())
 
-    optimizer = importlib.import_module("bitsandbytes.optim").PagedAdamW8bit(trained.values(), lr=LEARNING_RATE)
+    optimizer = importlib.import_module("bitsandbytes.optim").PagedAdamW8bit(
+        trained.values(), lr=LEARNING_RATE
+    )
     tokens = llama.tokens.to(llama.device)
     losses = []
     for _ in range(STEPS):
@@ -154,9 +164,13 @@ def train(llama: SavedLlama) -> FirstRun:
         "gradient_checkpointing": bool(model.is_gradient_checkpointing),
         "adapters": len(b_matrices),
         "b_before": b_before,
-        "b_still": [name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)],
+        "b_still": [
+            name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)
+        ],
         "base_count": len(frozen_before),
-        "base_changed": [name for name, digest in frozen_after.items() if digest != frozen_before.get(name)],
+        "base_changed": [
+            name for name, digest in frozen_after.items() if digest != frozen_before.get(name)
+        ],
         "fingerprint": llama.hash_tensors([trained[name] for name in sorted(trained)]),
     }
 
@@ -172,7 +186,9 @@ def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvide
     needed = memory["projections"] * NF4_BYTES + unquantised_weights * BFLOAT16_BYTES
     most = MEMORY_SLACK * needed
     if not is_within(memory["quantised"], most):
-        return failed(f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right")
+        return failed(
+            f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right"
+        )
     if not is_beyond(memory["bfloat16"], most):
         return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
 

@@ -9,7 +9,11 @@ from validate.harness import adam
 from validate.harness.forked import asked
 
 _OPTIMIZERS = {
-    "colossalai-fused-adam": ("colossalai.nn.optimizer", "HybridAdam", "colossalai._C.fused_optim_cuda"),
+    "colossalai-fused-adam": (
+        "colossalai.nn.optimizer",
+        "HybridAdam",
+        "colossalai._C.fused_optim_cuda",
+    ),
     "deepspeed-fused-adam": ("deepspeed.ops.adam", "FusedAdam", "deepspeed.ops.adam.fused_adam_op"),
 }
 """Subject -> module, optimizer, and the module of the kernel that was compiled ahead."""
@@ -21,5 +25,7 @@ def _compared(module: str, optimizer: str, kernel: str) -> adam.CompiledDeviatio
     return {**found, "compiled_ahead": kernel in sys.modules}
 
 
-measure = partial(asked, measures={subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()})
+measure = partial(
+    asked, measures={subject: partial(_compared, *row) for subject, row in _OPTIMIZERS.items()}
+)
 CLAIMS = {f"framework/{subject}": judge_adam for subject in _OPTIMIZERS}

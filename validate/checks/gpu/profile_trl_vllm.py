@@ -16,7 +16,13 @@ from typing import Any
 
 from validate.checks import Settings, _examples, _grpo
 from validate.checks._behaviour import BehaviourEvidence, judge_figures, judge_limits
-from validate.checks._grpo import Policy, WeightsEvidence, judge_step, judge_weights, log_probabilities
+from validate.checks._grpo import (
+    Policy,
+    WeightsEvidence,
+    judge_step,
+    judge_weights,
+    log_probabilities,
+)
 from validate.claims import Claim
 from validate.harness.forked import in_fork
 from validate.judging import Finding
@@ -79,18 +85,28 @@ def _rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
     policy = Policy(folder / "policy", engine["dtype"])
     sampler, prompts = _Sampler(policy, engine), policy.prompts()
     transformers = importlib.import_module("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(policy.folder, dtype=policy.dtype).to("cuda").eval()
+    model = (
+        transformers.AutoModelForCausalLM.from_pretrained(policy.folder, dtype=policy.dtype)
+        .to("cuda")
+        .eval()
+    )
     lora = engine.get("enable_lora", False)
     if lora:
         # With an adapter that says something.
         peft, sampler.adapter = importlib.import_module("peft"), str(folder / "adapter")
-        settings = peft.LoraConfig(r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
+        settings = peft.LoraConfig(
+            r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False
+        )
         model = peft.get_peft_model(model, settings).eval()
         model.save_pretrained(sampler.adapter)
     samplings = {name: sampler.answers(sampling) for name, sampling in SAMPLINGS.items()}
-    found = {name: _compared(model, prompts, samplings[name], one) for name, one in SAMPLINGS.items()}
+    found = {
+        name: _compared(model, prompts, samplings[name], one) for name, one in SAMPLINGS.items()
+    }
     plain, answers = SAMPLINGS["temperature 1"], samplings["temperature 1"]
-    other = [[OTHER_TOKEN if token == END_TOKEN else token for token in prompt] for prompt in prompts]
+    other = [
+        [OTHER_TOKEN if token == END_TOKEN else token for token in prompt] for prompt in prompts
+    ]
     controls = {
         "control_truncated": _compared(model, prompts, samplings["top-p"]),
         "control_temperature": _compared(model, prompts, samplings["temperature 0.7"]),
@@ -125,16 +141,27 @@ class _Sampler:
         self.adapter = ""
         self.cached = 0
         """Tokens of prompts that were not computed again."""
-        settings = {"max_model_len": _grpo.LENGTH, "max_num_seqs": 64, "gpu_memory_utilization": _SHARE, "seed": 1}
-        self.llm = self.vllm.LLM(str(policy.folder), logprobs_mode="processed_logprobs", **settings, **engine)
+        settings = {
+            "max_model_len": _grpo.LENGTH,
+            "max_num_seqs": 64,
+            "gpu_memory_utilization": _SHARE,
+            "seed": 1,
+        }
+        self.llm = self.vllm.LLM(
+            str(policy.folder), logprobs_mode="processed_logprobs", **settings, **engine
+        )
 
     def answers(self, sampling: Mapping[str, Any]) -> Answers:
         lora = importlib.import_module("vllm.lora.request")
         adapter = lora.LoRARequest("adapter", 1, self.adapter) if self.adapter else None
         asked = [{"prompt_token_ids": prompt} for prompt in self.prompts for _ in range(_REPEATS)]
-        settings = self.vllm.SamplingParams(max_tokens=_LENGTH, ignore_eos=True, logprobs=0, **sampling)
+        settings = self.vllm.SamplingParams(
+            max_tokens=_LENGTH, ignore_eos=True, logprobs=0, **sampling
+        )
         found = []
-        for number, output in enumerate(self.llm.generate(asked, settings, lora_request=adapter, use_tqdm=False)):
+        for number, output in enumerate(
+            self.llm.generate(asked, settings, lora_request=adapter, use_tqdm=False)
+        ):
             self.cached += output.num_cached_tokens or 0
             tokens, places = list(output.outputs[0].token_ids), output.outputs[0].logprobs
             scores = [place[token].logprob for place, token in zip(places, tokens, strict=True)]
@@ -153,7 +180,10 @@ def _engine(llm: Any) -> Any:
 
 
 def _compared(
-    model: Any, prompts: Sequence[Sequence[int]], answers: Answers, sampling: Mapping[str, Any] = MappingProxyType({})
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    answers: Answers,
+    sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, float]:
     """The model's probability of each token over the sampler's: the share outside of 1 +- 0.1, and the spread."""
     torch = importlib.import_module("torch")
@@ -166,7 +196,11 @@ def _compared(
             ratios.append((own.cpu() - torch.tensor(scores)).exp())
     ratio = torch.cat(ratios)
     apart = (ratio - 1).abs()
-    found = {"outside": (apart > _NEAR).float().mean(), "median": apart.median(), "p99": apart.quantile(0.99)}
+    found = {
+        "outside": (apart > _NEAR).float().mean(),
+        "median": apart.median(),
+        "p99": apart.quantile(0.99),
+    }
     return {**{key: round(float(one), 6) for key, one in found.items()}, "tokens": len(ratio)}
 
 
@@ -195,7 +229,10 @@ def _colocated() -> Mapping[str, BehaviourEvidence]:
     generation.sync_weights()
     differing = _differing(trainer)
     return {
-        "sleep": {"taken_gib": (before - awake) / 2**30, "back": (asleep - awake) / (before - awake)},
+        "sleep": {
+            "taken_gib": (before - awake) / 2**30,
+            "back": (asleep - awake) / (before - awake),
+        },
         "grpo-step": step,
         "weight-sync": {
             "compared": len(differing),
@@ -220,7 +257,9 @@ def _differing(trainer: Any) -> dict[str, bool]:
         *_, module, _ = name.split(".")
         parts = [name.replace(module, part) for part in _PACKED.get(module, [module])]
         wanted = torch.cat([own[part].data for part in parts]).to(held.dtype)
-        same = held.data[: len(wanted)].contiguous().view(torch.uint8)  # vLLM rounds the vocabulary up
+        same = (
+            held.data[: len(wanted)].contiguous().view(torch.uint8)
+        )  # vLLM rounds the vocabulary up
         found[name] = not same.equal(wanted.contiguous().view(torch.uint8))
     return found
 

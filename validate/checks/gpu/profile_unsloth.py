@@ -25,7 +25,10 @@ def _imported() -> ImportEvidence:
     unsloth = importlib.import_module("unsloth")
     capability = importlib.import_module("torch").cuda.get_device_capability()
     supported = bool(unsloth.is_bfloat16_supported())
-    return {"device_type": str(unsloth.DEVICE_TYPE), "bf16_as_capable": supported == (capability >= _BF16_FROM)}
+    return {
+        "device_type": str(unsloth.DEVICE_TYPE),
+        "bf16_as_capable": supported == (capability >= _BF16_FROM),
+    }
 
 
 def judge_import(_subject: str, _expect: object, evidence: ImportEvidence) -> Finding:

@@ -197,7 +197,11 @@ def _threads(torch: Any, _device: str) -> Measured:
         return timing.robust(found)["seconds"]
 
     gain = seconds(1) / seconds(threads)
-    facts: dict[str, float] = {"threads": threads, "cores": len(os.sched_getaffinity(0)), "load": load}
+    facts: dict[str, float] = {
+        "threads": threads,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": load,
+    }
     limit = _limit_of_container()
     if limit is not None:
         facts["limit"] = limit

@@ -39,7 +39,13 @@ _SHAPE: Mapping[str, Any] = {
     "max_position_embeddings": _TOKENS,
     "rms_norm_eps": 1e-5,
 }
-_REHEARSAL = {**_SHAPE, "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+_REHEARSAL = {
+    **_SHAPE,
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+}
 _RATE, _ADAPTERS_RATE = 1e-4, 1e-3
 PEAK_SLACK = 1.05
 """Of a recorded peak: allocations are the same from run to run, libraries' workspaces are not."""
@@ -62,7 +68,9 @@ class Baseline(TypedDict):
 class _StepExpect(TypedDict):
     gpu: str  # as the driver names it
     rows: int  # of a batch
-    at_most: Mapping[str, float]  # `seconds`, `peak`: shares of the eager model's; `loss`: how far from its losses
+    at_most: Mapping[
+        str, float
+    ]  # `seconds`, `peak`: shares of the eager model's; `loss`: how far from its losses
 
 
 class StepExpect(_StepExpect, total=False):
@@ -135,7 +143,9 @@ def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> Trained
     if device == "cuda":
         torch.cuda.empty_cache()
         kept = torch.cuda.memory_allocated()  # what compiled code still holds
-    torch.manual_seed(drawn.ALWAYS)  # a seed of each run's own moved the last loss by 0.07: more than LOSS_SLACK
+    torch.manual_seed(
+        drawn.ALWAYS
+    )  # a seed of each run's own moved the last loss by 0.07: more than LOSS_SLACK
     length = _TOKENS if device == "cuda" else 64
     generator = torch.Generator().manual_seed(drawn.ALWAYS)
     tokens = torch.randint(0, _WORDS, (rows, length), generator=generator).to(device)
@@ -231,7 +241,9 @@ def _qlora(torch: Any, device: str) -> tuple[Any, float]:
                     )
                     setattr(block, name, packed.to(device))
     model.is_loaded_in_4bit = True
-    config = peft.LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     return peft.get_peft_model(model, config).train(), _ADAPTERS_RATE
 
 
@@ -265,7 +277,9 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     if slow or any(timed["spread"] > timing.NOISY for timed in times):
         return unproven(f"{summary}: {joined([*slow, *disturbances])}")
     if "baseline" not in expect:
-        return unproven(f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded")
+        return unproven(
+            f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded"
+        )
     return passed(f"{summary}, as {expect['baseline']['of']}")
 
 
@@ -285,7 +299,9 @@ def _summary(expect: StepExpect, trained: Trained) -> str:
 def operations(trained: Trained, rows: int) -> float:
     """Return operations a second of the model itself: six a weight and token, and causal attention's products."""
     attention = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
-    return float((6 * trained["parameters"] + attention) * rows * _TOKENS / trained["time"]["seconds"])
+    return float(
+        (6 * trained["parameters"] + attention) * rows * _TOKENS / trained["time"]["seconds"]
+    )
 
 
 def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:

@@ -46,7 +46,11 @@ class RanksFailedError(RuntimeError):
 
 
 def measure(
-    probe: str, claims: Sequence[Claim], *, limit: float = LIMIT_SECONDS, patience: float = PATIENCE_SECONDS
+    probe: str,
+    claims: Sequence[Claim],
+    *,
+    limit: float = LIMIT_SECONDS,
+    patience: float = PATIENCE_SECONDS,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
 
@@ -56,14 +60,18 @@ def measure(
     ranks = ranks_of(claims[0])
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
-        (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in claims]}))
+        (place / "work.json").write_text(
+            json.dumps({"probe": probe, "claims": [asdict(claim) for claim in claims]})
+        )
         program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
         # A container without a network has the loopback interface alone, which gloo does not take by itself.
         lent = {"GLOO_SOCKET_IFNAME": "lo"} if claims[0].expect["device"] == "cpu" else {}
         code, log = _torchrun(place, ranks, program, {**os.environ, **lent}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
         for claim in claims:
-            found = [one["measured"][claim.subject] for one in heard if claim.subject in one["measured"]]
+            found = [
+                one["measured"][claim.subject] for one in heard if claim.subject in one["measured"]
+            ]
             if len(found) == len(heard):
                 yield claim.subject, {"ranks": found}
         if trouble := end_of(code, log, heard, limit):
@@ -84,7 +92,11 @@ def power_of_two(count: int) -> int:
 
 def end_of(code: int | None, log: str, heard: Sequence[Mapping[str, Any]], limit: float) -> str:
     """Why a launch does not count, in one line; empty: every rank closed its file and torchrun ended well."""
-    behind = [f"rank {rank} in {one['begun'] or 'its start'}" for rank, one in enumerate(heard) if not one["closing"]]
+    behind = [
+        f"rank {rank} in {one['begun'] or 'its start'}"
+        for rank, one in enumerate(heard)
+        if not one["closing"]
+    ]
     where = f" ({', '.join(behind)})" if behind else ""
     if code is None:
         waited = limit if all(one["begun"] for one in heard) else LIMIT_SECONDS
@@ -114,12 +126,23 @@ def _torchrun(
     place: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
 ) -> tuple[int | None, str]:
     """torchrun's status (None: ended by force when time was up) and everything that was printed."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={ranks}",
+        "--max-restarts=0",
+    ]
     command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", *program]
     log = place / "log"
     with log.open("wb") as output:
         child = subprocess.Popen(
-            command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=_ROOT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         files = [place / f"rank{rank}" for rank in range(ranks)]
         code = _ended(child, files, limit)
@@ -156,7 +179,11 @@ def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
 
 def _last_words(log: str, rank: int | None) -> str:
     """The last line that says what went wrong: ranks mark theirs."""
-    marks = [line for line in log.splitlines() if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)]
+    marks = [
+        line
+        for line in log.splitlines()
+        if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)
+    ]
     return f": {marks[-1]}" if marks else ""
 
 
@@ -198,10 +225,16 @@ def main(place: Path, limit: float, patience: float) -> int:
             until = time.monotonic() + patience
             missing = set(range(ranks))
             while missing:
-                missing = {one for one in missing if subject not in listen(place / f"rank{one}")["measured"]}
+                missing = {
+                    one
+                    for one in missing
+                    if subject not in listen(place / f"rank{one}")["measured"]
+                }
                 if missing and time.monotonic() > until:
                     names = ", ".join(map(str, sorted(missing)))
-                    sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")
+                    sys.stderr.write(
+                        f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n"
+                    )
                     raise SystemExit(1)
                 time.sleep(_PEER_POLL_SECONDS if missing else 0)
         worker.distributed.destroy_process_group()  # NCCL warns of one that is left, and a broken one raises

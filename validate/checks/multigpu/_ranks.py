@@ -121,8 +121,15 @@ class Worker:
 
     def pass_on(self, mine: Any, given: Any) -> None:
         """Around the ring: `mine` to the next rank, into `given` what the one before has."""
-        distributed, after, before = self.distributed, (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-        pair = [distributed.P2POp(distributed.isend, mine, after), distributed.P2POp(distributed.irecv, given, before)]
+        distributed, after, before = (
+            self.distributed,
+            (self.rank + 1) % self.ranks,
+            (self.rank - 1) % self.ranks,
+        )
+        pair = [
+            distributed.P2POp(distributed.isend, mine, after),
+            distributed.P2POp(distributed.irecv, given, before),
+        ]
         for work in distributed.batch_isend_irecv(pair):
             work.wait()
 
@@ -143,7 +150,11 @@ def loss_of(output: Any) -> Any:
 
 def gradients(model: Any) -> dict[str, Any]:
     """Whole gradients by name: sharded ones are gathered."""
-    return {name: whole(parameter.grad) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {
+        name: whole(parameter.grad)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def weights(model: Any) -> dict[str, Any]:
@@ -155,18 +166,26 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
-def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> Comparison:
+def compared(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]
+) -> Comparison:
     """Return the relative error of all tensors together; of each control too, and of what was found 1 % larger."""
     scaled = {name: value * SCALE for name, value in found.items()}
     separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
-    return {"error": error(found, wanted), "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate}}
+    return {
+        "error": error(found, wanted),
+        "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate},
+    }
 
 
 def error(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
     """In the 2-norm over all tensors, relative to what is wanted. Raises KeyError where one is missing."""
     if set(found) != set(wanted):
         raise KeyError(f"{sorted(set(found) ^ set(wanted))} is on one side alone")
-    pairs = [(found[name].detach().cpu().double(), wanted[name].detach().cpu().double()) for name in wanted]
+    pairs = [
+        (found[name].detach().cpu().double(), wanted[name].detach().cpu().double())
+        for name in wanted
+    ]
     away = sum(float((one - other).square().sum()) for one, other in pairs)
     return float((away / sum(float(other.square().sum()) for _, other in pairs)) ** 0.5)
 
@@ -200,7 +219,10 @@ def train_beside_one(
     optimizers = [optimizer(one.parameters()) for one in (named, alone)]
     trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(STEPS)])
     trained(alone, optimizers[1], [worker.everything(step) for step in range(STEPS)])
-    return {"gradients": found, "weights": compared(weights(named), weights(alone), untrained=before)}
+    return {
+        "gradients": found,
+        "weights": compared(weights(named), weights(alone), untrained=before),
+    }
 
 
 class RanksExpect(TypedDict):
@@ -299,7 +321,9 @@ class Requirements:
     """Figure -> the least and the most."""
 
 
-def judge_computed(requirements: Requirements, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
+def judge_computed(
+    requirements: Requirements, expect: RanksExpect, evidence: RanksEvidence
+) -> Finding:
     """Judge what ranks computed together, beside one process."""
     return judge_ranks(
         expect,

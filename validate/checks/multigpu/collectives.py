@@ -16,7 +16,14 @@ from validate.judging import Finding, listed
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send and receive")
+OPERATIONS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "all_to_all",
+    "send and receive",
+)
 
 measure = partial(_launch.measure, __name__)
 
@@ -24,7 +31,11 @@ measure = partial(_launch.measure, __name__)
 def environment(folder: Path) -> dict[str, str]:
     """So that NCCL tells what it does, in a log a process."""
     subsystems = "INIT,ENV,P2P,SHM,NET,GRAPH,COLL"
-    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_FILE": str(folder / "nccl.%p")}
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": subsystems,
+        "NCCL_DEBUG_FILE": str(folder / "nccl.%p"),
+    }
 
 
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
@@ -49,7 +60,12 @@ def _collectives(worker: Worker) -> dict[str, Any]:
 
 def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
     """By collective what it gave, the right result, and a wrong one."""
-    torch, distributed, me, ranks = worker.torch, worker.distributed, worker.rank, range(worker.ranks)
+    torch, distributed, me, ranks = (
+        worker.torch,
+        worker.distributed,
+        worker.rank,
+        range(worker.ranks),
+    )
     after, before, last = (me + 1) % len(ranks), (me - 1) % len(ranks), len(ranks) - 1
     index = torch.arange(size, device=worker.device, dtype=torch.int64)
 
@@ -60,8 +76,15 @@ def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
     def total(step: int = 0) -> Any:
         return sum(data(rank, step) for rank in ranks)
 
-    reduced, scattered, told, received = data(me), torch.empty_like(index), data(me), torch.empty_like(index)
-    gathered, swapped = (torch.empty(len(ranks) * size, device=worker.device, dtype=torch.int64) for _ in "ab")
+    reduced, scattered, told, received = (
+        data(me),
+        torch.empty_like(index),
+        data(me),
+        torch.empty_like(index),
+    )
+    gathered, swapped = (
+        torch.empty(len(ranks) * size, device=worker.device, dtype=torch.int64) for _ in "ab"
+    )
     parts, to_each = [data(rank) for rank in ranks], torch.cat([data(me, step) for step in ranks])
     distributed.all_reduce(reduced)
     distributed.all_gather_into_tensor(gathered, data(me))
@@ -173,7 +196,9 @@ def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportE
     )
 
 
-def _transport_problems(rank: TransportRank, link: str, injected: Mapping[str, str]) -> Iterator[str]:
+def _transport_problems(
+    rank: TransportRank, link: str, injected: Mapping[str, str]
+) -> Iterator[str]:
     """Yield what keeps a rank from the best way."""
     connections, has_access = rank["connections"], rank["peer_access"]
     if not connections:
@@ -184,7 +209,9 @@ def _transport_problems(rank: TransportRank, link: str, injected: Mapping[str, s
     allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
     wrong = [way for way in connections if way.partition("/")[0] not in allowed]
     if wrong:
-        variables = [f"{name}={value}" for name, value in rank["taken"].items() if name not in injected]
+        variables = [
+            f"{name}={value}" for name, value in rank["taken"].items() if name not in injected
+        ]
         why = f" ({listed(variables)})" if variables else ""
         yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
 

@@ -31,8 +31,12 @@ def compare(worker: Worker) -> ComputingRank:
     """Compare gradients of one backward pass, and weights after three steps."""
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
     model = worker.model()
-    wrapped = parallel(model, device_ids=[worker.device.index] if worker.device.type == "cuda" else None)
-    comparisons = train_beside_one(worker, wrapped, partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9), model)
+    wrapped = parallel(
+        model, device_ids=[worker.device.index] if worker.device.type == "cuda" else None
+    )
+    comparisons = train_beside_one(
+        worker, wrapped, partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9), model
+    )
     same = worker.same_everywhere([*gradients(model).values(), *weights(model).values()])
     return {"comparisons": comparisons, "facts": {"same on every rank": same}}
 

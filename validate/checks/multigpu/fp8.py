@@ -26,13 +26,19 @@ measure = partial(_launch.measure, __name__)
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
     """Compare the gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
-    model, alone, full = _converted(worker, gather=True), _converted(worker, gather=False), worker.model()
+    model, alone, full = (
+        _converted(worker, gather=True),
+        _converted(worker, gather=False),
+        worker.model(),
+    )
     fully_shard(model, mesh=worker.mesh())
     loss_of(model(worker.batch(worker.rank))).backward()
     loss_of(full(worker.everything())).backward()
     wanted = mean_gradients(worker, alone)
     found = gradients(model)
-    layers = sorted({type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__})
+    layers = sorted(
+        {type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__}
+    )
     return {
         "comparisons": {"gradients": compared(found, wanted, float32=gradients(full))},
         "figures": {"distance from float32": error(found, gradients(full))},
@@ -42,7 +48,9 @@ def rank(worker: Worker, _claim: Claim) -> ComputingRank:
 
 def _converted(worker: Worker, *, gather: bool) -> Any:
     float8 = importlib.import_module("torchao.float8")
-    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=gather, emulate=worker.device.type == "cpu")
+    config = float8.Float8LinearConfig(
+        enable_fsdp_float8_all_gather=gather, emulate=worker.device.type == "cpu"
+    )
     return float8.convert_to_float8_training(worker.model(), config=config)
 
 

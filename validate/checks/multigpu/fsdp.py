@@ -39,7 +39,9 @@ measure = partial(_launch.measure, __name__)
 def rank(worker: Worker, claim: Claim) -> ComputingRank:
     """Measure one subject."""
     subjects: Mapping[str, Callable[[Worker], ComputingRank]] = {
-        "float32": lambda _worker: sharded_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh())),
+        "float32": lambda _worker: sharded_beside_one(
+            worker, fully_shard(worker.model(), mesh=worker.mesh())
+        ),
         "bfloat16": _bfloat16,
         "4bit": _four_bit,
         "checkpoint": _checkpoint,
@@ -84,14 +86,18 @@ def sharded_beside_one(worker: Worker, model: Any) -> ComputingRank:
 def _bfloat16(worker: Worker) -> ComputingRank:
     """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
     torch = worker.torch
-    mixed = composable().MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mixed = composable().MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
     model = fully_shard(worker.model(), mesh=worker.mesh(), mp_policy=mixed)
     loss_of(model(worker.batch(worker.rank))).backward()
     alone, full = worker.model().to(torch.bfloat16), worker.model()
     loss_of(full(worker.everything())).backward()
     return {
         "comparisons": {
-            "gradients": compared(gradients(model), mean_gradients(worker, alone), float32=gradients(full))
+            "gradients": compared(
+                gradients(model), mean_gradients(worker, alone), float32=gradients(full)
+            )
         },
         "facts": {
             "gradients": sorted({str(one.grad.dtype) for one in model.parameters()}),
@@ -131,7 +137,9 @@ def _four_bit(worker: Worker) -> ComputingRank:
         "comparisons": {
             "outputs": compared({"y": output}, {"y": wanted}, unquantised={"y": unquantised}),
             "gradients": compared(
-                gradients(model), mean_gradients(worker, alone), unquantised=mean_gradients(worker, plain)
+                gradients(model),
+                mean_gradients(worker, alone),
+                unquantised=mean_gradients(worker, plain),
             ),
         },
         "facts": {
@@ -168,10 +176,19 @@ def _linear(worker: Worker, weight: Any, *, quantised: bool) -> Any:
     if quantised:
         layers = importlib.import_module("bitsandbytes.nn")
         layer = layers.Linear4bit(
-            WIDTH, WIDTH, bias=False, compute_dtype=torch.float32, quant_type="nf4", quant_storage=torch.bfloat16
+            WIDTH,
+            WIDTH,
+            bias=False,
+            compute_dtype=torch.float32,
+            quant_type="nf4",
+            quant_storage=torch.bfloat16,
         )
         layer.weight = layers.Params4bit(
-            weight, requires_grad=False, quant_type="nf4", quant_storage=torch.bfloat16, module=layer
+            weight,
+            requires_grad=False,
+            quant_type="nf4",
+            quant_storage=torch.bfloat16,
+            module=layer,
         )
     else:
         layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
@@ -203,7 +220,9 @@ def _checkpoint(worker: Worker) -> ComputingRank:
     differed = not _equal(weights(again), saved)
     loaded = state(again, its_optimizer)
     checkpoint.load(loaded, checkpoint_id=str(worker.folder / "checkpoint"))
-    states.set_state_dict(again, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    states.set_state_dict(
+        again, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
+    )
     restored = _equal(weights(again), saved), _equal(_moments(its_optimizer), moments)
     trained(again, its_optimizer, batches[2:])
     return {

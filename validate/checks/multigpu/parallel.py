@@ -53,7 +53,10 @@ def _tensor(worker: Worker) -> ComputingRank:
             "outputs": compared({"y": output}, {"y": wanted}, of_one_rank={"y": lacking}),
             "gradients": compared(gradients(model), gradients(alone)),
         },
-        "facts": {"split evenly": shares == {True}, "same on every rank": worker.same_everywhere([output])},
+        "facts": {
+            "split evenly": shares == {True},
+            "same on every rank": worker.same_everywhere([output]),
+        },
     }
 
 
@@ -82,7 +85,10 @@ def _context(worker: Worker) -> ComputingRank:
     exact = _attention_gradient(torch, *(one.cpu().double() for one in rounded))
     with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
         plain = _attention_gradient(torch, *rounded)
-        parts = [_attention_gradient(torch, part, rounded[1]) for part in rounded[0].chunk(worker.ranks, dim=1)]
+        parts = [
+            _attention_gradient(torch, part, rounded[1])
+            for part in rounded[0].chunk(worker.ranks, dim=1)
+        ]
         mine = rounded[0].clone()
         with experimental.context_parallel(worker.mesh(), buffers=[mine], buffer_seq_dims=[1]):
             length = mine.shape[1]

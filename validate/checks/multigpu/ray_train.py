@@ -43,15 +43,24 @@ def trained(ranks: int, device: str) -> RanksEvidence:
             ).fit()
         finally:
             ray.shutdown()
-        return {"ranks": [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]}
+        return {
+            "ranks": [
+                json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)
+            ]
+        }
 
 
 def work(config: Mapping[str, str]) -> None:
     """Run in each worker. ray has made the process group and chosen the device."""
-    torch, context = importlib.import_module("torch"), importlib.import_module("ray.train").get_context()
+    torch, context = (
+        importlib.import_module("torch"),
+        importlib.import_module("ray.train").get_context(),
+    )
     device = importlib.import_module("ray.train.torch").get_device()
     folder, rank = Path(config["folder"]), context.get_world_rank()
-    worker = Worker(torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder)
+    worker = Worker(
+        torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder
+    )
     found = {**ddp.compare(worker), "device": worker.device_facts()}
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
 

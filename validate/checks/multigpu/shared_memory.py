@@ -66,9 +66,16 @@ def _batch(number: int) -> Any:
 def _handed_over() -> tuple[int, bool]:
     """How many batches arrived, and whether all of them are right and lie in shared memory."""
     data = importlib.import_module("torch.utils.data")
-    options = {"batch_size": None, "collate_fn": _batch, "num_workers": _WORKERS, "prefetch_factor": 1}
+    options = {
+        "batch_size": None,
+        "collate_fn": _batch,
+        "num_workers": _WORKERS,
+        "prefetch_factor": 1,
+    }
     arrived = enumerate(data.DataLoader(range(_BATCHES), **options))
-    right = [bool((batch == _batch(number)).all()) and batch.is_shared() for number, batch in arrived]
+    right = [
+        bool((batch == _batch(number)).all()) and batch.is_shared() for number, batch in arrived
+    ]
     return len(right), all(right)
 
 

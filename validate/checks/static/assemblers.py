@@ -53,7 +53,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]
         asked: dict[str, list[int]] = {}
         for arch in claim.expect["archs"]:
             asked.setdefault(assembler_for(arch, folder), []).append(arch)
-        yield claim.subject, {"programs": {program: ask(program, archs) for program, archs in asked.items()}}
+        yield (
+            claim.subject,
+            {"programs": {program: ask(program, archs) for program, archs in asked.items()}},
+        )
 
 
 def assembler_for(arch: int, folder: Path) -> str:
@@ -65,7 +68,9 @@ def assembler_for(arch: int, folder: Path) -> str:
 def ask(program: str, asked: list[int]) -> Assembler:
     """Return the GPUs that an assembler lists."""
     try:
-        done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        done = subprocess.run(
+            [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"asked": asked, "archs": [], "error": str(error)}
     archs = sorted({int(number) for number in _TARGET.findall(done.stdout)})

@@ -74,7 +74,9 @@ def read_certificates(file: Path) -> list[str]:
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     """Fail where Debian's authorities are not trusted; report others."""
     if evidence["lost"]:
-        return failed(f"{evidence['lost']} certificate authorities that Debian brings are not trusted")
+        return failed(
+            f"{evidence['lost']} certificate authorities that Debian brings are not trusted"
+        )
     if not evidence["trusted"]:
         return failed("no certificate authority is trusted: no download over HTTPS works")
     good = f"{evidence['trusted']} certificate authorities are trusted"

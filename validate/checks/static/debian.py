@@ -14,7 +14,9 @@ from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, is_plain_file, read_image_paths
 from validate.judging import Finding, conclude, cut, failed, listed, passed
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
+SETTINGS = Settings(
+    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+)
 
 _MOST_LISTED = 40
 _WHOLE = "installed"
@@ -22,7 +24,9 @@ _UNKNOWN = "unknown to dpkg's status"
 _WITHOUT_SUMS = "without sums of its files"
 _REMOVED = ("config-files", "not-installed")
 """Last words of states in which a package has no files to compare: dpkg(1), PACKAGE STATES."""
-_LEFT_OUT = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "info", "locale", "lintian", "groff"))
+_LEFT_OUT = tuple(
+    f"/usr/share/{name}/" for name in ("doc", "man", "info", "locale", "lintian", "groff")
+)
 """Documentation that slim images, Ubuntu's and ours leave out (dpkg's path-exclude)."""
 
 
@@ -104,7 +108,11 @@ def find_packages_without_sums(owned: debian.Owned, image: ImagePaths) -> set[st
     with_sums = set()
     for path, package in owned.packages.items():
         # Sums of configuration files are in dpkg's `status`.
-        if path not in image.facts or path in owned.configuration or not is_plain_file(image.facts[path]):
+        if (
+            path not in image.facts
+            or path in owned.configuration
+            or not is_plain_file(image.facts[path])
+        ):
             continue
         with_files.add(package)
         if path in owned.md5:
@@ -131,10 +139,18 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
             return passed("its base has no Debian packages")
         return failed("dpkg's database has no package")
 
-    faults = [f"Debian's {name} is in the state `{state}`" for name, state in evidence["unfinished"].items()]
-    faults += [f"{path} is not as Debian's {package} has it" for path, package in evidence["altered"].items()]
+    faults = [
+        f"Debian's {name} is in the state `{state}`"
+        for name, state in evidence["unfinished"].items()
+    ]
+    faults += [
+        f"{path} is not as Debian's {package} has it"
+        for path, package in evidence["altered"].items()
+    ]
     faults += cut(evidence, "altered", "files are not as Debian's packages have them")
-    faults += [f"{path} of Debian's {package} is missing" for path, package in evidence["missing"].items()]
+    faults += [
+        f"{path} of Debian's {package} is missing" for path, package in evidence["missing"].items()
+    ]
     faults += cut(evidence, "missing", "files of Debian's packages are missing")
 
     good = f"{evidence['packages']} Debian packages are wholly installed"

@@ -32,7 +32,16 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import on_all_cores
-from validate.judging import Finding, Status, conclude, failed, listed, matches, not_applicable, unproven
+from validate.judging import (
+    Finding,
+    Status,
+    conclude,
+    failed,
+    listed,
+    matches,
+    not_applicable,
+    unproven,
+)
 
 SETTINGS = Settings(reads_files_only=True)
 
@@ -74,7 +83,9 @@ def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
         return list(_pruned(expect, chosen, everything))
     targets = tuple(int(arch) for arch in expect["archs"])
     by_design = tuple(expect.get("by_design", ()))
-    return [_Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()]
+    return [
+        _Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()
+    ]
 
 
 def _glob(folder: str, pattern: str) -> Iterable[str]:
@@ -117,7 +128,10 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, Mapping[str, Any]]:
     subject, task = pair
     look = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}[task.kind]
     try:
-        with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            Path(task.file).open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             return subject, task.shown, look(data, task)
     except (FatbinError, OSError, ValueError) as error:
         if isinstance(error, FatbinError) and isinstance(error.__cause__, OSError | AttributeError):
@@ -143,7 +157,9 @@ def _by_file(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
 
 def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
     """In how many regions the mark of what was taken out hides code that a target has a use for."""
-    return dict(Counter(str(target) for region in found for target in targets if region.hides(target)))
+    return dict(
+        Counter(str(target) for region in found for target in targets if region.hides(target))
+    )
 
 
 def _surplus(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
@@ -197,7 +213,9 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
         "regions": len(found),
         "kernels": total,
         "archs": sorted(archs),
-        "served": {str(target): {**counts[target], "named": named[target]} for target in task.targets},
+        "served": {
+            str(target): {**counts[target], "named": named[target]} for target in task.targets
+        },
         "hidden": _hidden(found, task.targets),
     }
 
@@ -223,13 +241,20 @@ def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) 
     else:
         finding = _judge_code(subject, expect, found, faults, undecoded)
     if undecoded and finding.status is not Status.FAIL:
-        why, then = found[undecoded[0]]["error"], "`apt-get install liblz4-1 libzstd1` there, then judge again"
+        why, then = (
+            found[undecoded[0]]["error"],
+            "`apt-get install liblz4-1 libzstd1` there, then judge again",
+        )
         return unproven(f"{listed(undecoded)} can't be read: {why}: {then}")
     return finding
 
 
 def _judge_code(
-    subject: str, expect: Mapping[str, Any], found: Mapping[str, Any], faults: list[str], undecoded: Sequence[str]
+    subject: str,
+    expect: Mapping[str, Any],
+    found: Mapping[str, Any],
+    faults: list[str],
+    undecoded: Sequence[str],
 ) -> Finding:
     """Every claimed arch is served; what this machine can't decode counts as there."""
     faults += [
@@ -241,7 +266,10 @@ def _judge_code(
     for pattern in expect["files"]:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
             faults.append(f"{subject} has no {pattern}")
-        elif not any(fnmatch.fnmatchcase(path, pattern) for path in (*read, *undecoded)) and not faults:
+        elif (
+            not any(fnmatch.fnmatchcase(path, pattern) for path in (*read, *undecoded))
+            and not faults
+        ):
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
     if not read and not faults and not undecoded and not expect["files"]:
         return not_applicable(f"{subject} brings no device code of its own")
@@ -250,11 +278,21 @@ def _judge_code(
         for arch, how in expect["archs"].items():
             wrong = list(_arch_faults(path, facts, arch, how))
             # Why upstream's own build lacks this arch in this file; empty where it has no such excuse.
-            gaps = (row for row in expect["known_gaps"] if int(arch) in row["archs"] and matches(path, [row["file"]]))
+            gaps = (
+                row
+                for row in expect["known_gaps"]
+                if int(arch) in row["archs"] and matches(path, [row["file"]])
+            )
             gap = next((row["reason"] for row in gaps), "")
             faults += [] if gap else wrong
-            warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"] if gap and wrong else []
-    archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items())
+            warnings += (
+                [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"]
+                if gap and wrong
+                else []
+            )
+    archs = ", ".join(
+        f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items()
+    )
     kernels = sum(facts.get("kernels", 0) for facts in read.values())
     what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
     return conclude(faults, "; ".join([(f"{what} serve {archs}"), *warnings]))
@@ -275,16 +313,24 @@ def _judge_pruned(
     for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
         if facts["surplus_entries"]:
             size = f"{facts['surplus_bytes'] / 1e6:.1f} MB"
-            faults.append(f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for")
+            faults.append(
+                f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for"
+            )
         if facts["marked"]:
             size = f"{facts['marked_bytes'] / 1e6:.1f} MB"
-            faults.append(f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there")
+            faults.append(
+                f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there"
+            )
     asked = {f"sm_{arch}{variant}" for arch in expect["archs"] for variant in ("", "a", "f")}
     others = {arch for facts in read.values() for arch in facts["archs"]} - asked
     instead = f", and {listed(sorted(others))} where a library has none" if others else ""
     whole = sum(facts["whole"] for facts in read.values())
-    as_they_come = f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""
-    return conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
+    as_they_come = (
+        f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""
+    )
+    return conclude(
+        faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}"
+    )
 
 
 def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:

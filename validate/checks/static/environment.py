@@ -49,7 +49,9 @@ _SETTINGS_FILES = (
 )
 """Files that act without a variable; each line that is no comment counts."""
 
-_ASSIGNMENT = re.compile(r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)")
+_ASSIGNMENT = re.compile(
+    r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)"
+)
 _LONGEST_VALUE = 200
 _CANNOT_BE_READ = "what it holds can't be read here"
 
@@ -67,7 +69,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         )
         evidence = {
             "required": {name: environ.get(name) for name in claim.expect["required"]},
-            "denied": {name: value[:_LONGEST_VALUE] for name, value in environ.items() if matches(name, denied)},
+            "denied": {
+                name: value[:_LONGEST_VALUE]
+                for name, value in environ.items()
+                if matches(name, denied)
+            },
             "in_files": [
                 {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
                 for file, found in assigned
@@ -76,12 +82,19 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             # Each line that is no comment. Over some files the reader's own lie (images/validation/own_python.py).
             "settings_files": {
                 **{
-                    file: [line.strip()[:_LONGEST_VALUE] for line in lines if line.strip()[:1] not in ("", "#")]
+                    file: [
+                        line.strip()[:_LONGEST_VALUE]
+                        for line in lines
+                        if line.strip()[:1] not in ("", "#")
+                    ]
                     for file, lines in _read(_SETTINGS_FILES, given)
                 },
                 **{file: [_CANNOT_BE_READ] for file in given.hidden},
             },
-            "start": {"flags": {"optimize": start.optimize}, "code": list(_start_code(start, everything))},
+            "start": {
+                "flags": {"optimize": start.optimize},
+                "code": list(_start_code(start, everything)),
+            },
         }
         yield claim.subject, evidence
 
@@ -89,7 +102,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
     """Each file that there is, and its lines; none of one that can't be read."""
     for pattern in patterns:
-        pattern = pattern.replace("$HF_HOME", given.environ.get("HF_HOME") or "~/.cache/huggingface")
+        pattern = pattern.replace(
+            "$HF_HOME", given.environ.get("HF_HOME") or "~/.cache/huggingface"
+        )
         path = Path(pattern.replace("~", given.environ.get("HOME") or "/nonexistent"))
         with contextlib.suppress(OSError):
             for file in sorted(found for found in path.parent.glob(path.name) if found.is_file()):
@@ -99,7 +114,9 @@ def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str
                 yield str(file), lines
 
 
-def _start_code(start: user_environment.Start, everything: tuple[Distribution, ...]) -> Iterator[Mapping[str, Any]]:
+def _start_code(
+    start: user_environment.Start, everything: tuple[Distribution, ...]
+) -> Iterator[Mapping[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.names_of_owners(everything)
     pth = (file for entry in start.path for file in Path(entry).glob("*.pth"))
@@ -119,7 +136,9 @@ def _does_nothing(file: Path) -> bool:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
     except (OSError, SyntaxError, ValueError):
         return False
-    return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements)
+    return all(
+        isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements
+    )
 
 
 def of_debian(path: str, packages: debian.Owned) -> bool:
@@ -142,7 +161,10 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
 
     def why(name: str) -> str:
-        return next((why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)), "it is denied")
+        return next(
+            (why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)),
+            "it is denied",
+        )
 
     faults = [
         f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is expected"
@@ -157,7 +179,11 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     for one in evidence["in_files"]:
         if required.get(one["name"]) != one["value"].strip("\"'"):
             faults.append(f"{one['file']} sets {one['name']}={one['value']}: {why(one['name'])}")
-    faults += [f"{path} is not empty: {listed(lines)}" for path, lines in evidence["settings_files"].items() if lines]
+    faults += [
+        f"{path} is not empty: {listed(lines)}"
+        for path, lines in evidence["settings_files"].items()
+        if lines
+    ]
     faults += _start_faults(evidence["start"], expect["start_files"])
     good = f"{len(required)} variables as expected, none that misleads, no start-up code of unknown owner"
     return conclude(faults, good)

@@ -80,7 +80,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
     aside: set[str] = set()
     for claim in claims:
         aside.update(claim.expect.get("aside", ()))
-    evidence = compare([distribution for distribution in distributions if distribution.location not in aside])
+    evidence = compare(
+        [distribution for distribution in distributions if distribution.location not in aside]
+    )
     for claim in claims:
         yield claim.subject, evidence
 
@@ -88,15 +90,21 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
 def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     """Return what of these distributions' files is not as recorded."""
     recorded = recorded_hashes(distributions)
-    measured = {path: as_record(digest) for path, digest in hashes(list(recorded), "sha256").items()}
+    measured = {
+        path: as_record(digest) for path, digest in hashes(list(recorded), "sha256").items()
+    }
     wrong: list[WrongFile] = []
     in_conflict: list[Conflict] = []
     for path, by_owner in recorded.items():
         now = measured[path]
-        holds = sorted(owner for owner, digest in by_owner.items() if now and digest.rstrip("=") == now)
+        holds = sorted(
+            owner for owner, digest in by_owner.items() if now and digest.rstrip("=") == now
+        )
         others = sorted(by_owner.keys() - set(holds))
         if others:
-            wrong.append({"path": path, "owners": dict.fromkeys(others, "altered" if now else "missing")})
+            wrong.append(
+                {"path": path, "owners": dict.fromkeys(others, "altered" if now else "missing")}
+            )
         if len(set(by_owner.values())) > 1:
             in_conflict.append({"path": path, "owners": sorted(by_owner), "holds": holds})
 
@@ -190,7 +198,9 @@ def _hash_some(task: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:
 def _hash(path: str, kind: str, buffer: memoryview) -> str:
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # to open a FIFO is to wait for ever
+        file = os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+        )  # to open a FIFO is to wait for ever
         try:
             is_file = stat.S_ISREG(os.fstat(file).st_mode)
             while is_file and (count := os.readv(file, [buffer])):
@@ -215,22 +225,35 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
     told = set()
     for conflict in evidence["in_conflict"]:
         told.add(conflict["path"])
-        holds = f"it holds {listed(conflict['holds'])}'s" if conflict["holds"] else "it holds neither's"
+        holds = (
+            f"it holds {listed(conflict['holds'])}'s" if conflict["holds"] else "it holds neither's"
+        )
         owners = " and ".join(conflict["owners"])
-        faults.append(f"{conflict['path']} is claimed by {owners} with different contents ({holds})")
+        faults.append(
+            f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
+        )
     for file in evidence["wrong"]:
         if file["path"] not in told:
             states = " and ".join(sorted(set(file["owners"].values())))
             faults.append(f"{file['path']} of {listed(list(file['owners']))} is {states}")
 
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
-    faults += [f"{path} belongs to no distribution" for path in evidence["unowned"] if not matches(path, excused)]
+    faults += [
+        f"{path} belongs to no distribution"
+        for path in evidence["unowned"]
+        if not matches(path, excused)
+    ]
     faults += cut(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
         # Debian's packages bring none: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):
-            faults.append(f"{distribution['name']} in {distribution['location']} has no readable RECORD")
-    return conclude(faults, f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded")
+            faults.append(
+                f"{distribution['name']} in {distribution['location']} has no readable RECORD"
+            )
+    return conclude(
+        faults,
+        f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded",
+    )
 
 
 CLAIMS = {"files": judge}

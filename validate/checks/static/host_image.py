@@ -13,7 +13,17 @@ from validate.judging import Finding, conclude, failed, listed, passed, unproven
 _USER = "1001"
 """Whom our Dockerfiles end with (templates/stages/image.j2)."""
 _LABELS = "dev.truetag."
-_PARENTS_FOLDERS = ("/usr", "/etc", "/bin", "/lib", "/lib64", "/sbin", "/opt/venv", "/opt/truetag", "/var/lib/dpkg")
+_PARENTS_FOLDERS = (
+    "/usr",
+    "/etc",
+    "/bin",
+    "/lib",
+    "/lib64",
+    "/sbin",
+    "/opt/venv",
+    "/opt/truetag",
+    "/var/lib/dpkg",
+)
 
 
 class _LabelsExpect(TypedDict):
@@ -112,7 +122,9 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     expected_architecture = expect.get("architecture", "")
     if expected_architecture and architecture != expected_architecture:
         measured_architecture = architecture or "no architecture"
-        faults.append(f"its configuration says that it is for {measured_architecture}, {expected_architecture} is true")
+        faults.append(
+            f"its configuration says that it is for {measured_architecture}, {expected_architecture} is true"
+        )
 
     named = measured.get(f"{_LABELS}silent-faults", "").split()
     unnamed = [issue for issue in expect.get("silent", ()) if issue not in named]
@@ -150,7 +162,9 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
         if entrypoint != expect["entrypoint"]:
             measured = " ".join(entrypoint)[:80] or "none"
             expected = " ".join(expect["entrypoint"]) or "none"
-            faults.append(f"an entrypoint comes before what users run: {measured}, {expected} is expected")
+            faults.append(
+                f"an entrypoint comes before what users run: {measured}, {expected} is expected"
+            )
     faults += find_hidden_gpus(expect["capabilities"], evidence["driver"])
 
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
@@ -203,7 +217,10 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     hidden = evidence["hidden"]
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += [f"{path} is in a layer and in no container" for path in hidden]
-    return conclude(faults, f"{evidence['files']} entries of layers; hidden: {listed(hidden) if hidden else 'none'}")
+    return conclude(
+        faults,
+        f"{evidence['files']} entries of layers; hidden: {listed(hidden) if hidden else 'none'}",
+    )
 
 
 def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Finding:

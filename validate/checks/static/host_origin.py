@@ -79,24 +79,45 @@ class OriginEvidence(TypedDict):
 
 def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) -> Finding:
     """Compare the layers of an image with those that are recorded for its recipe."""
-    record = f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
+    record = (
+        f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
+    )
     measured = {row["layer"]: row["diff_id"] for row in evidence["layers"]}
-    expected = [row for row in expect["layers"] if row["layer"] != SETTINGS_ROW or not expect["is_derived"]]
+    expected = [
+        row for row in expect["layers"] if row["layer"] != SETTINGS_ROW or not expect["is_derived"]
+    ]
     if not expected:
         return unproven(f"its recipe has no layers: {record}")
     if not measured:
-        return unproven("its history has another number of steps than it has layers, so they can't be told apart")
+        return unproven(
+            "its history has another number of steps than it has layers, so they can't be told apart"
+        )
 
-    faults = [f"{path} is in the suite's layer, and is not the suite's" for path in evidence["beside_suite"]]
-    differing = [row for row in expected if row["diff_id"] and measured.get(row["layer"]) != row["diff_id"]]
+    faults = [
+        f"{path} is in the suite's layer, and is not the suite's"
+        for path in evidence["beside_suite"]
+    ]
+    differing = [
+        row for row in expected if row["diff_id"] and measured.get(row["layer"]) != row["diff_id"]
+    ]
     strange = [] if differing or expect["is_derived"] else list(strange_layers(measured, expected))
-    unknown = [row["layer"] for row in expected if len(row["builds"]) < BUILDS_NEEDED and row not in differing]
+    unknown = [
+        row["layer"]
+        for row in expected
+        if len(row["builds"]) < BUILDS_NEEDED and row not in differing
+    ]
 
     # An image of another recipe has other bytes by right: an older checkout, an edited template or lock.
     if (differing or strange) and evidence["recipe"] != expect["recipe"]:
         names = listed([row["layer"] for row in differing] or strange)
-        made_by = "by another recipe than this checkout's" if evidence["recipe"] else "before images named their recipe"
-        return unproven(f"{names} differ from the record, but it was built {made_by}: build it again with this one")
+        made_by = (
+            "by another recipe than this checkout's"
+            if evidence["recipe"]
+            else "before images named their recipe"
+        )
+        return unproven(
+            f"{names} differ from the record, but it was built {made_by}: build it again with this one"
+        )
     if differing and not evidence["canonical"]:
         names = listed([row["layer"] for row in differing])
         return unproven(
@@ -106,18 +127,26 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     faults += [describe_difference(row, measured.get(row["layer"], "")) for row in differing]
     faults += [f"no step of the recipe makes its layer {name}" for name in strange]
     if differing:
-        faults.append(f"`python -m tools.reproduce {expect['arguments']} --beside IMAGE` names the files that differ")
+        faults.append(
+            f"`python -m tools.reproduce {expect['arguments']} --beside IMAGE` names the files that differ"
+        )
     if faults:
         return failed("; ".join(faults))
     if unknown:
-        return unproven(f"no two builds of {listed(unknown, limit=5)} are recorded for this recipe: {record}")
+        return unproven(
+            f"no two builds of {listed(unknown, limit=5)} are recorded for this recipe: {record}"
+        )
     if not evidence["canonical"] and SUITE in measured:
-        return unproven("its suite's layer can't be read here: validate it as root on the engine's own machine")
+        return unproven(
+            "its suite's layer can't be read here: validate it as root on the engine's own machine"
+        )
 
     builds = sorted({build for row in expected for build in row["builds"]})
     layers = [row for row in expected if row["layer"] != SETTINGS_ROW]
     good = f"{len(layers)} layers are, bit for bit, what {listed(builds)} gave"
-    return passed(f"{good}; {describe_changes(evidence['changes'])}" if expect["is_derived"] else good)
+    return passed(
+        f"{good}; {describe_changes(evidence['changes'])}" if expect["is_derived"] else good
+    )
 
 
 def strange_layers(measured: dict[str, str], expected: Sequence[ExpectedLayer]) -> Iterator[str]:

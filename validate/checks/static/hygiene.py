@@ -18,7 +18,9 @@ from validate.environment.image_paths import is_plain_file, read_image_paths, so
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
+SETTINGS = Settings(
+    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+)
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 _MOST_LISTED = 40
@@ -111,7 +113,9 @@ def look_at_home(path: str) -> Home:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def look_at_files(patterns: Mapping[str, str], known_files: Collection[str], home: Home) -> HygieneEvidence:
+def look_at_files(
+    patterns: Mapping[str, str], known_files: Collection[str], home: Home
+) -> HygieneEvidence:
     """Return the leftovers and credentials among the files of an image."""
     find_pattern = first_of(patterns)
     leftovers: dict[str, Leftover] = {}
@@ -131,7 +135,11 @@ def look_at_files(patterns: Mapping[str, str], known_files: Collection[str], hom
             leftover["bytes"] += facts.st_size
 
         kind = credentials.by_name(path)
-        is_known = path in known_files or source_of_bytecode(path) in known_files or path.startswith(_DPKGS_OWN)
+        is_known = (
+            path in known_files
+            or source_of_bytecode(path) in known_files
+            or path.startswith(_DPKGS_OWN)
+        )
         if kind:
             secrets.append({"path": path, "line": 0, "kind": kind})
         elif not is_known:
@@ -184,10 +192,14 @@ def judge_secrets(_subject: str, _expect: HygieneExpect, evidence: HygieneEviden
     for secret in evidence["secrets"]:
         line = f" (line {secret['line']})" if secret["line"] else ""
         faults.append(f"{secret['path']} holds {secret['kind']}{line}")
-    return conclude_if_all_was_read(evidence, faults, f"no credential in {evidence['read']} small files")
+    return conclude_if_all_was_read(
+        evidence, faults, f"no credential in {evidence['read']} small files"
+    )
 
 
-def conclude_if_all_was_read(evidence: HygieneEvidence, faults: Sequence[str], good: str) -> Finding:
+def conclude_if_all_was_read(
+    evidence: HygieneEvidence, faults: Sequence[str], good: str
+) -> Finding:
     """Return PASS only if every folder could be listed."""
     if not faults and evidence["unreadable"]:
         return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
@@ -200,7 +212,9 @@ def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence)
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")
     if not home["for_all"]:
-        return failed(f"the home {home['path']} is not for every user to write to (mode {home['mode']})")
+        return failed(
+            f"the home {home['path']} is not for every user to write to (mode {home['mode']})"
+        )
     return passed(f"{home['path']} is for every user to write to")
 
 

@@ -43,7 +43,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             theirs, files = objects(locations, installed.names_of_owners(everything)), of_user()[2]
             yield claim.subject, _toolkit(expect["home"], theirs, Process(search, files), files)
         else:
-            yield claim.subject, _environment(expect["cuda_libraries"], given.python, locations, search)
+            yield (
+                claim.subject,
+                _environment(expect["cuda_libraries"], given.python, locations, search),
+            )
 
 
 @cache
@@ -65,14 +68,19 @@ def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -
     return {
         "files": len(found),
         "unreadable": unreadable,
-        "linked": [entry for library in found if (entry := _link(library, process, (), {}))["missing"]],
+        "linked": [
+            entry for library in found if (entry := _link(library, process, (), {}))["missing"]
+        ],
     }
 
 
 def _environment(
     stems: Collection[str], python: str, locations: Sequence[str], search: SearchPath
 ) -> Mapping[str, Any]:
-    (found, unreadable, files), owners = of_user(), installed.names_of_owners(installed.of_user()[2])
+    (found, unreadable, files), owners = (
+        of_user(),
+        installed.names_of_owners(installed.of_user()[2]),
+    )
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
     with_torch = interpreter_alone.copy()
@@ -86,14 +94,20 @@ def _environment(
             holders.setdefault((owner, Path(library.path).name), library.path)
             if library.elf.soname:
                 holders.setdefault((owner, library.elf.soname), library.path)
-    linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
+    linked = [
+        _link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found
+    ]
     for entry in linked:
-        entry["offered"] = {name: sorted(offered[name]) for name in entry["missing"] if name in offered}
+        entry["offered"] = {
+            name: sorted(offered[name]) for name in entry["missing"] if name in offered
+        }
     troubled = {owner for entry in linked if entry["missing"] for owner in entry["owners"]}
     return {
         "files": len(found),
         "unreadable": unreadable,
-        "torch_misses": [{"path": missing.needed_by, "name": missing.name} for missing in missing_at_start],
+        "torch_misses": [
+            {"path": missing.needed_by, "name": missing.name} for missing in missing_at_start
+        ],
         "torch_holds": {
             name: {"path": path, "owners": list(owners.get(path, ()))}
             for name, path in sorted(with_torch.held.items())
@@ -102,10 +116,19 @@ def _environment(
         "linked": [
             entry
             for entry in linked
-            if entry["missing"] or entry["needs_cuda"] or entry["assumed"] or not troubled.isdisjoint(entry["owners"])
+            if entry["missing"]
+            or entry["needs_cuda"]
+            or entry["assumed"]
+            or not troubled.isdisjoint(entry["owners"])
         ],
         "second_owners": list(_second_owners(found, stems, search, files, owners)),
-        "provided": sorted({(one.elf.soname, one.path, one.owners) for one in found if stem(one.elf.soname) in stems}),
+        "provided": sorted(
+            {
+                (one.elf.soname, one.path, one.owners)
+                for one in found
+                if stem(one.elf.soname) in stems
+            }
+        ),
     }
 
 
@@ -119,7 +142,12 @@ def _link(
 ) -> dict[str, Any]:
     before = alone if alone is not None and library.elf.executable else process
     missing = sorted({missing.name for missing in before.copy().load(library.path)})
-    own = {name: holders[owner, name] for name in missing for owner in library.owners if (owner, name) in holders}
+    own = {
+        name: holders[owner, name]
+        for name in missing
+        for owner in library.owners
+        if (owner, name) in holders
+    }
     return {
         "path": library.path,
         "owners": list(library.owners),
@@ -130,7 +158,11 @@ def _link(
 
 
 def _second_owners(
-    found: Sequence[Found], stems: Collection[str], search: SearchPath, files: Files, owners: Mapping[str, object]
+    found: Sequence[Found],
+    stems: Collection[str],
+    search: SearchPath,
+    files: Files,
+    owners: Mapping[str, object],
 ) -> Iterator[Mapping[str, Any]]:
     """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
     for library in found:
@@ -139,7 +171,12 @@ def _second_owners(
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.loadable(real):
-                    yield {"name": name, "path": library.path, "owners": list(library.owners), "other": candidate}
+                    yield {
+                        "name": name,
+                        "path": library.path,
+                        "owners": list(library.owners),
+                        "other": candidate,
+                    }
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -161,8 +198,12 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         if "alternative" not in one and not ("beside" in one and _is_added(expect, one))
     ]
     # What `import torch` misses, all that needs torch misses too: the root comes first.
-    torch_misses = [one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])]
-    faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]
+    torch_misses = [
+        one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])
+    ]
+    faults += [
+        f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses
+    ]
     linked = [_with_troubles(expect, one) for one in evidence["linked"]]
     troubled = [one for one in linked if one["troubles"] and not _excused(expect, one, linked)]
     faults += _of_added(expect, [one for one in troubled if _is_added(expect, one)])
@@ -170,11 +211,15 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     for one in sorted(ours, key=lambda one: (not one["needs_cuda"], one["path"])):
         what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
         if one["missing"]:
-            faults.append(f"{what} {listed(_telling_first(expect, one['missing']))}, which the loader does not find")
+            faults.append(
+                f"{what} {listed(_telling_first(expect, one['missing']))}, which the loader does not find"
+            )
         else:
             faults.append(f"{what} {listed(one['troubles'])} of another CUDA major than torch's")
     if expect["of"] == "toolkit":
-        return conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
+        return conclude(
+            faults, f"all {evidence['files']} libraries and programs find what they need"
+        )
     torch_holds = evidence["torch_holds"]
     # Where wheels bring CUDA, torch must get all of it from wheels.
     if any(held["owners"] for held in torch_holds.values()):
@@ -193,7 +238,10 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
     ]
     good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
     assumed = sorted({Path(one["path"]).name for one in linked if one["assumed"]})
-    return conclude(faults, f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good)
+    return conclude(
+        faults,
+        f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good,
+    )
 
 
 def _with_troubles(expect: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -208,7 +256,11 @@ def _with_troubles(expect: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping
 
 def _is_added(expect: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
     """Whether a file is of a package that a child added."""
-    return bool(one.get("owners")) and "pinned" in expect and not set(one["owners"]) & set(expect["pinned"])
+    return (
+        bool(one.get("owners"))
+        and "pinned" in expect
+        and not set(one["owners"]) & set(expect["pinned"])
+    )
 
 
 def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -218,17 +270,23 @@ def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) 
         names = _telling_first(expect, {name for one in of_owner for name in one["troubles"]})
         files = listed([Path(one["path"]).name for one in of_owner], limit=1)
         foreign = [name for name in names if _is_major(expect, name, own=False)]
-        of = " of another CUDA major than torch's" if foreign else ", which the loader does not find"
+        of = (
+            " of another CUDA major than torch's" if foreign else ", which the loader does not find"
+        )
         yield f"{owner}, which was added, needs {listed(foreign or names)}{of} ({files})"
 
 
 def _telling_first(expect: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """CUDA's libraries, then torch's, then the rest: where those lack, the rest is beside the point."""
     cuda = expect["cuda_libraries"]
-    return sorted(names, key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS), name))
+    return sorted(
+        names, key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS), name)
+    )
 
 
-def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
+def _excused(
+    expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]
+) -> bool:
     """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA.
 
     Of an added package: what it lacks is not CUDA's or torch's, where another of the package works: there is one for
@@ -237,18 +295,31 @@ def _excused(expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence
     """
     if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
         return True
-    cudas = any(stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS) for name in one["troubles"])
+    cudas = any(
+        stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS)
+        for name in one["troubles"]
+    )
     if _is_added(expect, one) and not cudas:
-        working = [other for other in linked if not other["troubles"] and other["owners"] == one["owners"]]
+        working = [
+            other for other in linked if not other["troubles"] and other["owners"] == one["owners"]
+        ]
         is_module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
-        return any(_imported_as(other["path"]) == _imported_as(one["path"]) for other in working) or bool(
-            working and not is_module
-        )
+        return any(
+            _imported_as(other["path"]) == _imported_as(one["path"]) for other in working
+        ) or bool(working and not is_module)
     foreign = expect["other_platforms"]
-    elsewhere = all(matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"])
+    elsewhere = all(
+        matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"]
+    )
     # One that finds all it needs, and is linked against this image's CUDA.
-    siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]) and not other["troubles"])
-    return elsewhere and any(_is_major(expect, name, own=True) for other in siblings for name in other["needs_cuda"])
+    siblings = (
+        other
+        for other in linked
+        if _family(other["path"]) == _family(one["path"]) and not other["troubles"]
+    )
+    return elsewhere and any(
+        _is_major(expect, name, own=True) for other in siblings for name in other["needs_cuda"]
+    )
 
 
 def _imported_as(path: str) -> str:
@@ -258,7 +329,9 @@ def _imported_as(path: str) -> str:
 
 
 def _covers(exception: Mapping[str, Any], path: str, names: Iterable[str]) -> bool:
-    return matches(path, [f"*/{exception['path']}"]) and all(matches(name, exception["names"]) for name in names)
+    return matches(path, [f"*/{exception['path']}"]) and all(
+        matches(name, exception["names"]) for name in names
+    )
 
 
 def _family(path: str) -> str:

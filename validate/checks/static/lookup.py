@@ -21,7 +21,9 @@ from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
+SETTINGS = Settings(
+    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+)
 
 _MOST_LISTED = 40
 _PLUGINS = {
@@ -34,7 +36,9 @@ _PLUGINS = {
 }
 """Pattern of a library's name or path -> who loads it because it is there (NCCL's user guide; openssl-env(7))."""
 _OF_NOBODY = ""
-_IN_EVERY_PROJECT = frozenset({"tests", "test", "docs", "examples", "scripts", "tools", "benchmarks"})
+_IN_EVERY_PROJECT = frozenset(
+    {"tests", "test", "docs", "examples", "scripts", "tools", "benchmarks"}
+)
 """Folders of people's projects, by whose names no package imports its own."""
 _MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(\.py|(\.cpython-\d+-[\w-]+|\.abi3)?\.so)")
 
@@ -94,11 +98,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     added = user.environ.get("PYTHONPATH", "").split(":")
     if not user.environ.get("PYTHONSAFEPATH"):
         added.append(user.directory)
-    standard = [folder for folder in start.path if re.search(r"/python3\.\d+(/lib-dynload)?$", folder)]
+    standard = [
+        folder for folder in start.path if re.search(r"/python3\.\d+(/lib-dynload)?$", folder)
+    ]
     evidence: Measured = {
         "path": path,
         "programs": find_hidden_programs(path, owners)[:_MOST_LISTED],
-        "modules": find_hidden_modules([*filter(None, added)], standard, distributions)[:_MOST_LISTED],
+        "modules": find_hidden_modules([*filter(None, added)], standard, distributions)[
+            :_MOST_LISTED
+        ],
         "libraries": find_hidden_libraries(user, owners)[:_MOST_LISTED],
         "plugins": find_plugins(loader_folders(user), owners),
     }
@@ -146,7 +154,9 @@ def find_hidden_modules(
             for other_folder, owner in known.get(name, ()):
                 if os.path.realpath(other_folder) != folder:
                     hides = f"{other_folder}/{name}"
-                    hidden.append({"path": path, "owner": _OF_NOBODY, "hides": hides, "hidden_owner": owner})
+                    hidden.append(
+                        {"path": path, "owner": _OF_NOBODY, "hides": hides, "hidden_owner": owner}
+                    )
     return hidden
 
 
@@ -163,7 +173,9 @@ def list_modules(folder: str) -> Iterator[tuple[str, str]]:
 
 def loader_folders(user: UserEnvironment) -> list[str]:
     """Return the folders that the dynamic loader searches, in its order, once ldconfig(8) has run."""
-    library_path = [folder for folder in user.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    library_path = [
+        folder for folder in user.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+    ]
     named = [folder for folder, _ in configured("/etc/ld.so.conf")]
     folders = [*library_path, *named, *machine_named(user.machine).folders]
     return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
@@ -179,7 +191,9 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
         name = path.rpartition("/")[2]
         if ".so" in name:
             of_wheels.setdefault(name, path)
-    before_wheels = [os.path.realpath(one) for one in user.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    before_wheels = [
+        os.path.realpath(one) for one in user.environ.get("LD_LIBRARY_PATH", "").split(":") if one
+    ]
 
     first: dict[str, str] = {}
     hidden: list[Hidden] = []
@@ -221,7 +235,12 @@ def list_folder(folder: str) -> list[str]:
 
 
 def _hidden(path: str, hides: str, owners: Owners) -> Hidden:
-    return {"path": path, "owner": owners.of(path), "hides": hides, "hidden_owner": owners.of(hides)}
+    return {
+        "path": path,
+        "owner": owners.of(path),
+        "hides": hides,
+        "hidden_owner": owners.of(hides),
+    }
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:

@@ -29,7 +29,9 @@ from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, cut, failed
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT)
+SETTINGS = Settings(
+    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+)
 
 _MOST_LISTED = 60
 _DAY = 86400
@@ -110,11 +112,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     validated |= {path for path in paths if path.startswith(own_folders)}
     validated |= set(_READ_BY_EVERY_PROGRAM)
     validated &= paths.keys()
-    for_all = validated | {path for path in owned.md5.keys() & paths.keys() if is_for_all(path, paths[path])}
+    for_all = validated | {
+        path for path in owned.md5.keys() & paths.keys() if is_for_all(path, paths[path])
+    }
 
     faults: dict[str, str] = {}
     for found in (
-        find_changeable(paths, with_folders_above(validated | owned.packages.keys() | open_programs(paths))),
+        find_changeable(
+            paths, with_folders_above(validated | owned.packages.keys() | open_programs(paths))
+        ),
         find_unreadable_for(read_user(environment.user), environment, paths),
         find_unreadable_for_all(paths, for_all),
         find_future(paths),
@@ -161,7 +167,9 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
     return files
 
 
-def find_changeable(paths: Mapping[str, os.stat_result], validated: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+def find_changeable(
+    paths: Mapping[str, os.stat_result], validated: AbstractSet[str]
+) -> Iterator[tuple[str, str]]:
     """Yield what others than root can change of files that were validated and of the folders above them."""
     for path in validated & paths.keys():
         facts = paths[path]
@@ -175,12 +183,21 @@ def find_changeable(paths: Mapping[str, os.stat_result], validated: AbstractSet[
             yield path, f"may be changed by group {facts.st_gid}"
         elif facts.st_mode & stat.S_IWOTH:
             is_folder = stat.S_ISDIR(facts.st_mode)
-            yield path, "is a folder for everybody to put files into" if is_folder else "may be changed by every user"
+            yield (
+                path,
+                "is a folder for everybody to put files into"
+                if is_folder
+                else "may be changed by every user",
+            )
 
 
 def open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
     """Return what every user may change where a shell looks first. Whose it is there does not matter."""
-    return {path for path, facts in paths.items() if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH}
+    return {
+        path
+        for path, facts in paths.items()
+        if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH
+    }
 
 
 def is_everybodys(path: str) -> bool:
@@ -191,13 +208,18 @@ def is_everybodys(path: str) -> bool:
     return is_lock or path in folders or path.startswith(tuple(f"{folder}/" for folder in folders))
 
 
-def find_no_longer_everybodys(paths: Mapping[str, os.stat_result], folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+def find_no_longer_everybodys(
+    paths: Mapping[str, os.stat_result], folders: Iterable[str]
+) -> Iterator[tuple[str, str]]:
     """Yield folders that must be root's and open to all, and are not."""
     for folder in folders:
         facts = paths.get(folder)
         if facts and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _STICKY):
             mode = f"{stat.S_IMODE(facts.st_mode):o}"
-            yield folder, f"has mode {mode} and uid {facts.st_uid}: it must be root's, for everybody (1777)"
+            yield (
+                folder,
+                f"has mode {mode} and uid {facts.st_uid}: it must be root's, for everybody (1777)",
+            )
 
 
 def find_unreadable_for_all(
@@ -220,7 +242,9 @@ def find_unreadable_for(
     own_folders = [environment.directory, environment.environ.get("HOME", "")]
     for variable in ("PATH", "PYTHONPATH"):
         own_folders += environment.environ.get(variable, "").split(":")
-    own_folders = [folder.rstrip("/") for folder in own_folders if folder.startswith("/") and folder.strip("/")]
+    own_folders = [
+        folder.rstrip("/") for folder in own_folders if folder.startswith("/") and folder.strip("/")
+    ]
     below = tuple(f"{folder}/" for folder in own_folders)
     # Who can't enter a folder reaches nothing in it. Tools that root installed for itself are nobody else's.
     entered = [folder for folder in own_folders if not f"{folder}/".startswith("/root/")]
@@ -232,7 +256,10 @@ def find_unreadable_for(
             continue
         if not user.may_read(facts):
             mode = f"{stat.S_IMODE(facts.st_mode):o}"
-            yield path, f"has mode {mode} and is of uid {facts.st_uid}: the image's user (uid {user.uid}) can't read it"
+            yield (
+                path,
+                f"has mode {mode} and is of uid {facts.st_uid}: the image's user (uid {user.uid}) can't read it",
+            )
 
 
 def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
@@ -240,7 +267,10 @@ def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]
     tomorrow = time.time() + _DAY
     for path, facts in paths.items():
         if facts.st_mtime > tomorrow and not is_link(facts) and not is_everybodys(path):
-            yield path, f"is dated {time.strftime('%Y-%m-%d', time.gmtime(facts.st_mtime))}, in the future"
+            yield (
+                path,
+                f"is dated {time.strftime('%Y-%m-%d', time.gmtime(facts.st_mtime))}, in the future",
+            )
 
 
 def is_for_all(path: str, facts: os.stat_result) -> bool:
@@ -310,7 +340,9 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
     faults += [f"{path} {fault}" for path, fault in evidence["faults"].items()]
     faults += cut(evidence, "faults", "paths have wrong modes or owners")
     good = f"{evidence['files']} paths can be read by users and changed by root alone"
-    return conclude(faults, f"{good}; {evidence['packaged']} programs of Debian's run with more rights")
+    return conclude(
+        faults, f"{good}; {evidence['packaged']} programs of Debian's run with more rights"
+    )
 
 
 CLAIMS = {"modes": judge}

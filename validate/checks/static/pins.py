@@ -8,7 +8,13 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import ExtensionFileLoader, FileFinder, ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from importlib.machinery import (
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -162,17 +168,28 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
         folders.insert(0, user.directory)
     triplet = machine_named(user.machine).triplet
     suffixes = [f".cpython-{start.version.replace('.', '')}-{triplet}.so", ".abi3.so", ".so"]
-    loaders = [(ExtensionFileLoader, suffixes), (SourceFileLoader, [".py"]), (SourcelessFileLoader, [".pyc"])]
+    loaders = [
+        (ExtensionFileLoader, suffixes),
+        (SourceFileLoader, [".py"]),
+        (SourcelessFileLoader, [".pyc"]),
+    ]
     finders = [(folder, FileFinder(folder, *loaders)) for folder in folders]
 
     for claim in claims:
         if claim.subject in ("lock", "additions"):
-            yield claim.subject, list_everything(distributions, claim.expect.get("known", ()), user.environ)
+            yield (
+                claim.subject,
+                list_everything(distributions, claim.expect.get("known", ()), user.environ),
+            )
             continue
-        copies = [distribution for distribution in distributions if distribution.name == claim.subject]
+        copies = [
+            distribution for distribution in distributions if distribution.name == claim.subject
+        ]
         modules: dict[str, Module] = {}
         for name in claim.expect["modules"]:
-            modules[name] = locate_module(name, owners, sorted(providers.get(name, ())), finders, loaders)
+            modules[name] = locate_module(
+                name, owners, sorted(providers.get(name, ())), finders, loaders
+            )
         evidence: PinEvidence = {
             "python": start.version,
             "installed": [describe_copy(distribution) for distribution in copies],
@@ -210,7 +227,11 @@ def describe_copy(distribution: Distribution) -> InstalledCopy:
 
 
 def locate_module(
-    module: str, owners: Mapping[str, Sequence[str]], providers: list[str], finders: Finders, loaders: Loaders
+    module: str,
+    owners: Mapping[str, Sequence[str]],
+    providers: list[str],
+    finders: Finders,
+    loaders: Loaders,
 ) -> Module:
     """Return the file that `import module` would load, found without importing anything.
 
@@ -231,7 +252,12 @@ def locate_module(
             folder, name = os.path.split(str(candidate.spec.origin))
             file = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
             owned_by = list(owners.get(file, ()))
-            return {"file": file, "through": candidate.path_entry, "owners": owned_by, "providers": providers}
+            return {
+                "file": file,
+                "through": candidate.path_entry,
+                "owners": owned_by,
+                "providers": providers,
+            }
 
     missing: Module = {"file": None, "owners": [], "providers": providers}
     parts: list[str] = []
@@ -261,7 +287,11 @@ def torch_version(folders: Iterable[str]) -> TorchVersion:
         file = Path(folder, "torch", "version.py")
         if file.is_file():
             values = read_constants(file)
-            return {"file": str(file), "__version__": values.get("__version__"), "cuda": values.get("cuda")}
+            return {
+                "file": str(file),
+                "__version__": values.get("__version__"),
+                "cuda": values.get("cuda"),
+            }
     return {"file": None, "__version__": None, "cuda": None}
 
 
@@ -270,7 +300,9 @@ def read_constants(file: Path) -> dict[str, str | None]:
     values: dict[str, str | None] = {}
     with contextlib.suppress(SyntaxError, ValueError):
         for statement in ast.parse(file.read_text(encoding="utf-8", errors="replace")).body:
-            if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Constant):
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(
+                statement.value, ast.Constant
+            ):
                 continue
             value = statement.value.value
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -342,7 +374,11 @@ def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
 def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
     """Judge the whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
     expected, measured = expect["versions"], evidence["installed"]
-    faults = [f"{name} {version} is not installed" for name, version in expected.items() if name not in measured]
+    faults = [
+        f"{name} {version} is not installed"
+        for name, version in expected.items()
+        if name not in measured
+    ]
     for name, versions in measured.items():
         locked = expected.get(name)
         if locked is None:
@@ -356,12 +392,18 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
     """Judge whether anything that a derived image added is known to fail in its base image, or beside another."""
     measured = evidence["installed"]
-    added = {name: listed(versions) for name, versions in measured.items() if name not in expect["pinned"]}
+    added = {
+        name: listed(versions)
+        for name, versions in measured.items()
+        if name not in expect["pinned"]
+    }
     switched_on = evidence["variables"]
     faults = []
     for failure in expect["known"]:
         name = failure["name"]
-        is_excused = any(excuse in switched_on or _has(excuse, evidence) for excuse in failure["unless"])
+        is_excused = any(
+            excuse in switched_on or _has(excuse, evidence) for excuse in failure["unless"]
+        )
         if is_excused or (name not in added and name not in switched_on):
             continue
         what = f"{name} {added[name]} was added" if name in added else f"{name} is set"
@@ -372,7 +414,9 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
         if all(_has(f"{name}{releases}", evidence) for name, releases in packages.items()):
             releases = [f"{name} {listed(measured[name])}" for name in packages]
             faults.append(f"{' and '.join(releases)} fail together: {conflict['why']}")
-    return conclude(faults, f"{len(added)} distributions were added, and none of them is known to fail here")
+    return conclude(
+        faults, f"{len(added)} distributions were added, and none of them is known to fail here"
+    )
 
 
 def _has(wanted: str, evidence: LockEvidence) -> bool:

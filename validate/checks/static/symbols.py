@@ -30,7 +30,9 @@ _LONGEST_NAME = 100
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
 _PYTHON_SYMBOL = re.compile(rb"_?Py[A-Z_]\w+")
-_ONE_NAME = Symbols(exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={})
+_ONE_NAME = Symbols(
+    exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={}
+)
 
 
 class _Task(NamedTuple):
@@ -49,22 +51,31 @@ class _Task(NamedTuple):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     given, _, everything = installed.of_user()
     locations, (found, _, files) = installed.locations(everything), libraries.of_user()
-    alone = Process(SearchPath.of(given.environ, given.directory, machine_named(given.machine)), files)
+    alone = Process(
+        SearchPath.of(given.environ, given.directory, machine_named(given.machine)), files
+    )
     for claim in claims:
         tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect))
         # Each file once, the big ones first.
-        paths = sorted({path for task in tasks for path in task.scope}, key=lambda path: -Path(path).stat().st_size)
+        paths = sorted(
+            {path for task in tasks for path in task.scope},
+            key=lambda path: -Path(path).stat().st_size,
+        )
         symbols, unreadable = dict[str, Symbols](), list[Mapping[str, str]]()
         for path, own, error in on_all_cores(_read, paths, chunk=4):
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
         for facts in lacking:
-            facts["alternatives"] = _alternatives(facts, tasks, symbols, {str(one["path"]) for one in lacking})
+            facts["alternatives"] = _alternatives(
+                facts, tasks, symbols, {str(one["path"]) for one in lacking}
+            )
         evidence = {
             "files": len(found),
             "checked": len(tasks),
-            "symbols": sum(len(symbols[task.path].undefined) for task in tasks if task.path in symbols),
+            "symbols": sum(
+                len(symbols[task.path].undefined) for task in tasks if task.path in symbols
+            ),
             "unreadable": unreadable,
             "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
             "lacking_count": len(lacking),
@@ -73,7 +84,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _tasks(
-    alone: Process, python: str, locations: Sequence[str], found: Sequence[Found], expect: Mapping[str, Any]
+    alone: Process,
+    python: str,
+    locations: Sequence[str],
+    found: Sequence[Found],
+    expect: Mapping[str, Any],
 ) -> Iterator[_Task]:
     """Libraries whose closure is whole, or lacks the driver alone: of the others nothing can be said."""
     program, _ = alone.scope(os.path.realpath(python))
@@ -97,7 +112,9 @@ def _tasks(
                 path=library.path,
                 owners=library.owners,
                 scope=tuple(dict.fromkeys([*before, *opened])),
-                named={name: process.held[name] for name in library.elf.needed if name in process.held},
+                named={
+                    name: process.held[name] for name in library.elf.needed if name in process.held
+                },
                 driver=bool(lacking),
                 any_python=expect.get("any_python", False),
             )
@@ -111,13 +128,18 @@ def _read(path: str) -> tuple[str, Symbols, str]:
 
 
 def _alternatives(
-    facts: Mapping[str, Any], tasks: Sequence[_Task], symbols: Mapping[str, Symbols], lacking: Collection[str]
+    facts: Mapping[str, Any],
+    tasks: Sequence[_Task],
+    symbols: Mapping[str, Symbols],
+    lacking: Collection[str],
 ) -> list[str]:
     """Files that do the same for another release: another number in the name, the same exports, nothing lacking."""
     path = Path(facts["path"])
     names = (Path(task.path) for task in tasks if task.path not in lacking)
     alike = (
-        one for one in names if one.parent == path.parent and _NUMBER.sub("", one.name) == _NUMBER.sub("", path.name)
+        one
+        for one in names
+        if one.parent == path.parent and _NUMBER.sub("", one.name) == _NUMBER.sub("", path.name)
     )
     own = symbols[str(path)].exports
     return [str(one) for one in alike if len(own & symbols[str(one)].exports) * 2 > len(own)]
@@ -131,22 +153,32 @@ def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> dict[str, Any] | None
         if not left:
             break
         left = left - symbols[path].exports
-    elsewhere = [pattern for pattern, may in ((_DRIVER_SYMBOL, task.driver), (_PYTHON_SYMBOL, task.any_python)) if may]
-    undefined = sorted(name for name in left if not any(pattern.fullmatch(name) for pattern in elsewhere))
+    elsewhere = [
+        pattern
+        for pattern, may in ((_DRIVER_SYMBOL, task.driver), (_PYTHON_SYMBOL, task.any_python))
+        if may
+    ]
+    undefined = sorted(
+        name for name in left if not any(pattern.fullmatch(name) for pattern in elsewhere)
+    )
     versions = sorted(_versions(own, task, symbols))
     if not undefined and not versions:
         return None
     return {
         "path": task.path,
         "owners": list(task.owners),
-        "elsewhere": sum(any(name in one.exports for one in symbols.values()) for name in undefined),
+        "elsewhere": sum(
+            any(name in one.exports for one in symbols.values()) for name in undefined
+        ),
         "undefined": [name.decode("utf-8", "replace") for name in undefined[:_MOST_NAMED]],
         "undefined_count": len(undefined),
         "versions": versions[:_MOST_NAMED],
     }
 
 
-def _versions(own: Symbols, task: _Task, symbols: Mapping[str, Symbols]) -> Iterator[tuple[str, str, str]]:
+def _versions(
+    own: Symbols, task: _Task, symbols: Mapping[str, Symbols]
+) -> Iterator[tuple[str, str, str]]:
     """(version, library, file) where that file, which has versions, does not define the one that is needed."""
     for name, versions in own.needed_versions.items():
         file = task.named.get(name, "")

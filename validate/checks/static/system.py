@@ -112,14 +112,23 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
     for claim in claims:
         if claim.subject == "tools":
             programs = claim.expect["programs"]
-            yield claim.subject, {"programs": {name: start_program(name, how, user) for name, how in programs.items()}}
+            yield (
+                claim.subject,
+                {
+                    "programs": {
+                        name: start_program(name, how, user) for name, how in programs.items()
+                    }
+                },
+            )
         else:
             expected: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
             yield (
                 claim.subject,
                 {
                     "nccl": read_nccl(start.path, user, expected),
-                    "libraries": {name: open_library(library) for name, library in expected.items()},
+                    "libraries": {
+                        name: open_library(library) for name, library in expected.items()
+                    },
                     "providers": open_providers(),
                 },
             )
@@ -131,14 +140,20 @@ def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) ->
     if path is None:
         return {"path": None}
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"path": path, "error": str(error)}
     said = (done.stdout or done.stderr).strip().partition("\n")[0]
-    return {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
+    return (
+        {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
+    )
 
 
-def read_nccl(folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]) -> Nccl:
+def read_nccl(
+    folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]
+) -> Nccl:
     """Return which names of libraries stand in torch's NCCL: that of its wheels, else the system's."""
     candidates = []
     for folder in folders:
@@ -152,8 +167,16 @@ def read_nccl(folders: Sequence[str], user: UserEnvironment, libraries: Mapping[
     names: set[str] = set()
     for library in libraries.values():
         names.update(library["names"])
-    with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return {"path": path, "opens": [name for name in sorted(names) if content.find(b"\0%s\0" % name.encode()) >= 0]}
+    with (
+        Path(path).open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return {
+            "path": path,
+            "opens": [
+                name for name in sorted(names) if content.find(b"\0%s\0" % name.encode()) >= 0
+            ],
+        }
 
 
 def open_library(library: OpenedLibrary) -> Library:
@@ -233,12 +256,16 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
         if library["by_nccl"]:
             opened.update(library["names"])
     if not opened & set(nccl["opens"]):
-        return unproven(f"{nccl['path']} names none of {listed(sorted(opened))}: this is another loader than ours")
+        return unproven(
+            f"{nccl['path']} names none of {listed(sorted(opened))}: this is another loader than ours"
+        )
 
     faults = []
     for name, measured in evidence["libraries"].items():
         if "error" in measured:
-            faults.append(f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets")
+            faults.append(
+                f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets"
+            )
         elif measured["lacking"]:
             faults.append(f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets")
     absent = [name for name in expect["providers"] if name not in evidence["providers"]]
@@ -249,7 +276,10 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
 
     symbols = sum(len(library["symbols"]) for library in libraries.values())
     providers = len(evidence["providers"])
-    return conclude(faults, f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {providers} providers")
+    return conclude(
+        faults,
+        f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {providers} providers",
+    )
 
 
 CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}

@@ -133,7 +133,11 @@ def _library(stem: str, home: Path) -> Part:
     for path in sonames:
         with contextlib.suppress(ElfError, OSError):
             sonames[path] = elf.read(path).soname
-    return {"files": list(sonames), "sonames": sonames, "links": [str(path) for path in home.glob(f"lib*/{stem}.so")]}
+    return {
+        "files": list(sonames),
+        "sonames": sonames,
+        "links": [str(path) for path in home.glob(f"lib*/{stem}.so")],
+    }
 
 
 def _versioned_library(stem: str, companion: str, home: Path) -> Part:
@@ -144,13 +148,26 @@ def _versioned_library(stem: str, companion: str, home: Path) -> Part:
 
 
 def _files(stem: str, home: Path) -> list[str]:
-    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
-    return sorted({os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")})
+    folders = (
+        "lib64",
+        "lib",
+        "nvvm/lib64",
+        "nvvm/lib",
+        "targets/x86_64-linux/lib",
+        "targets/sbsa-linux/lib",
+    )
+    return sorted(
+        {os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")}
+    )
 
 
 def _present(relative: Sequence[str], home: Path) -> Part:
     """Files that state no version of their own."""
-    found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
+    found = [
+        str(home / path)
+        for path in relative
+        if (home / path).is_file() and (home / path).stat().st_size
+    ]
     return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
 
 
@@ -164,11 +181,15 @@ _PARTS: Mapping[str, Callable[[Path], Part]] = {
     "nvrtc headers": partial(_present, ["include/nvrtc.h"]),
     "nvvm": partial(_library, "libnvvm"),
     "libdevice": partial(_present, ["nvvm/libdevice/libdevice.10.bc"]),
-    "crt headers": partial(_present, ["include/crt/host_config.h", "include/crt/device_functions.h"]),
+    "crt headers": partial(
+        _present, ["include/crt/host_config.h", "include/crt/device_functions.h"]
+    ),
     "half-precision headers": partial(
         _present, [f"include/cuda_{name}" for name in ("fp16.h", "fp16.hpp", "bf16.h", "bf16.hpp")]
     ),
-    "compiler passes": partial(_present, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]),
+    "compiler passes": partial(
+        _present, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]
+    ),
 }
 """What a toolkit is made of, and how each part is looked at."""
 
@@ -222,14 +243,20 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     for folder in evidence["loader_folders"]:
         reason = _bad_folder(folder, evidence["real_home"])
         if reason:
-            faults.append(f"{folder['folder']} is on the loader's path ({folder['from']}): {reason}")
+            faults.append(
+                f"{folder['folder']} is on the loader's path ({folder['from']}): {reason}"
+            )
     for library in evidence["driver_libraries"]:
         faults.append(f"the image brings the host driver's {library['path']} itself")
 
     of_torch = str(evidence["torch"]["cuda"])
     if of_torch.partition(".")[0] != version.partition(".")[0]:
-        faults.append(f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal")
-    warning = f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
+        faults.append(
+            f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal"
+        )
+    warning = (
+        f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
+    )
     return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
 
 

@@ -46,7 +46,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
         wheels += 1
         if not any(fits(tag, target) for tag in distribution.tags):
             tags = list(distribution.tags)
-            misfits.append({"name": distribution.name, "location": distribution.location, "tags": tags})
+            misfits.append(
+                {"name": distribution.name, "location": distribution.location, "tags": tags}
+            )
     for claim in claims:
         yield (
             claim.subject,
@@ -66,7 +68,9 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     image = f"Python {evidence['python']} on {evidence['machine']}"
     faults = []
     for wheel in evidence["misfits"]:
-        faults.append(f"{wheel['name']} in {wheel['location']} is built for {listed(wheel['tags'])}, not for {image}")
+        faults.append(
+            f"{wheel['name']} in {wheel['location']} is built for {listed(wheel['tags'])}, not for {image}"
+        )
     return conclude(faults, f"{evidence['wheels']} wheels are for {image}")
 
 

@@ -26,7 +26,9 @@ def function(subject: str) -> Callable[..., tuple[Any, ...]]:
 def error(torch: Any, found: Any, right: Any) -> float:
     """The largest difference as a part of the largest right value; infinity where something is no number."""
     results, wanted = ([one] if isinstance(one, torch.Tensor) else [*one] for one in (found, right))
-    return max(_error(one.detach(), other.detach()) for one, other in zip(results, wanted, strict=True))
+    return max(
+        _error(one.detach(), other.detach()) for one, other in zip(results, wanted, strict=True)
+    )
 
 
 def _error(found: Any, right: Any) -> float:
@@ -38,7 +40,10 @@ def _error(found: Any, right: Any) -> float:
 
 def unwritten(torch: Any, found: Any) -> list[Any]:
     """The results with a last part of each that nobody wrote: what an index of 32 bits leaves."""
-    results = [one.detach().contiguous().clone() for one in ([found] if isinstance(found, torch.Tensor) else found)]
+    results = [
+        one.detach().contiguous().clone()
+        for one in ([found] if isinstance(found, torch.Tensor) else found)
+    ]
     for one in results:
         one.view(-1)[-max(1, one.numel() // 64) :] = 0
     return results

@@ -25,7 +25,9 @@ def cudnn_attention_mask(t: Any, d: str, length: int = 704) -> tuple[Any, ...]:
 
     The first component makes them so; its gradient is a difference of large numbers and not compared.
     """
-    query, key, value, upstream = (t.randn(1, 1, length, 64, device=d, dtype=t.bfloat16) for _ in range(4))
+    query, key, value, upstream = (
+        t.randn(1, 1, length, 64, device=d, dtype=t.bfloat16) for _ in range(4)
+    )
     query, key = query * 0.1, key * 0.1
     query[..., 0], key[..., 0] = 1.0, -960.0
     mask = t.ones(length, length, dtype=t.bool, device=d).tril()[None, None]
@@ -39,7 +41,9 @@ def efficient_attention_long_mask(t: Any, d: str, length: int = 66048) -> tuple[
     query, key, value = (t.randn(1, 1, length, 64, device=d, dtype=t.bfloat16) for _ in range(3))
     mask = t.randn(1, 1, length, length, device=d, dtype=t.bfloat16)
     attention = importlib.import_module("torch.nn.attention")
-    chosen = attention.SDPBackend.EFFICIENT_ATTENTION if query.is_cuda else attention.SDPBackend.MATH
+    chosen = (
+        attention.SDPBackend.EFFICIENT_ATTENTION if query.is_cuda else attention.SDPBackend.MATH
+    )
     with attention.sdpa_kernel([chosen]):
         found = t.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     tail = (one[0, 0, -64:].float() for one in (query, mask))
@@ -65,7 +69,9 @@ def flash_attn_padded(t: Any, d: str) -> tuple[Any, ...]:
     """Rows behind the last sequence took no part: their gradients are 0, whatever lay in that memory before."""
     inputs = [t.randn(514, 4, 64, device=d, dtype=t.bfloat16, requires_grad=True) for _ in range(3)]
     ends = t.tensor([0, 144, 512], dtype=t.int32, device=d)
-    out = importlib.import_module("flash_attn").flash_attn_varlen_func(*inputs, ends, ends, 368, 368)
+    out = importlib.import_module("flash_attn").flash_attn_varlen_func(
+        *inputs, ends, ends, 368, 368
+    )
     dirt = [t.full_like(inputs[0], float("nan")) for _ in range(16)]
     del dirt
     found = [one[512:] for one in t.autograd.grad(out[:512].sum(), inputs)]

@@ -4,21 +4,33 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _both(t: Any, program: Callable[..., Any], *calls: tuple[Any, ...], **options: Any) -> tuple[list[Any], list[Any]]:
+def _both(
+    t: Any, program: Callable[..., Any], *calls: tuple[Any, ...], **options: Any
+) -> tuple[list[Any], list[Any]]:
     """Results of the compiled program and of the eager one, call by call, on inputs of their own each."""
     t._dynamo.reset()
     compiled = t.compile(program, **options)
 
     def all_of(function: Callable[..., Any]) -> list[Any]:
-        given = ([one.clone() if isinstance(one, t.Tensor) else one for one in call] for call in calls)
+        given = (
+            [one.clone() if isinstance(one, t.Tensor) else one for one in call] for call in calls
+        )
         results = (function(*one) for one in given)
-        return [one for result in results for one in (result if isinstance(result, tuple) else (result,))]
+        return [
+            one
+            for result in results
+            for one in (result if isinstance(result, tuple) else (result,))
+        ]
 
     return all_of(compiled), all_of(program)
 
 
 def compile_arange(t: Any, d: str) -> tuple[Any, ...]:
-    return _both(t, lambda x: t.arange(0, 11, device=d) * 1500000000 + x, (t.zeros(11, dtype=t.int64, device=d),))
+    return _both(
+        t,
+        lambda x: t.arange(0, 11, device=d) * 1500000000 + x,
+        (t.zeros(11, dtype=t.int64, device=d),),
+    )
 
 
 def compile_stale_float(t: Any, d: str) -> tuple[Any, ...]:
@@ -46,9 +58,15 @@ def compile_stale_float(t: Any, d: str) -> tuple[Any, ...]:
 def compile_scatter(t: Any, d: str, count: int = 33) -> tuple[Any, ...]:
     def add(x: Any, bias: Any, index: Any) -> Any:
         source = x + bias
-        return t.zeros(1, 1, device=d).scatter_reduce(0, index.unsqueeze(-1).expand_as(source), source, "sum")
+        return t.zeros(1, 1, device=d).scatter_reduce(
+            0, index.unsqueeze(-1).expand_as(source), source, "sum"
+        )
 
-    inputs = (t.randn(count, 1, device=d), t.full((1,), 5.0, device=d), t.zeros(count, dtype=t.int64, device=d))
+    inputs = (
+        t.randn(count, 1, device=d),
+        t.full((1,), 5.0, device=d),
+        t.zeros(count, dtype=t.int64, device=d),
+    )
     return _both(t, add, inputs, dynamic=False)
 
 
@@ -80,7 +98,12 @@ def compile_item_loop(t: Any, d: str) -> tuple[Any, ...]:
         parameter.addcdiv_(mean, below, value=-0.001 / (1 - 0.9**step))
 
     def loop(data: Any, gradient: Any) -> Any:
-        parameter, mean, square, at = data.clone(), t.zeros_like(data), t.zeros_like(data), t.zeros((), device=d)
+        parameter, mean, square, at = (
+            data.clone(),
+            t.zeros_like(data),
+            t.zeros_like(data),
+            t.zeros((), device=d),
+        )
         for _ in range(5):
             adam(parameter, gradient, mean, square, at)
         return parameter - data
@@ -90,7 +113,9 @@ def compile_item_loop(t: Any, d: str) -> tuple[Any, ...]:
 
 def compile_dynamic_reshape(t: Any, d: str) -> tuple[Any, ...]:
     """A view that stays strided, at two sizes."""
-    strided = [t.arange(float(count * 5 * 8), device=d).view(count, 5, 8)[..., :4] for count in (6, 9)]
+    strided = [
+        t.arange(float(count * 5 * 8), device=d).view(count, 5, 8)[..., :4] for count in (6, 9)
+    ]
 
     def program(x: Any) -> Any:
         return x.reshape(x.shape[0] * x.shape[1], x.shape[2])

@@ -4,14 +4,17 @@ import time
 from typing import Any
 
 
-def conv3d_bfloat16(t: Any, d: str, depth: int = 124, height: int = 1282, width: int = 722) -> tuple[Any, ...]:
+def conv3d_bfloat16(
+    t: Any, d: str, depth: int = 124, height: int = 1282, width: int = 722
+) -> tuple[Any, ...]:
     """Right: plane by plane in two dimensions and float32, every eighth line of each."""
     x = t.randn(1, 16, depth, height, width, device=d, dtype=t.bfloat16)
     weight = t.randn(16, 16, 1, 3, 3, device=d, dtype=t.bfloat16) / 12
     found = t.nn.functional.conv3d(x, weight)
     with t.backends.cudnn.flags(enabled=True, allow_tf32=False):
         planes = [
-            t.nn.functional.conv2d(x[:, :, one].float(), weight[:, :, 0].float())[:, :, ::8] for one in range(depth)
+            t.nn.functional.conv2d(x[:, :, one].float(), weight[:, :, 0].float())[:, :, ::8]
+            for one in range(depth)
         ]
     return [found[:, :, one, ::8] for one in range(depth)], planes
 
@@ -39,7 +42,10 @@ def _clocked(t: Any, d: str, run: Any) -> tuple[Any, float]:
 
 def cpu_conv3d_strided(t: Any, d: str) -> tuple[Any, ...]:
     x = t.randn(4, 64, 12, 14, 4, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d)
-    weight = t.randn(32, 64, 3, 3, 3, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d) / 42
+    weight = (
+        t.randn(32, 64, 3, 3, 3, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d)
+        / 42
+    )
     conv3d = t.nn.functional.conv3d
     return conv3d(x, weight, stride=3), conv3d(x.float(), weight.float(), stride=3)
 

@@ -9,7 +9,9 @@ _TAIL = 64
 def bnb_quantise_strided(t: Any, d: str) -> tuple[Any, ...]:
     functional = importlib.import_module("bitsandbytes.functional")
     x = t.randn(3, 4, 64, device=d)[:, ::2]
-    return tuple(functional.dequantize_4bit(*functional.quantize_4bit(one)) for one in (x, x.contiguous()))
+    return tuple(
+        functional.dequantize_4bit(*functional.quantize_4bit(one)) for one in (x, x.contiguous())
+    )
 
 
 def _liger(name: str, **options: Any) -> Any:
@@ -19,9 +21,15 @@ def _liger(name: str, **options: Any) -> Any:
 def liger_fused_none(t: Any, d: str) -> tuple[Any, ...]:
     """Losses of tokens, weighted: each weight belongs into the gradient."""
     fused = _liger("LigerFusedLinearCrossEntropyLoss", reduction="none")
-    x, weight = t.randn(40, 32, device=d, requires_grad=True), t.randn(151, 32, device=d, requires_grad=True)
+    x, weight = (
+        t.randn(40, 32, device=d, requires_grad=True),
+        t.randn(151, 32, device=d, requires_grad=True),
+    )
     target, weights = t.randint(0, 151, (40,), device=d), 1.0 + t.arange(40, device=d) % 3
-    losses = fused(weight, x, target), t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none")
+    losses = (
+        fused(weight, x, target),
+        t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none"),
+    )
     return tuple([one, *t.autograd.grad((one * weights).sum(), (x, weight))] for one in losses)
 
 
@@ -46,7 +54,9 @@ def liger_rms_large(t: Any, d: str, rows: int = 2**23 + 64) -> tuple[Any, ...]:
 def fp8_scale_result(t: Any, d: str) -> tuple[Any, ...]:
     left, right = t.randn(256, 1024, device=d), t.randn(1536, 1024, device=d)
     scales = [one.abs().max() / 448 for one in (left, right)]
-    a, b = ((one / scale).to(t.float8_e4m3fn) for one, scale in zip((left, right), scales, strict=True))
+    a, b = (
+        (one / scale).to(t.float8_e4m3fn) for one, scale in zip((left, right), scales, strict=True)
+    )
     plain = (a.float() * scales[0]) @ (b.float() * scales[1]).T
     given = {"scale_a": scales[0], "scale_b": scales[1], "scale_result": t.tensor(0.25, device=d)}
     return t._scaled_mm(a, b.t(), **given, out_dtype=t.float8_e4m3fn).float(), plain / 4, plain
