@@ -35,7 +35,7 @@ def generated(lines: Iterable[RunLine]) -> bytes:
 
 def baseline(steps: list[StepRow]) -> Mapping[str, Any]:
     """The median of runs; the larger spread of those within runs and between them; the largest peak."""
-    between = timing.robust([one.seconds for one in steps])
+    between = timing.summarise_times([one.seconds for one in steps])
     spread = max(between["spread"], median(one.spread for one in steps))
     return {
         "time": {**between, "seconds": round(between["seconds"], 5), "spread": round(spread, 5)},

@@ -222,7 +222,7 @@ def of_evidence(evidence: object) -> str:
 def of_error(error: Mapping[str, Any]) -> str:
     """Return what an error's numbers say of the machine; empty: nothing.
 
-    error: as harness.forked.described records an exception.
+    error: as harness.forked.describe_error records an exception.
     """
     code, call = error.get("cuda_error"), error.get("cuda_call")
     if code in CUDA_ERRORS:

@@ -39,8 +39,8 @@ from validate.claims import ClaimSet, Tier
 from validate.environment import installed, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
-from validate.harness import drawn
-from validate.harness.forked import PATIENT, ForkEnd, Work, end_session, fork_each
+from validate.harness import seeding
+from validate.harness.forked import PASSIVE_WAITING, ForkEnd, Work, end_session, fork_each
 from validate.survey import environments
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {
@@ -188,7 +188,7 @@ def run(
     if not looked_at.start and any(_reads_files(probe) for probe in probes):
         looked_at = environments.as_files_say(looked_at)
     environ = {**(os.environ if user else looked_at.environ), **user_environment.record(looked_at)}
-    environ |= drawn.variable(secrets.randbelow(1 << 31) if seed is None else seed)
+    environ |= seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed)
 
     groups, alone = _grouped(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
@@ -196,7 +196,7 @@ def run(
             claims=file, scratch=Path(scratch), environ=environ, jobs=jobs, timeout=timeout
         )
         # Where others run beside it, a probe's waiting threads hold no core.
-        yield from _side_by_side(groups, of_all, {**PATIENT, **environ})
+        yield from _side_by_side(groups, of_all, {**PASSIVE_WAITING, **environ})
         for probe in alone:
             yield from run_group(Group([probe]), of_all, environ)
 
@@ -420,7 +420,7 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
         for subject, evidence in checks.module(probe).measure(applicable) if applicable else ():
             write(subject, time.monotonic() - started, evidence)
             started = time.monotonic()
-        lines.write(json.dumps({"closing": True, "seed": drawn.seed()}) + "\n")
+        lines.write(json.dumps({"closing": True, "seed": seeding.seed_of_run()}) + "\n")
 
 
 def _lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from validate import hints, host_faults, report
 from validate.claims import Claim, Tier
 from validate.environment import host, nvml
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.harness.forked import described
+from validate.harness.forked import describe_error
 from validate.judge import OF_HOST, ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
@@ -126,7 +126,7 @@ def judged(
     """A claim whose probe met this error on a host with these faults, and why the image has no name."""
     claim = Claim(check="device", subject="devices", tier=tier, probe="gpu.device", statement="-")
     seen = {
-        "cuda": {"error": described(error)},
+        "cuda": {"error": describe_error(error)},
         "torch": {},
         "nvml": {},
         "libcuda": [],
@@ -187,11 +187,11 @@ def test_the_images_own_faults_stay_its_own(name: str) -> None:
 
 
 def test_the_error_of_one_rank_is_found() -> None:
-    ranks = {"ranks": [{"comparisons": {}}, {"error": described(HOSTS["multicast"])}]}
+    ranks = {"ranks": [{"comparisons": {}}, {"error": describe_error(HOSTS["multicast"])}]}
     assert host_faults.of_evidence(ranks) == "NCCL can't set NVLink SHARP's multicast up"
     assert (
         host_faults.of_evidence(
-            {"ranks": [{"error": 0.1}, {"error": described(IMAGES["results"])}]}
+            {"ranks": [{"error": 0.1}, {"error": describe_error(IMAGES["results"])}]}
         )
         == ""
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 from validate.checks._behaviour import BehaviourEvidence, judge_figures
 from validate.examples.run import EXAMPLES
 from validate.examples.trained import shape_of
-from validate.harness.reference import Shape, llama_logits, relative
+from validate.harness.reference import Shape, llama_logits, relative_error
 from validate.judging import Finding
 
 QUESTIONS = (
@@ -190,7 +190,7 @@ def _against_plain(
         flat = [
             torch.cat([one[name].cpu().double().flatten() for name in own]) for one in (own, others)
         ]
-        return relative(*flat)
+        return relative_error(*flat)
 
     wanted, plain, scores = plain_step(weights, shape, rows, old)
     liger, head = _liger(trainer, inputs)
@@ -198,7 +198,7 @@ def _against_plain(
         "loss_deviation": abs(float(loss.detach()) - wanted),
         "gradient_deviation": apart(plain),
         "liger_loss_deviation": abs(liger - wanted),
-        "liger_gradient_deviation": relative(head, plain["lm_head.weight"]),
+        "liger_gradient_deviation": relative_error(head, plain["lm_head.weight"]),
         "control_fixed": apart(plain_step(weights, shape, rows, old, "policy")[1]),
         "control_uncorrected": apart(plain_step(weights, shape, rows, old, "sampler")[1]),
     }

@@ -13,8 +13,8 @@ from typing import Any
 
 from validate.checks import Settings
 from validate.claims import Claim
-from validate.harness import drawn
-from validate.harness.forked import attempt, in_fork
+from validate.harness import seeding
+from validate.harness.forked import attempt, measure_in_fork
 from validate.judging import (
     Finding,
     failed,
@@ -37,7 +37,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for claim in sorted(claims, key=lambda one: not one.expect["alone"]):
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
         run = partial(examine, claim.subject, device, claim.expect["gigabytes"])
-        yield claim.subject, in_fork(run) if claim.expect["alone"] else attempt(run)
+        yield claim.subject, measure_in_fork(run) if claim.expect["alone"] else attempt(run)
 
 
 def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Ma
         if free < gigabytes:
             return {"free": free, "total": total}
         torch.cuda.reset_peak_memory_stats()
-    torch.manual_seed(drawn.seed() ^ zlib.crc32(subject.encode()))
+    torch.manual_seed(seeding.seed_of_run() ^ zlib.crc32(subject.encode()))
     begun = time.perf_counter()
     found, right, *more = function(subject)(torch, device, **sizes)
     wrong = more[0] if more and more[0] is not None else unwritten(torch, found)

@@ -15,7 +15,7 @@ from validate.environment import container_memory
 from validate.examples import axolotl, programs
 from validate.examples.run import Run, run
 from validate.examples.trained import IGNORED, Adapters, Batch, Pairs, Trained, Weights
-from validate.harness.forked import PATIENT, in_forks
+from validate.harness.forked import PASSIVE_WAITING, measure_in_forks
 from validate.harness.reference import Shape, llama_logits
 
 ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {
@@ -39,7 +39,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
     count = at_once(len(claims), cores, container_memory()) if device == "cpu" else 1
     threads = max(1, cores // count) if count > 1 else 0
     runs = [partial(_example, claim.expect["example"], device, threads) for claim in claims]
-    for number, evidence in in_forks(runs, count):
+    for number, evidence in measure_in_forks(runs, count):
         yield claims[number].subject, evidence
 
 
@@ -55,7 +55,7 @@ def at_once(examples: int, cores: int, memory: int) -> int:
 def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[str, object]:
     """`threads`: of each of its processes; 0: as torch takes them."""
     os.environ.update(
-        {**PATIENT, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+        {**PASSIVE_WAITING, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     )
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate.harness.forked import run_apart
+from validate.harness.forked import run_in_own_session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
@@ -91,7 +91,7 @@ def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]
     log = folder / "log"
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
-    code = run_apart(
+    code = run_in_own_session(
         shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment
     )
     text = log.read_text(encoding="utf-8", errors="replace")

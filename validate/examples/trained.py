@@ -132,7 +132,9 @@ def adapter_pairs(halves: Weights) -> dict[str, tuple[Any, Any]]:
 def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
     """The weights, with every projection rounded to NF4 in blocks of 64 and back, in plain torch."""
     return {
-        name: nf4.rounded(weight) if name.removesuffix(".weight") in shape.projections else weight
+        name: nf4.round_weights(weight)
+        if name.removesuffix(".weight") in shape.projections
+        else weight
         for name, weight in weights.items()
     }
 

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from validate.harness import drawn
+from validate.harness import seeding
 
 _SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 _STEPS = 4
@@ -45,7 +45,7 @@ def compare(make: Make, device: str = "cpu") -> Deviations:
     (Adam in place of AdamW), and one step fewer.
     """
     torch = importlib.import_module("torch")
-    generator = torch.Generator().manual_seed(drawn.seed())
+    generator = torch.Generator().manual_seed(seeding.seed_of_run())
     start = [torch.randn(shape, generator=generator) for shape in _SHAPES]
     gradients = [
         [torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(_STEPS)

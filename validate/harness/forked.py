@@ -1,4 +1,4 @@
-"""Measuring in a forked process: native code that aborts or crashes takes only its own subject with it."""
+"""Run measurements in forked processes, so that native code that crashes loses only its own measurement."""
 
 import ctypes
 import json
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,247 +24,156 @@ from validate.claims import Claim
 from validate.harness.error_codes import ErrorEvidence, codes_of
 
 LOG_TAIL_CHARACTERS = 2000
-PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Where something else runs beside it: threads that wait don't hold its cores. Six runs of cpu.resume on two cores took
-75 s of processor time without it, 38 s with it."""
-_LOOK_SECONDS = 0.01
-"""Between two looks at forks."""
+PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Environment for processes that share their cores with others: OpenMP threads that wait then sleep.
+
+Six runs of cpu.resume on two cores took 75 s of processor time without it, 38 s with it.
+"""
+_POLL_SECONDS = 0.01
+"""How long to sleep before the forks are looked at again."""
 _PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Mapping[str, object])
-"""Evidence, whose `error` (ErrorEvidence) is all there is where measuring raised."""
+"""The type of evidence. Where measuring raised, it holds nothing but `error` (ErrorEvidence)."""
 
 
-def in_fork(measure: Callable[[], E]) -> E:
-    """Evidence of `measure`, run in a fork of this process; `{"error": ...}` with its log if it raised or died.
+def measure_in_fork(measure: Callable[[], E]) -> E:
+    """Run `measure` in a fork of this process and return its evidence.
 
-    The fork shares what this process has imported, so isolation costs milliseconds instead of another torch import.
+    Returns `{"error": ...}`, with the end of the fork's output, if `measure` raised or the fork
+    died. The fork shares what this process has imported, so it costs milliseconds and not another
+    import of torch.
     """
-    return next(in_forks([measure]))[1]
+    _, evidence = next(measure_in_forks([measure]))
+    return evidence
 
 
-def in_forks(measures: Sequence[Callable[[], E]], at_once: int = 1) -> Iterator[tuple[int, E]]:
-    """The same of several, `at_once` of them side by side: number and evidence of each, as they end."""
+def measure_in_forks(
+    measures: Sequence[Callable[[], E]], at_once: int = 1
+) -> Iterator[tuple[int, E]]:
+    """Run each of `measures` in a fork, up to `at_once` at the same time.
+
+    Yields the index and the evidence of each as its fork ends. The evidence is `{"error": ...}`,
+    with the end of the fork's output, where a measure raised or its fork died.
+    """
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
         results = [Path(folder, f"{number}-result") for number in range(len(measures))]
         works = []
         for measure, result in zip(measures, results):  # noqa: B905  Python 3.9
-            works.append(
-                Work(partial(_write_evidence, measure, result), log=result.with_suffix(".log"))
-            )
+            write = partial(_write_evidence, measure, result)
+            works.append(Work(write, log=result.with_suffix(".log")))
 
         for end in fork_each(works, at_once):
             output = works[end.number].log.read_text(encoding="utf-8", errors="replace")
             print(output, end="", flush=True)  # noqa: T201  the probe's log
-            evidence: dict[str, Any]
-            if results[end.number].exists():
-                evidence = json.loads(results[end.number].read_text(encoding="utf-8"))
-            else:
-                code = end.exit_code or 0
-                death = ended(code) if code < 0 else f"{ended(code)} before it was done"
-                evidence = {"error": {"kind": "crash", "message": death}}
+            evidence = _read_evidence(results[end.number], end)
             if "error" in evidence:
                 evidence["error"]["log"] = output[-LOG_TAIL_CHARACTERS:]
             yield end.number, cast("E", evidence)
 
 
 def _write_evidence(measure: Callable[[], Mapping[str, object]], result: Path) -> None:
-    """Measure, and write the evidence whole or not at all."""
+    """Measure, and write the evidence as JSON to `result`: the whole of it or nothing."""
     text = json.dumps(attempt(measure))
     partial_result = result.with_suffix(".partial")
     partial_result.write_text(text, encoding="utf-8")
+    # A rename is atomic: a fork that is killed before it leaves no result.
     partial_result.rename(result)
 
 
+def _read_evidence(result: Path, end: "ForkEnd") -> dict[str, Any]:
+    """Return the evidence that a fork wrote, or a `crash` error if it ended without writing any."""
+    if result.exists():
+        evidence: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return evidence
+
+    # The code is never None: these forks have no deadline.
+    exit_code = end.exit_code or 0
+    message = describe_exit(exit_code)
+    if exit_code >= 0:
+        message += " before it was done"
+    return {"error": {"kind": "crash", "message": message}}
+
+
 class Work(NamedTuple):
-    """Something to be done in a fork."""
+    """A function to run in a fork."""
 
     run: Callable[[], None]
     log: Path
-    """Where the fork's output goes."""
+    """The file that gets the fork's stdout and stderr."""
     seconds: float = math.inf
-    """The fork's deadline."""
+    """The deadline: the fork is killed when it has run so long."""
 
 
 class ForkEnd(NamedTuple):
-    """How a fork came to its end."""
+    """How a fork ended."""
 
     number: int
-    """Of its work."""
+    """The index of its work."""
     exit_code: int | None
-    """Below zero: it was killed by this signal. None: it ran past its deadline."""
+    """Negative: the number of the signal that killed it. None: it ran past its deadline."""
     seconds: float
+    """How long it ran."""
+
+
+class _RunningFork(NamedTuple):
+    number: int  # the index of its work
+    started: float  # time.monotonic()
 
 
 def fork_each(
     works: Sequence[Work], at_once: int, *, own_sessions: bool = False
 ) -> Iterator[ForkEnd]:
-    """Do each work in a fork of this process, `at_once` of them side by side, and yield how each ends.
+    """Do each work in a fork of this process, up to `at_once` at the same time.
 
-    `own_sessions`: each fork leads a session, which is ended with it, so that nothing that it started outlives it. Only
-    such forks can have deadlines.
+    Yields how each fork ended, as it ends. With `own_sessions`, each fork leads a session of its
+    own, and everything it started is killed when it ends. Only such forks can have deadlines.
     """
-    waiting = list(enumerate(works))
-    running: dict[int, tuple[int, float]] = {}
+    waiting = deque(enumerate(works))
+    running: dict[int, _RunningFork] = {}  # by process ID
     while waiting or running:
         while waiting and len(running) < at_once:
-            number, work = waiting.pop(0)
-            child = os.fork()
-            if child == 0:
-                _be_the_child(work, own_session=own_sessions)
-            running[child] = number, time.monotonic()
+            number, work = waiting.popleft()
+            pid = os.fork()
+            if pid == 0:
+                _do_work_and_exit(work, own_session=own_sessions)
+            running[pid] = _RunningFork(number, time.monotonic())
 
-        # Each is asked for by its number: `os.wait` would take other children of this process, too.
-        for child, (number, started) in list(running.items()):
-            has_ended, status = os.waitpid(child, os.WNOHANG)
-            seconds = time.monotonic() - started
-            if not has_ended and seconds < works[number].seconds:
+        for pid, fork in list(running.items()):
+            # `os.wait` would also take other children of this process.
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            has_ended = ended_pid == pid
+            seconds = time.monotonic() - fork.started
+            if not has_ended and seconds < works[fork.number].seconds:
                 continue
+
+            # This kills a fork that is late, and whatever one that has ended left running.
             if own_sessions:
-                end_session(child)
-            if not has_ended:
-                os.waitpid(child, 0)
-            del running[child]
-            yield ForkEnd(number, os.waitstatus_to_exitcode(status) if has_ended else None, seconds)
+                end_session(pid)
+            exit_code = None
+            if has_ended:
+                exit_code = os.waitstatus_to_exitcode(status)
+            else:
+                os.waitpid(pid, 0)
+            del running[pid]
+            yield ForkEnd(fork.number, exit_code, seconds)
         if running:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
-def half_of_the_cores() -> int:
-    """How many processes a probe may run side by side: other probes run beside it."""
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
+    """Do the work in this process, which is a fork, and end the process.
 
-
-def run_apart(command: Sequence[str], log: Path, seconds: float, **options: Any) -> int | None:
-    """How a program ended, in a session of its own, so that nothing that it started outlives it. None: it ran too long.
-
-    What it prints goes to `log`. options: those of subprocess.Popen.
+    Its stdout and stderr go to the log of the work. Its exit status is 0, or 1 if the work raised.
     """
-    with log.open("wb") as output:
-        options |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        child = subprocess.Popen(command, start_new_session=True, **options)
-        try:
-            return child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            end_session(child.pid)
-            child.wait()
-
-
-def end_session(pid: int) -> None:
-    """Kill a process that leads a session, with all of its process group and of its descendants.
-
-    Descendants may lead sessions of their own, as torchrun's workers do. Those that outlived the process that started
-    them are found no more: they end with the container.
-    """
-    started = descendants(pid)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    for process in started:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that these started (proc(5))."""
-    children: dict[int, list[int]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # A program's name stands in brackets and may hold any character. The parent comes after the state.
-            parent = int(file.read_bytes().rpartition(b")")[2].split()[1])
-            children.setdefault(parent, []).append(int(file.parent.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
-
-
-def attempt(measure: Callable[[], E]) -> E:
-    """Evidence of `measure`, or what it raised as evidence."""
-    try:
-        return cast("E", dict(measure()))
-    except Exception as error:
-        traceback.print_exc()
-        return cast("E", {"error": described(error)})
-
-
-def asked(
-    claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]
-) -> Iterator[tuple[str, E]]:
-    """The evidence of each subject that a claim asks for, in the order of `measures`."""
-    subjects = {claim.subject for claim in claims}
-    for subject, measure in measures.items():
-        if subject in subjects:
-            yield subject, attempt(measure)
-
-
-def on_all_cores(work: Callable[[T], U], items: Sequence[T], *, chunk: int = 1) -> Iterator[U]:
-    """Results of `work` as they are done, by a fork a core; a single item is done here."""
-    if len(items) < 2:
-        yield from map(work, items)
-        return
-    with multiprocessing.get_context("fork").Pool(
-        min(len(os.sched_getaffinity(0)), len(items))
-    ) as pool:
-        yield from pool.imap_unordered(work, items, chunk)
-
-
-def described(error: BaseException) -> ErrorEvidence:
-    """Return an exception as evidence. Long messages keep their start, where the cause stands."""
-    message = str(error)[:LOG_TAIL_CHARACTERS]
-    return cast(
-        "ErrorEvidence", {"kind": type(error).__name__, "message": message, **codes_of(error)}
-    )
-
-
-def mapped(pattern: str) -> list[str]:
-    """Files like this (a regular expression) that are mapped into this process."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    paths = {
-        parts[5]
-        for line in lines
-        if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")
-    }
-    return sorted(path for path in paths if re.search(pattern, path))
-
-
-_PORTS = range(10_000, 30_000)
-"""Below those that Linux gives to who asks for any (from 32768), so none is taken between asking and listening."""
-
-
-def free_port() -> int:
-    """A TCP port that nobody here listens on. Processes that ask at the same time get different ones."""
-    own = os.getpid()
-    for turn in range(len(_PORTS)):
-        port = _PORTS[(own + turn) % len(_PORTS)]
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            return port
-    raise OSError(f"all ports from {_PORTS[0]} to {_PORTS[-1]} are taken")
-
-
-def ended(status: int) -> str:
-    """How a process came to its end, by its exit status; below zero, by this signal."""
-    if status >= 0:
-        return f"ended with status {status}"
-    with suppress(ValueError):
-        return f"killed by {signal.Signals(-status).name}"
-    return f"killed by signal {-status}"
-
-
-def _be_the_child(work: Work, *, own_session: bool) -> NoReturn:
-    """Do the work, and end. `os._exit` keeps the parent's exit handlers and unwritten output out of this process."""
-    code = 1
+    exit_code = 1
     try:
         sys.stdout.flush()
         if own_session:
             os.setsid()
-            # A parent that is killed takes this process along: no session would end it (prctl(2), PR_SET_PDEATHSIG).
+            # If the parent is killed, nobody ends this session: let the kernel kill this process
+            # then (prctl(2), PR_SET_PDEATHSIG).
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         output = os.open(work.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
@@ -272,10 +182,167 @@ def _be_the_child(work: Work, *, own_session: bool) -> NoReturn:
             1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
         )
         work.run()
-        code = 0
+        exit_code = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        # Unlike sys.exit, this runs no exit handlers and writes no buffered output of the parent.
+        os._exit(exit_code)
+
+
+def run_in_own_session(
+    command: Sequence[str], log: Path, seconds: float, **options: Any
+) -> int | None:
+    """Run a program in a session of its own, and kill everything that it started when it ends.
+
+    Its output goes to `log`. `options` are those of subprocess.Popen. Returns its exit status, or
+    None if it ran longer than `seconds`.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            start_new_session=True,
+            **options,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end_session(process.pid)
+            process.wait()
+
+
+def end_session(pid: int) -> None:
+    """Kill a process that leads a session, its process group and its descendants.
+
+    Descendants are killed by their own process IDs, because they may lead other sessions, as
+    torchrun's workers do. A descendant whose parent has ended is not found: it ends with the
+    container.
+    """
+    process_ids = find_descendants(pid)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for process_id in process_ids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def find_descendants(pid: int) -> list[int]:
+    """Return the IDs of all processes that a process started, directly or through others."""
+    children: dict[int, list[int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while the folder is read.
+        with suppress(OSError):
+            # "ID (program) state parent ...", where the program's name may hold brackets: proc(5).
+            after_name = file.read_bytes().rpartition(b")")[2].split()
+            parent = int(after_name[1])
+            children.setdefault(parent, []).append(int(file.parent.name))
+
+    descendants: list[int] = []
+    unvisited = [pid]
+    while unvisited:
+        started = children.get(unvisited.pop(), [])
+        descendants += started
+        unvisited += started
+    return descendants
+
+
+def attempt(measure: Callable[[], E]) -> E:
+    """Return the evidence of `measure`, or `{"error": ...}` if it raised an Exception."""
+    try:
+        return cast("E", dict(measure()))
+    except Exception as error:
+        traceback.print_exc()
+        return cast("E", {"error": describe_error(error)})
+
+
+def measure_claimed_subjects(
+    claims: Sequence[Claim], measures: Mapping[str, Callable[[], E]]
+) -> Iterator[tuple[str, E]]:
+    """Yield each subject that has a claim, and its evidence, in the order of `measures`.
+
+    `measures` maps a subject to the function that measures it. Other subjects are not measured.
+    """
+    subjects = {claim.subject for claim in claims}
+    for subject, measure in measures.items():
+        if subject in subjects:
+            yield subject, attempt(measure)
+
+
+def half_of_the_cores() -> int:
+    """Return how many processes a probe may run at once: other probes run at the same time."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def map_on_all_cores(
+    function: Callable[[T], U], items: Sequence[T], *, chunk: int = 1
+) -> Iterator[U]:
+    """Yield `function(item)` of each item, in the order in which they are done.
+
+    One forked process a core does the work, `chunk` items at a time. A single item is done in this
+    process.
+    """
+    if len(items) < 2:
+        yield from map(function, items)
+        return
+
+    processes = min(len(os.sched_getaffinity(0)), len(items))
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap_unordered(function, items, chunk)
+
+
+def describe_error(error: BaseException) -> ErrorEvidence:
+    """Return an exception as evidence. A long message keeps its start, where the cause stands."""
+    evidence = {
+        "kind": type(error).__name__,
+        "message": str(error)[:LOG_TAIL_CHARACTERS],
+        **codes_of(error),
+    }
+    return cast("ErrorEvidence", evidence)
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended: `ended with status 1`, or `killed by SIGSEGV` for status -11."""
+    if status >= 0:
+        return f"ended with status {status}"
+    # Real-time signals have no name.
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-status).name}"
+    return f"killed by signal {-status}"
+
+
+def list_mapped_files(pattern: str) -> list[str]:
+    """Return the sorted paths of files mapped into this process that hold a regular expression."""
+    text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    paths = set()
+    for line in text.splitlines():
+        # "address permissions offset device inode path": proc(5). Memory of no file has no path.
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith("/") and re.search(pattern, fields[5]):
+            paths.add(fields[5])
+    return sorted(paths)
+
+
+_PORTS = range(10_000, 30_000)
+"""Linux gives ports from 32768 on to programs that ask for any, so it gives away none of these."""
+
+
+def find_free_port() -> int:
+    """Return a TCP port on which nothing listens.
+
+    The search starts at a port that depends on the process ID, so that processes which search at
+    the same time get different ports. Raises OSError if all are taken.
+    """
+    pid = os.getpid()
+    for attempt_number in range(len(_PORTS)):
+        port = _PORTS[(pid + attempt_number) % len(_PORTS)]
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"all ports from {_PORTS[0]} to {_PORTS[-1]} are taken")

@@ -35,7 +35,7 @@ EXPECTED: ExpectedError = {
 }
 
 
-def dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:
+def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:
     """float32 weights from packed 4-bit codes (first value in the high nibble) and one float32 scale a block."""
     torch = importlib.import_module("torch")
     codes = packed.reshape(-1).view(torch.uint8)
@@ -44,7 +44,7 @@ def dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) ->
     return (values * absmax.float().view(-1, 1)).reshape(shape)
 
 
-def rounded(weight: Any, block: int = BLOCK_SIZE) -> Any:
+def round_weights(weight: Any, block: int = BLOCK_SIZE) -> Any:
     """float32 weights, each rounded to the nearest NF4 value of its block's scale."""
     torch = importlib.import_module("torch")
     values = weight.float().reshape(-1, block)

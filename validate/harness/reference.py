@@ -40,7 +40,7 @@ class Shape:
         }
 
 
-def relative(found: Any, wanted: Any) -> float:
+def relative_error(found: Any, wanted: Any) -> float:
     """Error in the 2-norm, relative to what is wanted."""
     found, wanted = (one.detach().cpu().double() for one in (found, wanted))
     return float((found - wanted).norm() / wanted.norm())
@@ -52,7 +52,7 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
     x = weights["model.embed_tokens.weight"][tokens]
     cosine, sine = (
-        part.to(dtype) for part in rotation(shape.head, tokens.shape[-1], shape.rope_theta)
+        part.to(dtype) for part in rotation_factors(shape.head, tokens.shape[-1], shape.rope_theta)
     )
     for layer in range(shape.layers):
         at = f"model.layers.{layer}."
@@ -78,9 +78,9 @@ def _attention(
             .transpose(1, 2)
         )
 
-    query = rotated(heads("q_proj", shape.heads), cosine, sine)
+    query = apply_rotation(heads("q_proj", shape.heads), cosine, sine)
     group = shape.heads // shape.key_value_heads
-    key = rotated(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(
+    key = apply_rotation(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(
         group, dim=1
     )
     value = heads("v_proj", shape.key_value_heads).repeat_interleave(group, dim=1)
@@ -92,7 +92,7 @@ def _attention(
     )
 
 
-def rotation(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
+def rotation_factors(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
     """Cosine and sine by position and dimension of a head, in float64."""
     torch = importlib.import_module("torch")
     frequency = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
@@ -100,7 +100,7 @@ def rotation(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Any, cosine: Any, sine: Any) -> Any:
+def apply_rotation(x: Any, cosine: Any, sine: Any) -> Any:
     """The first half of each head turned against the second."""
     torch = importlib.import_module("torch")
     first, second = x.chunk(2, dim=-1)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from validate.harness import drawn, nf4
+from validate.harness import nf4, seeding
 from validate.harness.reference import Shape, llama_logits
 
 Weights = Mapping[str, Any]
 """Parameter name, as transformers saves it -> tensor."""
 
-SEED = drawn.seed()
+SEED = seeding.seed_of_run()
 WEIGHT_DEVIATION = 0.07
 """About 1/sqrt(hidden), so that every projection matters to the logits. The weights are normally distributed, as the
 published error of NF4 assumes."""
@@ -141,7 +141,7 @@ class SavedLlama:
             if state is None:
                 raise TypeError(f"{name} holds no 4-bit weights but {weight.dtype}")
             codes, scales = weight.data.cpu(), state.absmax.cpu()
-            weights[f"{name}.weight"] = nf4.dequantised(codes, scales, shape, state.blocksize)
+            weights[f"{name}.weight"] = nf4.dequantise(codes, scales, shape, state.blocksize)
         return weights
 
     def logits_of(self, model: Any) -> Any:

@@ -2,7 +2,7 @@
 
 The noise model. A time is the median of `repeats` runs, each between two CUDA events, after runs that are not counted.
 Its spread is 1.4826 times the median distance from that median, relative to it: the standard deviation, if noise were
-normal, and blind to a few outliers. Two runs are compared by `allowed`: the older median, times one plus a margin for
+normal, and blind to a few outliers. Two runs are compared by `longest_allowed`: the older median, times one plus a margin for
 what no run can see (another machine of the same model, another driver), plus three standard deviations of both runs.
 A time beyond its bound fails only if nothing disturbed it: another process on the GPU, clocks that were slowed down.
 Times that vary too much hold no bound and break none.
@@ -70,7 +70,7 @@ def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
         yield watch, {"before": {**readings[-1], "busy": busy}, "others": total - free}
 
 
-def robust(values: Sequence[float]) -> Timed:
+def summarise_times(values: Sequence[float]) -> Timed:
     """Median and spread of times in seconds."""
     middle = median(values)
     away = median(abs(value - middle) for value in values)
@@ -81,7 +81,7 @@ def robust(values: Sequence[float]) -> Timed:
     }
 
 
-def times(
+def time_runs(
     torch: Any, work: Callable[[], object], device: str, *, warm: int, repeats: int, watch: Watch
 ) -> Any:
     """Seconds of each repeat, and what `watch` read while the last of them ran."""
@@ -108,7 +108,7 @@ def times(
     return [one.elapsed_time(other) / 1000 for one, other in marks], seen
 
 
-def allowed(before: Timed, now: Timed, margin: float) -> float:
+def longest_allowed(before: Timed, now: Timed, margin: float) -> float:
     """Seconds that `now` may take, by an older time."""
     both = math.hypot(before["spread"], now["spread"])
     return before["seconds"] * (1 + margin + SIGMAS * both)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from validate.harness import drawn
+from validate.harness import seeding
 from validate.judging import RULE_T as RULE_T
 from validate.kernels._evidence import ObservedEvidence
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
@@ -51,7 +51,7 @@ FILES = (
     "xformers_flash",
 )
 """The files of kernels: CHECK_SUBJECT, or SUBJECT where a check has kernels of several packages."""
-SEED = drawn.seed()
+SEED = seeding.seed_of_run()
 Observed = ObservedEvidence
 """What a kernel gives beside comparisons of tensors."""
 Mark = Callable[[tuple[str, str] | None], None]

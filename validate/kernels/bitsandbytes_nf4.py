@@ -42,7 +42,7 @@ def _run(x: Any, packed: Any, scales: Any) -> Any:
 
 
 def _plain(x: Any, packed: Any, scales: Any) -> Any:
-    return x @ nf4.dequantised(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
+    return x @ nf4.dequantise(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
 
 
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:

@@ -19,12 +19,14 @@ def _run(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 
 
 def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
-    rotated = importlib.import_module("validate.harness.reference").rotated
+    rotated = importlib.import_module("validate.harness.reference").apply_rotation
     return {"query": rotated(query, cosine, sine), "key": rotated(key, cosine, sine)}
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    cosine, sine = importlib.import_module("validate.harness.reference").rotation(_DIM, _LENGTH)
+    cosine, sine = importlib.import_module("validate.harness.reference").rotation_factors(
+        _DIM, _LENGTH
+    )
     queries, keys = rng.normal(2, 6, _LENGTH, _DIM), rng.normal(2, 2, _LENGTH, _DIM)
     inputs = {"query": queries, "key": keys, "cosine": cosine, "sine": sine}
     controls = {"heads rolled": rolled}

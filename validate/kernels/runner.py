@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import attempt, mapped
-from validate.harness.reference import relative
+from validate.harness.forked import attempt, list_mapped_files
+from validate.harness.reference import relative_error
 from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel
 from validate.kernels._evidence import CaseEvidence, DeviceFacts, KernelEvidence, Output
 from validate.kernels._timeline import ASKED, PLAIN, profiled
@@ -70,7 +70,7 @@ def examine(
     evidence["kernels"] = profiled(
         torch, lambda mark: _run_cases(torch, subject, row, cases, device, evidence, mark), patterns
     )
-    evidence["libraries"] = {pattern: mapped(pattern) for pattern in row.libraries}
+    evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in row.libraries}
     return evidence
 
 
@@ -136,8 +136,8 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvid
     for name, value in results.items():
         outputs[name] = {
             "backward": name.startswith("gradient "),
-            "error": relative(value, reference[name]),
-            "plain_error": relative(plain[name], reference[name]),
+            "error": relative_error(value, reference[name]),
+            "plain_error": relative_error(plain[name], reference[name]),
         }
     return {
         "dtype": case.dtype,
@@ -154,14 +154,15 @@ def _controls(
     """Return the errors of results that were spoiled on purpose."""
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
     scaled = {
-        name: relative(value.double() * scale, reference[name]) for name, value in results.items()
+        name: relative_error(value.double() * scale, reference[name])
+        for name, value in results.items()
     }
     controls = {f"scaled by {scale}": scaled}
     for control, spoil in case.controls.items():
         controls[control] = {}
         for name, value in results.items():
             if not name.startswith("gradient "):
-                controls[control][name] = relative(spoil(value), reference[name])
+                controls[control][name] = relative_error(spoil(value), reference[name])
     return controls
 
 

@@ -24,7 +24,7 @@ from validate.checks.static.files import size
 from validate.checks.static.pins import torch_version
 from validate.checks.static.toolkit import driver_libraries
 from validate.environment import user_environment
-from validate.harness.forked import on_all_cores
+from validate.harness.forked import map_on_all_cores
 from validate.survey import environments
 from validate.survey.environments import text_of
 
@@ -60,7 +60,7 @@ def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
         for path in objects_under([*sorted(folders), *homes])
         if ".so" in path
     }
-    old = [path for path in on_all_cores(_of_numpy_1, sorted(libraries)) if path]
+    old = [path for path in map_on_all_cores(_of_numpy_1, sorted(libraries)) if path]
     return {
         "toolkits": toolkits,
         "driver_files": sorted(set(_driver_files(given.environ, given.directory))),
@@ -144,7 +144,7 @@ def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
     """One row a library with device code, as many processes as cores; files that can't be read say why."""
     weighed = sorted(paths, key=size, reverse=True)
     return sorted(
-        (row for row in on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"])
+        (row for row in map_on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"])
     )
 
 

@@ -18,13 +18,13 @@ from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks.cpu import compiler, imports
 from validate.claims import Claim, Tier
 from validate.examples.evidence import at_once
-from validate.harness.forked import in_fork, in_forks
+from validate.harness.forked import measure_in_fork, measure_in_forks
 from validate.judging import Status
 
 
 def test_apart_brings_evidence_back_and_leaves_the_parent_alone() -> None:
     seen: list[int] = []
-    evidence = in_fork(
+    evidence = measure_in_fork(
         lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000}
     )
     assert (evidence["process"] != os.getpid(), len(evidence["long"]), seen) == (True, 300_000, [])
@@ -38,17 +38,18 @@ def test_apart_survives_a_crash(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         return {}
 
-    error = in_fork(measure)["error"]
+    error = measure_in_fork(measure)["error"]
     assert error["message"] == f"killed by {number.name}"
     assert error["log"].endswith("loading the library\n")
 
 
 def test_apart_tells_what_was_raised_and_is_not_fooled_by_a_clean_exit() -> None:
-    assert in_fork(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
+    assert measure_in_fork(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
     assert (
-        in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
+        measure_in_fork(lambda: os._exit(0))["error"]["message"]
+        == "ended with status 0 before it was done"
     )
-    assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
+    assert measure_in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
 
 
 def test_forks_run_side_by_side_and_one_that_dies_takes_no_other_with_it() -> None:
@@ -57,16 +58,16 @@ def test_forks_run_side_by_side_and_one_that_dies_takes_no_other_with_it() -> No
     def meets() -> dict[str, int]:
         return {"place": met.wait(60)}  # alone it would wait in vain
 
-    found = dict(in_forks([meets, lambda: os._exit(3), meets, meets], at_once=4))
+    found = dict(measure_in_forks([meets, lambda: os._exit(3), meets, meets], at_once=4))
     assert "error" in found[1] and {found[number]["place"] for number in (0, 2, 3)} == {0, 1, 2}
-    assert [number for number, _ in in_forks([dict, dict, dict])] == [0, 1, 2]
+    assert [number for number, _ in measure_in_forks([dict, dict, dict])] == [0, 1, 2]
 
 
 def test_forks_leave_other_children_to_who_started_them() -> None:
     other = multiprocessing.get_context("fork").Process(target=os._exit, args=(3,))
     other.start()
     os.waitid(os.P_PID, other.pid or 0, os.WEXITED | os.WNOWAIT)
-    assert len(dict(in_forks([dict, dict], at_once=2))) == 2
+    assert len(dict(measure_in_forks([dict, dict], at_once=2))) == 2
     other.join()
     assert other.exitcode == 3
 

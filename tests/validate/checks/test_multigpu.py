@@ -28,7 +28,7 @@ from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu.collectives import OPERATIONS, parsed
 from validate.claims import Claim, Tier
-from validate.harness.forked import free_port
+from validate.harness.forked import find_free_port
 from validate.judging import Status
 
 H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30)
@@ -226,7 +226,7 @@ def test_a_limit_counts_from_when_all_ranks_have_begun(
 
 def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
     """None of them listens yet when the next one asks; a port that somebody listens on is given to none."""
-    program = "from validate.harness.forked import free_port; print(free_port()); input()"
+    program = "from validate.harness.forked import find_free_port; print(find_free_port()); input()"
     asking = [
         subprocess.Popen(
             [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -237,10 +237,10 @@ def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
     for one in asking:
         one.communicate(b"\n")
     assert len(set(given)) == 8 and max(given) < 32768
-    first = free_port()
+    first = find_free_port()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", first))
-        assert free_port() != first
+        assert find_free_port() != first
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from validate.harness.forked import descendants, run_apart
+from validate.harness.forked import find_descendants, run_in_own_session
 
 STARTS_A_SESSION = """
 import subprocess, sys, time
@@ -30,7 +30,7 @@ def test_a_process_in_a_session_of_its_own_ends_with_the_command_that_started_it
 ) -> None:
     """torchrun starts its workers so (torch/distributed/elastic, SubprocessHandler): they kept the GPUs."""
     log = tmp_path / "log"
-    assert run_apart([sys.executable, "-c", STARTS_A_SESSION], log, seconds=5) is None
+    assert run_in_own_session([sys.executable, "-c", STARTS_A_SESSION], log, seconds=5) is None
     started = int(log.read_text())
     until = time.monotonic() + 60
     while is_running(started) and time.monotonic() < until:
@@ -45,7 +45,7 @@ def test_descendants_are_found_through_those_between() -> None:
         assert shell.stdout is not None
         sleeping = int(shell.stdout.readline())
         try:
-            assert descendants(shell.pid) == [sleeping]
-            assert {shell.pid, sleeping} <= {*descendants(os.getpid())}
+            assert find_descendants(shell.pid) == [sleeping]
+            assert {shell.pid, sleeping} <= {*find_descendants(os.getpid())}
         finally:
             os.kill(sleeping, 9)

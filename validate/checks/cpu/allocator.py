@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypedDict
 
 from validate.checks._behaviour import judge_limits
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 
 
 class AllocatorEvidence(TypedDict):
@@ -27,5 +27,5 @@ def _settings() -> AllocatorEvidence:
     }
 
 
-measure = partial(asked, measures={"settings": _settings})
+measure = partial(measure_claimed_subjects, measures={"settings": _settings})
 CLAIMS = {"allocator": judge_limits}

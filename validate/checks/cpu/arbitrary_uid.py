@@ -17,8 +17,8 @@ from typing import Any, TypedDict
 
 from validate.checks import RunAs, Settings
 from validate.claims import Claim
-from validate.harness import drawn
-from validate.harness.forked import in_fork
+from validate.harness import seeding
+from validate.harness.forked import measure_in_fork
 from validate.judging import (
     Finding,
     failed,
@@ -51,14 +51,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
     """Yield the evidence of each claim, each step from a fork."""
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {
-            "user name": in_fork(lambda: {"answer": getpass.getuser()}),
-            "home": in_fork(_home),
-            "temporary files": in_fork(lambda: {"answer": tempfile.mkstemp()[1]}),
+            "user name": measure_in_fork(lambda: {"answer": getpass.getuser()}),
+            "home": measure_in_fork(_home),
+            "temporary files": measure_in_fork(lambda: {"answer": tempfile.mkstemp()[1]}),
         }
         # Once, for both steps below. Errors are ignored here: each of them imports it again and reports them.
         with contextlib.suppress(Exception):
             importlib.import_module("torch")
-        steps |= {"compiler caches": in_fork(_caches), "training": in_fork(_train)}
+        steps |= {"compiler caches": measure_in_fork(_caches), "training": measure_in_fork(_train)}
         evidence: UserEvidence = {
             "uid": os.getuid(),
             "known": os.getuid() in {user.pw_uid for user in pwd.getpwall()},
@@ -95,7 +95,7 @@ def _caches() -> Mapping[str, Any]:
 def _train() -> Mapping[str, Any]:
     """Take a few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
     torch = importlib.import_module("torch")
-    torch.manual_seed(drawn.seed())
+    torch.manual_seed(seeding.seed_of_run())
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     inputs = torch.randn(32, 8)

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
-from validate.harness.forked import in_fork
+from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -49,7 +49,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | NmsE
     """Yield the evidence of `numpy` and `torchvision`."""
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, in_fork(_numpy) if claim.subject == "numpy" else in_fork(_torchvision)
+        yield (
+            claim.subject,
+            measure_in_fork(_numpy) if claim.subject == "numpy" else measure_in_fork(_torchvision),
+        )
 
 
 def _numpy() -> NumpyEvidence:

@@ -14,9 +14,9 @@ from typing import Any, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
-from validate.harness import drawn
-from validate.harness.forked import in_fork, mapped
-from validate.harness.reference import relative
+from validate.harness import seeding
+from validate.harness.forked import list_mapped_files, measure_in_fork
+from validate.harness.reference import relative_error
 from validate.judging import (
     Finding,
     failed,
@@ -58,7 +58,7 @@ class CompileEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
     """Yield the evidence of each claim."""
     for claim in claims:
-        yield claim.subject, in_fork(_compiled)
+        yield claim.subject, measure_in_fork(_compiled)
 
 
 def _compiled() -> CompileEvidence:
@@ -72,14 +72,14 @@ def _compiled() -> CompileEvidence:
     def function(value: Any, weight: Any) -> Any:
         return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
 
-    seed = drawn.seed()
+    seed = seeding.seed_of_run()
     generator, columns = torch.Generator().manual_seed(seed), _COLUMNS[seed % len(_COLUMNS)]
     value = torch.randn(_ROWS[seed % len(_ROWS)], columns, generator=generator)
     weight = torch.randn(columns, generator=generator)
     exact = function(value.double(), weight.double())
     result = torch.compile(function, fullgraph=True)(value, weight)
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
-    loaded = mapped(re.escape(str(cache)))
+    loaded = list_mapped_files(re.escape(str(cache)))
 
     return {
         "torch": torch.__version__,
@@ -94,9 +94,9 @@ def _compiled() -> CompileEvidence:
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
         "mapped": [name for name in libraries if str(cache / name) in loaded],
-        "plain_error": relative(function(value, weight), exact),
-        "found_error": relative(result, exact),
-        "control_error": relative(result * _CONTROL_SCALE, exact),
+        "plain_error": relative_error(function(value, weight), exact),
+        "found_error": relative_error(result, exact),
+        "control_error": relative_error(result * _CONTROL_SCALE, exact),
     }
 
 

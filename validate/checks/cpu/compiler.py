@@ -18,7 +18,7 @@ from typing import TypedDict
 
 from validate.claims import Claim
 from validate.environment import nvml
-from validate.harness.forked import in_fork
+from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
 
 Compiler = TypedDict("Compiler", {"from": str, "command": str, "path": str | None})
@@ -39,7 +39,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LauncherEvidence]]:
     """Yield the evidence of `triton-launcher`, built in an empty folder."""
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
-            yield claim.subject, in_fork(partial(_triton_launcher, Path(folder)))
+            yield claim.subject, measure_in_fork(partial(_triton_launcher, Path(folder)))
 
 
 def _triton_launcher(folder: Path) -> LauncherEvidence:

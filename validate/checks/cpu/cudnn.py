@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypedDict
 
 from validate.checks import Settings
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding, failed, passed
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -40,5 +40,5 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     return passed(f"torch runs with cuDNN {expect['version']}")
 
 
-measure = partial(asked, measures={"cudnn": _measure})
+measure = partial(measure_claimed_subjects, measures={"cudnn": _measure})
 CLAIMS = {"native/cudnn": judge}

@@ -15,7 +15,7 @@ from typing import Any, TypedDict, cast
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks import Settings
 from validate.claims import Claim
-from validate.harness.forked import half_of_the_cores, in_forks
+from validate.harness.forked import half_of_the_cores, measure_in_forks
 from validate.judging import Finding, failed, joined, passed, root_cause
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -63,7 +63,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
         arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
         asked.append(partial(_compiled, arch, arch, backward=backward))
     control, *found = (
-        evidence for _, evidence in sorted(in_forks(asked, half_of_the_cores()), key=itemgetter(0))
+        evidence
+        for _, evidence in sorted(measure_in_forks(asked, half_of_the_cores()), key=itemgetter(0))
     )
     control.get("error", {}).pop("log", None)
     for claim, compiled in zip(claims, found):  # noqa: B905  Python 3.9

@@ -19,7 +19,7 @@ from typing import TypedDict, cast
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness.error_codes import ErrorEvidence
-from validate.harness.forked import described, half_of_the_cores, in_forks
+from validate.harness.forked import describe_error, half_of_the_cores, measure_in_forks
 from validate.judging import Finding, conclude, failed, listed, root_cause
 
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
@@ -74,7 +74,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
         importlib.import_module("torch")
         after_torch = [subject for subject, expect in expects.items() if expect["after"]]
         forks = [partial(_after_torch, expects[subject]["modules"]) for subject in after_torch]
-        for number, run in in_forks(forks, at_once):
+        for number, run in measure_in_forks(forks, at_once):
             subject = after_torch[number]
             yield subject, {"orders": {**_first(in_new_processes, subject), "after torch": run}}
 
@@ -125,7 +125,7 @@ def _after_torch(modules: Sequence[str]) -> ImportRun:
             for name in modules:
                 importlib.import_module(name)
         except Exception as raised:
-            run["error"] = described(raised)
+            run["error"] = describe_error(raised)
         sys.stdout.flush()
         sys.stderr.flush()
         output.seek(0)

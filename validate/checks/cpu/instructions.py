@@ -28,7 +28,7 @@ from validate.checks import Settings
 from validate.checks.static.files import size
 from validate.claims import Claim
 from validate.environment import installed
-from validate.harness.forked import on_all_cores
+from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
@@ -104,7 +104,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     programs = objects(installed.locations(everything), owners)
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
     look = partial(_look, machine_named(given.machine))
-    files = [file for file in on_all_cores(look, paths, chunk=4) if file]
+    files = [file for file in map_on_all_cores(look, paths, chunk=4) if file]
 
     many = [file for file in files if _is_many(_count(file), file["code"])]
     many.sort(key=_count, reverse=True)

@@ -20,7 +20,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.error_codes import ErrorEvidence
-from validate.harness.forked import attempt, described, in_fork, mapped
+from validate.harness.forked import attempt, describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -93,7 +93,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
         names = _library_names(root, claim.expect["libraries"])
         files = {name: (root / name).is_file() for name in names}
         present = [name for name in names if files[name]]
-        loaded: NativeEvidence = in_fork(
+        loaded: NativeEvidence = measure_in_fork(
             partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners)
         )
         yield claim.subject, {**loaded, "version": distribution.version, "files": files}
@@ -110,8 +110,8 @@ def _loaded(
             importlib.import_module(name)
             imports[name] = None
         except Exception as error:
-            imports[name] = described(error)
-    by_import = mapped("")
+            imports[name] = describe_error(error)
+    by_import = list_mapped_files("")
     return {
         "imports": imports,
         "libraries": {
@@ -148,7 +148,7 @@ def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Li
     return {
         "mapped_by_import": file in by_import,
         "load_error": None,
-        "mapped": file in mapped(""),
+        "mapped": file in list_mapped_files(""),
         "missing_symbols": [name for name in symbols if not hasattr(library, name)],
     }
 
@@ -181,7 +181,7 @@ def _bitsandbytes_selection() -> Mapping[str, Any]:
 def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
     """Return each CUDA runtime that is mapped."""
     runtimes: list[CudaRuntime] = []
-    for path in mapped(""):
+    for path in list_mapped_files(""):
         match = _CUDA_RUNTIME.search(path)
         if match:
             version = ctypes.c_int()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from validate.checks._behaviour import judge_figures
-from validate.harness.forked import LOG_TAIL_CHARACTERS, asked, free_port
+from validate.harness.forked import LOG_TAIL_CHARACTERS, find_free_port, measure_claimed_subjects
 from validate.judging import Finding
 
 _PATIENCE = 240.0
@@ -63,7 +63,12 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
         program = Path(folder, "program.py")
         program.write_text(_TIMEOUT_PROGRAM)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
-        command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", str(program), folder]
+        command += [
+            "--master-addr=127.0.0.1",
+            f"--master-port={find_free_port()}",
+            str(program),
+            folder,
+        ]
         environ = {
             **os.environ,
             "ACCELERATE_USE_CPU": "true",
@@ -81,7 +86,7 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
         return result
 
 
-measure = partial(asked, measures={"AXOLOTL_NCCL_TIMEOUT": _nccl_timeout})
+measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": _nccl_timeout})
 
 
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:

@@ -9,7 +9,7 @@ from functools import partial
 
 from validate.checks._adam import judge_adam
 from validate.harness import adam
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 
 
 def _hybrid_adam() -> adam.CompiledDeviations:
@@ -18,5 +18,5 @@ def _hybrid_adam() -> adam.CompiledDeviations:
     return {**found, "compiled_ahead": "colossalai._C.cpu_adam_x86" in sys.modules}
 
 
-measure = partial(asked, measures={"colossalai-hybrid-adam": _hybrid_adam})
+measure = partial(measure_claimed_subjects, measures={"colossalai-hybrid-adam": _hybrid_adam})
 CLAIMS = {"framework/colossalai-hybrid-adam": judge_adam}

@@ -13,7 +13,7 @@ from validate.checks._behaviour import Limits, judge_figures, judge_limits
 from validate.checks.multigpu import ray_train
 from validate.checks.multigpu._ranks import SAME
 from validate.harness import adam
-from validate.harness.forked import asked, in_fork
+from validate.harness.forked import measure_claimed_subjects, measure_in_fork
 from validate.judging import Finding
 
 _WORKERS = 2
@@ -46,10 +46,12 @@ def _ray() -> RayEvidence:
 
 
 _SUBJECTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "deepspeed-cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
+    "deepspeed-cpu-adam": lambda: measure_in_fork(
+        _cpu_adam
+    ),  # before anything has imported DeepSpeed
     "ray-train": _ray,
 }
-measure = partial(asked, measures=_SUBJECTS)
+measure = partial(measure_claimed_subjects, measures=_SUBJECTS)
 
 
 def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:

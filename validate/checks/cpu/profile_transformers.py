@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama
 from validate.judging import Finding
 
@@ -39,7 +39,9 @@ class DeviceMapEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceMapEvidence]]:
     """Yield the evidence of the subject `device-map`."""
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-        yield from asked(claims, {"device-map": lambda: _device_map(Path(folder))})
+        yield from measure_claimed_subjects(
+            claims, {"device-map": lambda: _device_map(Path(folder))}
+        )
 
 
 def _device_map(folder: Path) -> DeviceMapEvidence:

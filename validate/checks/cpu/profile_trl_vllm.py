@@ -23,7 +23,7 @@ from validate.checks._grpo import (
     log_probabilities,
 )
 from validate.claims import Claim
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding
 
 _ENDS = 2
@@ -46,7 +46,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "server-weights": lambda: _handed_over(folder, None),
             "server-adapters": lambda: _handed_over(folder, _adapters()),
         }
-        yield from asked(claims, measures)
+        yield from measure_claimed_subjects(claims, measures)
 
 
 def _step(folder: Path) -> BehaviourEvidence:

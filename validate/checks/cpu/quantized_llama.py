@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypedDict, cast
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.harness import nf4
-from validate.harness.forked import asked, attempt
+from validate.harness.forked import attempt, measure_claimed_subjects
 from validate.harness.nf4 import ExpectedError
-from validate.harness.reference import relative
+from validate.harness.reference import relative_error
 from validate.harness.saved_llama import CONVERTED, SEED, WEIGHT_DEVIATION, SavedLlama
 from validate.judging import (
     BACKWARD_FLOOR,
@@ -132,7 +132,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
             "logits": lambda: measure_logits(llama),
             "lora-step": lambda: measure_lora_step(llama),
         }
-        yield from asked(claims, measures)
+        yield from measure_claimed_subjects(claims, measures)
 
 
 def measure_weights(llama: SavedLlama) -> WeightsEvidence:
@@ -163,7 +163,7 @@ def measure_logits(llama: SavedLlama) -> LogitsEvidence:
         exact = llama.reference_logits(weights, "float64")
         plain = llama.reference_logits(weights, dtype)
         comparison = compare(dtype, logits, exact, plain)
-        control = {"unquantised weights": relative(unquantised, exact)}
+        control = {"unquantised weights": relative_error(unquantised, exact)}
         comparisons[dtype] = Comparison(
             **{**comparison, "controls": {**comparison["controls"], **control}}
         )
@@ -187,8 +187,8 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
         adapters[name] = Adapter(
             before=step.largest_before[name],
             after=float(matrix.abs().max()),
-            error=relative(matrix, plain_step.matrices[name]),
-            control=relative(matrix * CONTROL_SCALE["float32"], plain_step.matrices[name]),
+            error=relative_error(matrix, plain_step.matrices[name]),
+            control=relative_error(matrix * CONTROL_SCALE["float32"], plain_step.matrices[name]),
         )
     return {
         "loss": step.loss,
@@ -203,9 +203,9 @@ def compare(dtype: str, logits: Any, exact: Any, plain: Any) -> Comparison:
     """Return the relative errors of a model's logits, of plain torch's in the same dtype, and of the control."""
     scale = CONTROL_SCALE[dtype]
     return {
-        "error": relative(logits, exact),
-        "plain_error": relative(plain, exact),
-        "controls": {f"scaled by {scale}": relative(logits.double() * scale, exact)},
+        "error": relative_error(logits, exact),
+        "plain_error": relative_error(plain, exact),
+        "controls": {f"scaled by {scale}": relative_error(logits.double() * scale, exact)},
     }
 
 
@@ -234,7 +234,7 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
     """Decode the stored codes by our own NF4 and by bitsandbytes."""
     functional = importlib.import_module("bitsandbytes.functional")
     shape = tuple(original.shape)
-    decoded = nf4.dequantised(weight.data.cpu(), state.absmax.cpu(), shape, state.blocksize)
+    decoded = nf4.dequantise(weight.data.cpu(), state.absmax.cpu(), shape, state.blocksize)
     decoded_by_bitsandbytes = functional.dequantize_4bit(weight.data, state).cpu().float()
     return {
         "scale_bytes": state.absmax.numel() * state.absmax.element_size(),

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama, make_trainer
 from validate.judging import Finding
 
@@ -31,7 +31,7 @@ ResumeEvidence = TypedDict(
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ResumeEvidence]]:
     """Yield the evidence of `resume`."""
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
-        yield from asked(claims, {"trainer": lambda: _resumed(Path(folder))})
+        yield from measure_claimed_subjects(claims, {"trainer": lambda: _resumed(Path(folder))})
 
 
 def _resumed(folder: Path) -> ResumeEvidence:

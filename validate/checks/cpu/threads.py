@@ -18,7 +18,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import user_environment
 from validate.harness.error_codes import ErrorEvidence
-from validate.harness.forked import described, in_fork, mapped
+from validate.harness.forked import describe_error, list_mapped_files, measure_in_fork
 from validate.judging import Finding, failed, joined, listed, passed, root_cause, suspects, unproven
 
 SETTINGS = Settings(begins_with_torch=True)
@@ -53,7 +53,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
     """Yield the evidence of each claim, from a fork that has torch."""
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
+        yield claim.subject, measure_in_fork(partial(_worked, claim.expect["modules"]))
 
 
 def _worked(modules: Sequence[str]) -> ThreadsEvidence:
@@ -65,7 +65,7 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
         try:
             importlib.import_module(name)
         except Exception as raised:
-            errors[name] = described(raised)
+            errors[name] = describe_error(raised)
     matrix = torch.randn(_SIZE, _SIZE)
     before = _ticks()
     end = time.monotonic() + _SECONDS
@@ -93,7 +93,7 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
             if name.startswith(("OMP_", "MKL_", "KMP_"))
         },
         "not_imported": errors,
-        "openmp": sorted(set(map(os.path.realpath, mapped(_OPENMP)))),
+        "openmp": sorted(set(map(os.path.realpath, list_mapped_files(_OPENMP)))),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.claims import Claim
-from validate.harness.forked import in_fork
+from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
 
 _CONTROL_KERNEL = "add"
@@ -48,14 +48,14 @@ class TritonEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control."""
-    toolchain = in_fork(_toolchain)
+    toolchain = measure_in_fork(_toolchain)
     bogus = claims[0].expect["bogus"]
-    control = {"arch": bogus, **in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
+    control = {"arch": bogus, **measure_in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
     # Without the log: the control's error is in the evidence of every arch, and its message is enough.
     control.get("error", {}).pop("log", None)
     for claim in claims:
         arch, names = claim.expect["arch"], claim.expect["kernels"]
-        kernels = {name: in_fork(partial(_compiled, name, arch)) for name in names}
+        kernels = {name: measure_in_fork(partial(_compiled, name, arch)) for name in names}
         yield claim.subject, {**toolchain, "kernels": kernels, "control": control}
 
 

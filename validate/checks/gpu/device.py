@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from validate.claims import Claim
 from validate.environment import nvml
 from validate.environment.nvml import Gpu
-from validate.harness.forked import attempt, mapped
+from validate.harness.forked import attempt, list_mapped_files
 from validate.judging import Finding, cause, failed, joined, listed, passed, suspects
 from validate.kernels.judge import dotted
 from validate.kernels.runner import environment
@@ -49,7 +49,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
             "nvml": attempt(nvml.managed),
             "cuda": attempt(nvml.computing),
             "torch": attempt(_torch),
-            "libcuda": mapped(r"/libcuda\.so"),
+            "libcuda": list_mapped_files(r"/libcuda\.so"),
             "environment": before,
         }
         yield claim.subject, evidence

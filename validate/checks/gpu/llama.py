@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from validate.checks.cpu import quantized_llama
 from validate.checks.cpu.quantized_llama import LogitsEvidence, WeightsEvidence
 from validate.claims import Claim
-from validate.harness.forked import asked, attempt
+from validate.harness.forked import attempt, measure_claimed_subjects
 from validate.harness.nf4 import ExpectedError
 from validate.harness.saved_llama import SEED, SavedLlama
 from validate.judging import Finding, Status, failed, is_beyond, is_within, joined, listed, passed
@@ -85,7 +85,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "logits": lambda: quantized_llama.measure_logits(llama),
             "training": lambda: measure_two_runs(llama),
         }
-        for subject, evidence in asked(claims, measures):
+        for subject, evidence in measure_claimed_subjects(claims, measures):
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
             yield subject, {**evidence, **device, "environment": environment}
 

@@ -24,7 +24,7 @@ from validate.checks._grpo import (
     log_probabilities,
 )
 from validate.claims import Claim
-from validate.harness.forked import in_fork
+from validate.harness.forked import measure_in_fork
 from validate.judging import Finding
 
 SETTINGS = Settings(time_limit=2400, runs_alone=True)
@@ -73,9 +73,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
         if "example" in claim.expect:
             yield from _examples.measure([claim])
         elif claim.subject in ENGINES:
-            yield claim.subject, in_fork(functools.partial(_rollout, ENGINES[claim.subject]))
+            yield (
+                claim.subject,
+                measure_in_fork(functools.partial(_rollout, ENGINES[claim.subject])),
+            )
         else:
-            together = together or in_fork(_colocated)
+            together = together or measure_in_fork(_colocated)
             yield claim.subject, together if "error" in together else together[claim.subject]
 
 

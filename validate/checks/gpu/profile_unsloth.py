@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypedDict
 
 from validate.checks._behaviour import judge_figures
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding
 
 _BF16_FROM = (8, 0)
@@ -36,5 +36,5 @@ def judge_import(_subject: str, _expect: object, evidence: ImportEvidence) -> Fi
     return judge_figures(evidence, equal={"device_type": "cuda", "bf16_as_capable": True})
 
 
-measure = partial(asked, measures={"unsloth-import": _imported})
+measure = partial(measure_claimed_subjects, measures={"unsloth-import": _imported})
 CLAIMS = {"framework/unsloth-import": judge_import}

@@ -91,8 +91,10 @@ def of_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
     if subject in ALONE_KNOWN:
         return ALONE_KNOWN[subject](torch, device)
     work, amount = WORKS[subject](torch, device)
-    seconds, reading = timing.times(torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch)
-    timed = timing.robust(seconds)
+    seconds, reading = timing.time_runs(
+        torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch
+    )
+    timed = timing.summarise_times(seconds)
     return {"figure": amount / timed["seconds"], "timed": timed, "under_load": [reading]}
 
 
@@ -193,8 +195,10 @@ def _threads(torch: Any, _device: str) -> Measured:
 
     def seconds(count: int) -> float:
         torch.set_num_threads(count)
-        found, _ = timing.times(torch, lambda: one @ other, "cpu", warm=2, repeats=7, watch=dict)
-        return timing.robust(found)["seconds"]
+        found, _ = timing.time_runs(
+            torch, lambda: one @ other, "cpu", warm=2, repeats=7, watch=dict
+        )
+        return timing.summarise_times(found)["seconds"]
 
     gain = seconds(1) / seconds(threads)
     facts: dict[str, float] = {

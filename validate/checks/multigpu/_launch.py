@@ -27,7 +27,7 @@ from validate.checks.multigpu._ranks import Worker
 from validate.claims import Claim
 from validate.environment import nvml
 from validate.evidence import plain
-from validate.harness.forked import described, ended, free_port
+from validate.harness.forked import describe_error, describe_exit, find_free_port
 
 LIMIT_SECONDS = 480.0
 """Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""
@@ -103,7 +103,7 @@ def end_of(code: int | None, log: str, heard: Sequence[Mapping[str, Any]], limit
         return f"torchrun did not end in {waited:g} s{where}"
     if found := _CULPRIT.search(log):
         rank, status = int(found[1]), int(found[2])
-        return f"rank {rank} {'was ' * (status < 0)}{ended(status)}{where}{_last_words(log, rank)}"
+        return f"rank {rank} {'was ' * (status < 0)}{describe_exit(status)}{where}{_last_words(log, rank)}"
     if code:
         return f"torchrun ended with status {code}{where}{_last_words(log, None)}"
     return f"ended with status 0 before it was done{where}" if behind else ""
@@ -133,7 +133,7 @@ def _torchrun(
         f"--nproc-per-node={ranks}",
         "--max-restarts=0",
     ]
-    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", *program]
+    command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}", "-m", *program]
     log = place / "log"
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -219,7 +219,7 @@ def main(place: Path, limit: float, patience: float) -> int:
             except Exception as error:
                 traceback.print_exc()
                 sys.stderr.write(f"rank {rank}: {subject}: {_line(error)}\n")
-                evidence = {"error": described(error)}
+                evidence = {"error": describe_error(error)}
             write({"subject": subject, "evidence": plain(evidence)})
             # By files, as collectives may be what is broken. Raises SystemExit where another rank stays away.
             until = time.monotonic() + patience

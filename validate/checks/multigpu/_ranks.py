@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from validate.harness import drawn
+from validate.harness import seeding
 from validate.judging import (
     RULE_T,
     Finding,
@@ -26,7 +26,7 @@ from validate.judging import (
     scientific,
 )
 
-SEED = drawn.seed()
+SEED = seeding.seed_of_run()
 STEPS, WIDTH, BATCH = 3, 64, 16
 """Multiples of 16, as products in FP8 ask of every dimension."""
 TIMEOUT_SECONDS = 90

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from validate.harness.forked import asked
+from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding, failed, is_between, passed
 
 FOLDER = Path("/dev/shm")
@@ -97,5 +97,5 @@ def _bytes(value: float) -> str:
     return f"{value / 2**20:.0f} MiB"
 
 
-measure = partial(asked, measures={"dev-shm": _measure})
+measure = partial(measure_claimed_subjects, measures={"dev-shm": _measure})
 CLAIMS = {"shared-memory": judge}

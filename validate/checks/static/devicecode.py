@@ -31,7 +31,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
-from validate.harness.forked import on_all_cores
+from validate.harness.forked import map_on_all_cores
 from validate.judging import (
     Finding,
     Status,
@@ -64,7 +64,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     flat = [(subject, task) for subject, own in tasks.items() for task in own]
     flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
     found: dict[str, dict[str, Mapping[str, Any]]] = {subject: {} for subject in tasks}
-    for subject, shown, facts in on_all_cores(_look, flat):
+    for subject, shown, facts in map_on_all_cores(_look, flat):
         found[subject][shown] = facts
     for subject, files in found.items():
         yield subject, {"files": dict(sorted(files.items()))}

@@ -16,7 +16,7 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
-from validate.harness.forked import on_all_cores
+from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, cut, failed, listed, matches
 
 SETTINGS = Settings(reads_files_only=True, starts_first=True)
@@ -187,7 +187,7 @@ def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
     count = len(ordered) // _FILES_A_TASK + 1
     # Portions of like weight, so that no core waits for the other at the end.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
-    return {path: digest for part in on_all_cores(_hash_some, tasks) for path, digest in part}
+    return {path: digest for part in map_on_all_cores(_hash_some, tasks) for path, digest in part}
 
 
 def _hash_some(task: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:

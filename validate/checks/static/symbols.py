@@ -19,7 +19,7 @@ from validate.checks import Settings
 from validate.checks.static import libraries
 from validate.claims import Claim
 from validate.environment import installed
-from validate.harness.forked import on_all_cores
+from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, cut, failed, listed, matches
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.of_user,))
@@ -62,7 +62,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             key=lambda path: -Path(path).stat().st_size,
         )
         symbols, unreadable = dict[str, Symbols](), list[Mapping[str, str]]()
-        for path, own, error in on_all_cores(_read, paths, chunk=4):
+        for path, own, error in map_on_all_cores(_read, paths, chunk=4):
             symbols[path] = own
             unreadable += [{"path": path, "error": error}] if error else []
         lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]

@@ -20,7 +20,7 @@ from validate.binaries.loader import SearchPath, machine_named
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.user_environment import UserEnvironment
-from validate.harness.forked import mapped
+from validate.harness.forked import list_mapped_files
 from validate.judging import Finding, conclude, listed, unproven
 
 _SECONDS = 60
@@ -201,7 +201,7 @@ def open_library(library: OpenedLibrary) -> Library:
 
 def open_providers() -> dict[str, Provider]:
     """Open the provider of each driver that the system names, as the libibverbs of this process would."""
-    verbs = next(iter(mapped(_VERBS)), None)
+    verbs = next(iter(list_mapped_files(_VERBS)), None)
     if verbs is None:
         return {}
     private = _PRIVATE.search(" ".join(sorted(dynsym.read(verbs).defined_versions)))
