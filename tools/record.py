@@ -98,7 +98,7 @@ def require_own(
     read = {
         part.digest: record
         for _, part in parts
-        if (record := part.of(HOST_PROBE)) and record.measurements
+        if (record := part.record_of(HOST_PROBE)) and record.measurements
     }
     for place, part in parts:
         record = read.get(part.digest)
@@ -112,7 +112,7 @@ def require_own(
             )
         elif claims := releases.claims_of_published(labels, part, sources):
             own, today = judge(part.claim_set, part), gate.judged(part, claims)
-            if len(own.of(Status.PASS)) > len(today.of(Status.PASS)):
+            if len(own.claims_with(Status.PASS)) > len(today.claims_with(Status.PASS)):
                 causes.append(
                     (
                         place,

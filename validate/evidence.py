@@ -52,8 +52,12 @@ class Record:
     seed: int | None = None
     """What it drew its inputs with, as it said when it was done; None in evidence of before."""
 
-    def of(self, subject: str) -> Measurement | None:
-        return next((found for found in self.measurements if found.subject == subject), None)
+    def measurement_of(self, subject: str) -> Measurement | None:
+        """Return what was measured about a subject; None if nothing was."""
+        for measurement in self.measurements:
+            if measurement.subject == subject:
+                return measurement
+        return None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
@@ -111,8 +115,12 @@ class Evidence:
     recorded_sha256: str = field(default="", compare=False)
     """Of the file that it was read from; empty for what was just measured."""
 
-    def of(self, probe: str) -> Record | None:
-        return next((record for record in self.records if record.probe == probe), None)
+    def record_of(self, probe: str) -> Record | None:
+        """Return the record of a probe; None if it was not run."""
+        for record in self.records:
+            if record.probe == probe:
+                return record
+        return None
 
     @property
     def claim_set(self) -> ClaimSet:

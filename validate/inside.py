@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         width = terminal.width_of(sys.stdout)
         told = report.text(verdict, width=width, everything=options.all, not_run=not_run)
     sys.stdout.write(told + "\n")
-    return 1 if verdict.of(Status.FAIL) else 0
+    return 1 if verdict.claims_with(Status.FAIL) else 0
 
 
 def default_tiers() -> list[Tier]:

@@ -52,7 +52,8 @@ class Verdict:
             return Status.FAIL
         return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
 
-    def of(self, status: Status) -> tuple[ClaimVerdict, ...]:
+    def claims_with(self, status: Status) -> tuple[ClaimVerdict, ...]:
+        """Return the judged claims that have this status."""
         return tuple(verdict for verdict in self.claims if verdict.status is status)
 
 
@@ -99,8 +100,8 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
-    record = evidence.of(claim.probe)
-    measurement = record.of(claim.subject) if record else None
+    record = evidence.record_of(claim.probe)
+    measurement = record.measurement_of(claim.subject) if record else None
     if (
         record
         and record.outcome is Outcome.COMPLETED

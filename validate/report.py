@@ -14,7 +14,11 @@ _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
 def summary(verdict: Verdict) -> str:
     """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
-    counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
+    counts = [
+        f"{len(verdict.claims_with(status))} {status}"
+        for status in Status
+        if verdict.claims_with(status)
+    ]
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
@@ -35,9 +39,12 @@ def lines(
     for fault in verdict.faults:
         said += [f"HOST  {fault}", *(f"    {advice(hint)}" for hint in find([fault]))]
     for status in (*_OPEN, Status.NOT_APPLICABLE, Status.PASS):
-        counts = {tier: sum(one.claim.tier is tier for one in verdict.of(status)) for tier in Tier}
+        counts = {
+            tier: sum(one.claim.tier is tier for one in verdict.claims_with(status))
+            for tier in Tier
+        }
         if status in _OPEN or everything:
-            said += _paragraphs(verdict.of(status))
+            said += _paragraphs(verdict.claims_with(status))
         elif told := ", ".join(f"{count} {tier}" for tier, count in counts.items() if count):
             said.append(f"{status}  {told} (--all shows them)")
     said += ["", summary(verdict)]
@@ -50,8 +57,10 @@ def lines(
         (Status.KNOWN, "known"),
         (Status.FAIL, "failed"),
     ):
-        if verdict.of(status):
-            said.append(f"{word}: {', '.join(one.claim.key for one in verdict.of(status))}")
+        if verdict.claims_with(status):
+            said.append(
+                f"{word}: {', '.join(one.claim.key for one in verdict.claims_with(status))}"
+            )
     return said
 
 

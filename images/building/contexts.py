@@ -105,7 +105,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     if options.offline:
         wheels |= prebuilt.stock(packages_to_install(lock, base), options.wheelhouse)
 
-    claim_context = ClaimContext.of(
+    claim_context = ClaimContext.from_lock(
         image,
         lock,
         options.sources.facts,

@@ -19,7 +19,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     # Nothing of an image was run after an admission claim failed, whether that is required or not.
     failed = [
         judged.claim.key
-        for judged in verdict.of(Status.FAIL)
+        for judged in verdict.claims_with(Status.FAIL)
         if judged.claim.required or judged.claim.check in ADMISSION
     ]
     if failed:
@@ -40,7 +40,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     measurable = [judged.claim for judged in verdict.claims if not judged.claim.unproven]
     not_measured, not_ended = [], set()
     for claim in measurable:
-        record = evidence.of(claim.probe)
+        record = evidence.record_of(claim.probe)
         if record is None or record.outcome is Outcome.MISSING:
             not_measured.append(claim.key)
         elif record.outcome is not Outcome.COMPLETED:

@@ -258,7 +258,7 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
         verdict=verdict,
         host=host,
         summary=report.summary(verdict),
-        failed=verdict.of(Status.FAIL),
+        failed=verdict.claims_with(Status.FAIL),
         gpus="; ".join(gpus),
         tiers=[row for row in tiers if row[2]],
         evidence=_evidence,

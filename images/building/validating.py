@@ -100,7 +100,7 @@ def claims_of(
     wheels = prebuilt.expected_wheels(
         image, missing, prebuilt.wheel_finder(sources.matrix), cache.folder()
     )
-    context = ClaimContext.of(
+    context = ClaimContext.from_lock(
         image,
         lock,
         sources.facts,

@@ -90,7 +90,9 @@ def audit(
     else:
         common.show(report.lines(verdict, reference=reference, everything=everything))
         common.say(NOTICE)
-    raise typer.Exit(1 if any(row.claim.required for row in verdict.of(Status.FAIL)) else 0)
+    raise typer.Exit(
+        1 if any(row.claim.required for row in verdict.claims_with(Status.FAIL)) else 0
+    )
 
 
 def _audit_image(reference: str, engine: str | None, options: Options) -> Evidence:

@@ -96,7 +96,7 @@ def validate(
     if evidence:
         verdict = _judge_again(evidence, tier or ())
         _show(verdict, "", everything, as_json=as_json)
-        raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+        raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
         then = "leave --claim out: a name is for images all of whose claims were judged"
         raise wrong("--tag", "can't follow from some of the claims", then)
@@ -154,7 +154,7 @@ def validate(
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     raise typer.Exit(
-        1 if any(row.claim.required for row in measured.verdict.of(Status.FAIL)) else 0
+        1 if any(row.claim.required for row in measured.verdict.claims_with(Status.FAIL)) else 0
     )
 
 

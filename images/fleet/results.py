@@ -102,7 +102,7 @@ def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
     """Return why a verdict is not PASS; empty where it is, and each probe ran to its end."""
     # A tier that was left out on purpose (--tier) is no reason here: only a name needs it.
     cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)
-    unproven = [row for row in verdict.of(Status.UNPROVEN) if row.claim.required]
+    unproven = [row for row in verdict.claims_with(Status.UNPROVEN) if row.claim.required]
     if cause or not unproven:
         return cause
     return f"UNPROVEN: {listed([row.claim.key for row in unproven])}: {unproven[0].reason}"

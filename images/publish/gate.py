@@ -161,7 +161,10 @@ def refusals(
     UNPROVEN.
     """
     failures = [
-        row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required
+        row
+        for verdict in verdicts
+        for row in verdict.claims_with(Status.FAIL)
+        if row.claim.required
     ]
     reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures]
     for tier in tiers:
@@ -176,7 +179,10 @@ def tier_refusals(
     if not verdicts:
         return (f"the {tier} tier was not judged",)
     failures = [
-        row for verdict in verdicts for row in verdict.of(Status.FAIL) if row.claim.required
+        row
+        for verdict in verdicts
+        for row in verdict.claims_with(Status.FAIL)
+        if row.claim.required
     ]
     reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures if row.claim.tier is tier]
     lacking = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]

@@ -244,10 +244,10 @@ def _dated(target: Registry, image: LocalImage) -> LocalImage:
 
 def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
     """What a run found that today's claims do not ask: its verdict by those would not say it."""
-    said = {(one.claim.check, one.claim.subject) for one in today.of(Status.FAIL)}
+    said = {(one.claim.check, one.claim.subject) for one in today.claims_with(Status.FAIL)}
     return tuple(
         one
-        for one in run.verdict.of(Status.FAIL)
+        for one in run.verdict.claims_with(Status.FAIL)
         if (one.claim.check, one.claim.subject) not in said
     )
 

@@ -302,7 +302,9 @@ def _judged(one: Attestation, tier: Tier) -> bool:
 def _names(one: Attestation, tier: Tier, status: Status) -> list[str]:
     """Required claims of a tier that have a verdict."""
     rows = [
-        row.claim for row in one.verdict.of(status) if row.claim.tier is tier and row.claim.required
+        row.claim
+        for row in one.verdict.claims_with(status)
+        if row.claim.tier is tier and row.claim.required
     ]
     return sorted(claim.key for claim in rows)
 

@@ -36,7 +36,7 @@ def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim
         # A reader that ran out of memory leaves no record. What is known to be unproven was not measured on purpose.
-        was_measured = claim.unproven or evidence.of(claim.probe)
+        was_measured = claim.unproven or evidence.record_of(claim.probe)
         if verdict.status is Status.FAIL or not was_measured:
             broken[claim.key] = verdict.reason
     return broken

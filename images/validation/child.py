@@ -144,8 +144,8 @@ def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
         (claim for claim in evidence.claims if (claim.check, claim.subject) == ("pins", "lock")),
         None,
     )
-    record = evidence.of(lock.probe) if lock else None
-    measured = record.of("lock") if record else None
+    record = evidence.record_of(lock.probe) if lock else None
+    measured = record.measurement_of("lock") if record else None
     if lock is None or measured is None or "error" in measured.evidence:
         return None
 

@@ -137,5 +137,5 @@ def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
     return image_claims(
-        ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)
+        ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing, custom_base=False)
     )

@@ -41,7 +41,7 @@ def audited(engine: Engine, reference: str, folder: Path, *, run: bool = True) -
 
 
 def faults(verdict: Verdict) -> dict[str, str]:
-    return {row.claim.key: row.reason for row in verdict.of(Status.FAIL)}
+    return {row.claim.key: row.reason for row in verdict.claims_with(Status.FAIL)}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def hostile(
 def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(
     hostile: tuple[Verdict, Path],
 ) -> None:
-    found = {row.claim.subject: row.reason for row in hostile[0].of(Status.FAIL)}
+    found = {row.claim.subject: row.reason for row in hostile[0].claims_with(Status.FAIL)}
     assert "/usr/local/bin/nvidia-smi" in found["driver"]
     assert "/etc/ld.so.preload loads /evil.so into every process" in found["preload"]
     assert "LD_PRELOAD=/evil.so" in found["variables"]

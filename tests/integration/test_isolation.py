@@ -29,8 +29,8 @@ def test_an_image_with_a_damaged_file_is_not_run_whatever_was_asked_for(
         engine, parent, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]
     ) as reference:
         evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
-    assert not evidence.of("cpu.compiler")
-    assert "files" in {one.claim.check for one in verdict.of(Status.FAIL)}
+    assert not evidence.record_of("cpu.compiler")
+    assert "files" in {one.claim.check for one in verdict.claims_with(Status.FAIL)}
     (compiler,) = (one for one in verdict.claims if one.claim.check == "compiler")
     assert re.search(
         r"was run: .*files/recorded failed: \S*safetensors_rust\S* of safetensors \S+ is altered",

@@ -56,7 +56,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
             {**files, **host.files()}, tag, network=host.network(local=True)
         ).image_id
         missing = labels.declared_missing(locked.image, parent.labels)
-        context = ClaimContext.of(
+        context = ClaimContext.from_lock(
             locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False
         )
         # What such packages break: the other claims take minutes for each of four images.

@@ -44,7 +44,7 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     lock = lock_file.read(image, CHECKOUT.locks)
     suite = suite_files(
         image_claims(
-            ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)
+            ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing, custom_base=False)
         )
     )
     context = render.render(

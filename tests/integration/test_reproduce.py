@@ -68,7 +68,7 @@ def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
 ) -> None:
     evidence = read_evidence(out / NAME / "evidence.json")
     (claim,) = evidence.claim_set.only([ORIGIN_PROBE]).claims
-    record = evidence.of(claim.probe)
+    record = evidence.record_of(claim.probe)
     assert record and evidence.digest == parent.id
     measured: Any = record.measurements[0].evidence
     expect: Any = claim.expect

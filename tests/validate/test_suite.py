@@ -129,7 +129,7 @@ def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
     }
     assert "ValueError: planted" in records["static.does_not_import"].log
     assert "planted" in records["static.crashes"].log
-    assert records["static.crashes"].of("a") is not None
+    assert records["static.crashes"].measurement_of("a") is not None
     assert len(records["static.loud"].log) <= 4000
 
 
@@ -306,7 +306,10 @@ def test_probes_share_one_import_and_nothing_else(forking: Path, tmp_path: Path)
         "cpu.bridges": Outcome.CRASHED,
         "cpu.compile": Outcome.SILENT,
     }
-    assert records["cpu.bridges"].exit_code == -6 and records["cpu.bridges"].of("a") is not None
+    assert (
+        records["cpu.bridges"].exit_code == -6
+        and records["cpu.bridges"].measurement_of("a") is not None
+    )
     seen = [records[probe].measurements[0].evidence for probe in ("cpu.native", "cpu.imports")]
     assert len({one["cache"] for one in seen}) == 2
     assert all((one["leads"], one["stdin"], one["own"]) == (True, "", "kept") for one in seen)
@@ -319,7 +322,7 @@ def test_a_fork_that_hangs_is_ended_with_its_evidence(forking: Path, tmp_path: P
         Outcome.TIMED_OUT,
         Outcome.COMPLETED,
     ]
-    assert records["cpu.threads"].of("a") is not None
+    assert records["cpu.threads"].measurement_of("a") is not None
 
 
 @pytest.mark.parametrize(
@@ -332,7 +335,7 @@ def test_where_torch_is_broken_each_probe_says_so_itself(
     crashed = (records["cpu.native"], records["cpu.imports"])
     assert [record.outcome for record in crashed] == [Outcome.CRASHED] * 2
     assert all("planted" in record.log or record.exit_code == -9 for record in crashed)
-    assert records["cpu.compile"].of("a") is not None, "it needs no torch to begin"
+    assert records["cpu.compile"].measurement_of("a") is not None, "it needs no torch to begin"
 
 
 def test_only_what_begins_with_torch_is_forked() -> None:

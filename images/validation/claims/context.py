@@ -26,7 +26,7 @@ BOGUS_ARCH = 999
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimContext:
-    """Everything that decides what an image is held to. Make it with `of`, add the host with `on_host`."""
+    """Everything that decides what an image is held to. Make it with `from_lock`, add the host with `on_host`."""
 
     image: Image
     facts: Facts
@@ -75,7 +75,7 @@ class ClaimContext:
         )
 
     @classmethod
-    def of(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
+    def from_lock(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
         """The context of a built image, without a host. `more`: fields: what is missing, on which base it stands."""
         locked = {layer: lock.versions([layer]) for layer in lock.inputs.layers}
         return cls(

@@ -59,10 +59,12 @@ def audited(**more: Any) -> Evidence:
 def test_what_the_survey_saw_is_judged_beside_what_was_measured(asked: list[ClaimSet]) -> None:
     evidence = audited()
     verdict = judge(evidence.claim_set, evidence, judges=AUDIT_JUDGES)
-    failed = {row.claim.subject: row.reason for row in verdict.of(Status.FAIL) if row.evidence}
+    failed = {
+        row.claim.subject: row.reason for row in verdict.claims_with(Status.FAIL) if row.evidence
+    }
     assert "/evil.so" in failed["preload"] and "it runs as root" in failed["user"]
     assert "a 1 requires b, which is not installed" in failed["requirements"]
-    assert "conflicts" in {row.claim.subject for row in verdict.of(Status.PASS)}
+    assert "conflicts" in {row.claim.subject for row in verdict.claims_with(Status.PASS)}
     assert {claim.subject for claim in asked[0].claims} >= {"strays", "secrets", "history"}
     assert not {"preload", "user", "requirements"} & {claim.subject for claim in asked[0].claims}
 

@@ -92,7 +92,7 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
         else {}
     )
     outside = {pin.name: "x" for pin in found.pins if not pin.locked} if not optional else {}
-    measured_for = ClaimContext.of(
+    measured_for = ClaimContext.from_lock(
         found,
         lock_file.read(found, SOURCES.workspace.locks),
         SOURCES.facts,

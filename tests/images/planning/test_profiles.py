@@ -122,7 +122,7 @@ def test_an_override_of_the_matrix_is_locked_said_and_claimed() -> None:
     found = image("cu128-torch28", sources=REAL)
     assert found.overrides == ("nvidia-cudnn-cu12==9.15.1.9",)
     lock = lock_file.read(found, CHECKOUT.locks)
-    context = ClaimContext.of(found, lock, REAL.facts, missing={}, custom_base=False)
+    context = ClaimContext.from_lock(found, lock, REAL.facts, missing={}, custom_base=False)
     assert [
         one.expect
         for one in image_claims(context).claims

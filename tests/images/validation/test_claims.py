@@ -225,7 +225,7 @@ def test_the_order_of_a_custom_bases_own_folders_is_not_promised() -> None:
     lock = lock_file.read(image("cu126-torch27"), SOURCES.workspace.locks)
     path = {}
     for custom_base in (False, True):
-        context = ClaimContext.of(
+        context = ClaimContext.from_lock(
             image("cu126-torch27"), lock, SOURCES.facts, custom_base=custom_base
         )
         path[custom_base] = one(image_claims(context), "lookup", "paths").expect["path"]
@@ -356,7 +356,7 @@ def records_claim(name: str, change: Callable[[WheelRecord], WheelRecord | None]
     lock = lock_file.read(image, CHECKOUT.locks)
     changed = {digest: change(row) for digest, row in lock.records.items()}
     records = {digest: row for digest, row in changed.items() if row}
-    context = ClaimContext.of(
+    context = ClaimContext.from_lock(
         image, replace(lock, records=records), SOURCES.facts, missing={}, custom_base=False
     )
     (found,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
@@ -392,5 +392,5 @@ def test_every_fault_that_is_tried_in_a_real_image_names_a_claim_of_it() -> None
         if key not in ("layer", "last")
     }
     image = sources.image("cu126-torch27")
-    context = ClaimContext.of(image, lock_file.read(image, CHECKOUT.locks), SOURCES.facts)
+    context = ClaimContext.from_lock(image, lock_file.read(image, CHECKOUT.locks), SOURCES.facts)
     assert keys <= {claim.key for claim in image_claims(context).claims}

@@ -142,7 +142,7 @@ def test_ranks_run_without_limits_where_the_engine_may_not_set_them_and_any_othe
 
 def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing() -> None:
     evidence = measure(Engine(end=Exit(code=137, oom=True, error="")), CPU)
-    assert evidence.host["out_of_memory"] and evidence.of("cpu.compiler")
+    assert evidence.host["out_of_memory"] and evidence.record_of("cpu.compiler")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
     )
     assert not any(key.startswith("origin/") for key in evidence.host["unsupported"])
     _, asked = measure_files_and_code(lambda _probes: None)
-    assert asked.of("cpu.imports") and "unsupported" not in asked.host
+    assert asked.record_of("cpu.imports") and "unsupported" not in asked.host
 
 
 def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_told_besides() -> (
@@ -338,7 +338,7 @@ def test_an_image_is_read_first_whatever_was_asked_for_and_only_what_fails_is_to
         "0",
     ]  # as above: no container of the image's own
     verdict = judge(evidence.claim_set, evidence)
-    assert {one.claim.check for one in verdict.of(Status.FAIL)} == {*ADMISSION} - {
+    assert {one.claim.check for one in verdict.claims_with(Status.FAIL)} == {*ADMISSION} - {
         "lookup",
         "origin",
     }

@@ -58,7 +58,7 @@ def judged(run_id: str, *tiers: Tier) -> Verdict:
 @pytest.mark.parametrize("run_id", BROKEN)
 def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(run_id: str) -> None:
     faults, culprit = BROKEN[run_id]
-    failed = judged(run_id).of(Status.FAIL)
+    failed = judged(run_id).claims_with(Status.FAIL)
     assert {row.claim.key for row in failed} == faults
     assert any(culprit in row.reason for row in failed)
 
@@ -66,14 +66,16 @@ def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(run_id: str) -
 def test_an_image_cannot_skip_its_gpu_tier_by_hiding_the_gpu() -> None:
     """The host's inventory is in the claims: nothing passes."""
     verdict = judged(f"{IMAGE}/h100-broken-16-gpus-hidden")
-    assert not verdict.of(Status.PASS)
-    assert not verdict.of(Status.NOT_APPLICABLE)
-    assert any("CUDA_VISIBLE_DEVICES= is set" in row.reason for row in verdict.of(Status.FAIL))
+    assert not verdict.claims_with(Status.PASS)
+    assert not verdict.claims_with(Status.NOT_APPLICABLE)
+    assert any(
+        "CUDA_VISIBLE_DEVICES= is set" in row.reason for row in verdict.claims_with(Status.FAIL)
+    )
 
 
 def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
     """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
-    (row,) = judged(f"{IMAGE}/4xh200", Tier.STATIC).of(Status.FAIL)
+    (row,) = judged(f"{IMAGE}/4xh200", Tier.STATIC).claims_with(Status.FAIL)
     assert (row.claim.check, row.claim.subject) == ("libraries", "toolkit")
     exceptions = [*row.claim.expect["exceptions"], *TOOLKIT_EXCEPTIONS]
     today = replace(row.claim, expect={**row.claim.expect, "exceptions": exceptions})
