@@ -372,11 +372,12 @@ class _Session(requests.Session):
         self, prepared_request: requests.PreparedRequest, response: requests.Response
     ) -> None:
         request = response.request
-        if (
-            request.url
-            and prepared_request.url
-            and self.should_strip_auth(request.url, prepared_request.url)
-        ):  # type: ignore[no-untyped-call]
+        if not request.url or not prepared_request.url:
+            return
+        leaves_host = self.should_strip_auth(  # type: ignore[no-untyped-call]
+            request.url, prepared_request.url
+        )
+        if leaves_host:
             prepared_request.headers.pop("Authorization", None)
 
 

@@ -23,6 +23,5 @@ def gathered(wanted: str | Image, folder: Path, **options: object) -> prebuilt.G
         "wheelhouse": None,
         "official": partial(prebuilt.obtain, cache=folder / "cache", fetch=refuse),
     }
-    return prebuilt.gather(
-        image(wanted) if isinstance(wanted, str) else wanted, **{**known, **options}
-    )  # type: ignore[arg-type]
+    planned = image(wanted) if isinstance(wanted, str) else wanted
+    return prebuilt.gather(planned, **{**known, **options})  # type: ignore[arg-type]

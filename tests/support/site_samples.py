@@ -72,8 +72,8 @@ def run(
         moment=moment,
         tiers=tier_counts(rows),
         claims=rows,
-        **{**plain, **more},
-    )  # type: ignore[arg-type]
+        **{**plain, **more},  # type: ignore[arg-type]
+    )
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimRow:
