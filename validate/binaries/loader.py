@@ -1,8 +1,16 @@
-"""How glibc's dynamic loader finds a shared library, replayed over files: nothing is loaded.
+"""Find the shared libraries that glibc's loader would load for a file, without loading any.
 
-Order (ld.so(8)): what the process already holds under that name; DT_RPATH of the asking file and of those that asked
-for it, where the asking file has no DT_RUNPATH; LD_LIBRARY_PATH; DT_RUNPATH; ld.so.cache; the default folders.
-Not replayed: hardware-capability subfolders of a search path (no CUDA or Python package uses them).
+The loader looks for a library in this order (ld.so(8)):
+
+1. libraries of that name that the process has loaded already;
+2. DT_RPATH of the file that needs the library, then of the files that needed that file; only if the
+   first file has no DT_RUNPATH;
+3. LD_LIBRARY_PATH;
+4. DT_RUNPATH of the file that needs the library;
+5. ld.so.cache;
+6. the default folders.
+
+Hardware-capability subfolders of a search path are left out: no CUDA or Python package uses them.
 """
 
 from __future__ import annotations
@@ -20,18 +28,18 @@ from validate.binaries.elf import Elf, ElfError
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One processor."""
+    """A kind of processor that images are made for."""
 
     name: str
-    """The kernel's word, and that of wheel tags."""
+    """What `uname -m` and wheel tags call it: `x86_64`."""
     spoken: str
-    """For sentences."""
+    """What sentences for people call it: `x86-64`."""
     number: int
-    """e_machine (System V ABI, and its supplement for AArch64)."""
+    """e_machine of its ELF files (System V ABI, and its supplement for AArch64)."""
     triplet: str
-    """Debian's multiarch folder."""
+    """The name of Debian's multiarch folder: `x86_64-linux-gnu`."""
     cache_flags: int
-    """Of ld.so.cache's entries for libraries of glibc (glibc, sysdeps/generic/ldconfig.h)."""
+    """The flags of its libraries in ld.so.cache (glibc, sysdeps/generic/ldconfig.h)."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -56,17 +64,26 @@ X86_64 = Machine(
 AARCH64 = Machine(
     name="aarch64", spoken="AArch64", number=183, triplet="aarch64-linux-gnu", cache_flags=0x0A03
 )
-_ALL = (X86_64, AARCH64)
+_MACHINES = {X86_64.name: X86_64, AARCH64.name: AARCH64}
 
 
 def machine_named(name: str) -> Machine:
-    """The machine that `uname -m` calls so. Raises KeyError for one that no image is made for."""
-    return {one.name: one for one in _ALL}[name]
+    """Return the machine that `uname -m` calls so.
+
+    Raises KeyError for one that no image is made for.
+    """
+    return _MACHINES[name]
 
 
 def machine_spoken(number: int) -> str:
-    """What a file of this e_machine is built for."""
-    return next((one.spoken for one in _ALL if one.number == number), f"machine {number}")
+    """Return the name of the machine with this e_machine:
+
+    `x86-64`, or `machine 243` for an unknown one.
+    """
+    for machine in _MACHINES.values():
+        if machine.number == number:
+            return machine.spoken
+    return f"machine {number}"
 
 
 CACHE = "/etc/ld.so.cache"
@@ -77,50 +94,62 @@ _OLD_MAGIC, _OLD_HEADER_BYTES, _OLD_ENTRY_BYTES = b"ld.so-1.7.0", 16, 12
 
 
 def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
-    """Name to files of an ld.so.cache, in its order, of one machine. Raises ElfError on a damaged one.
+    """Return library name -> paths from the bytes of an ld.so.cache, in its order, for one machine.
 
-    Layout: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
+    Raises ElfError if the cache is damaged or has only the format from before glibc 2.32. Layout:
+    glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
-    begin = _after_old_cache(data)
-    if not data.startswith(_CACHE_MAGIC, begin) or len(data) < begin + _CACHE_HEADER_BYTES:
+    start = _start_of_new_cache(data)
+    if not data.startswith(_CACHE_MAGIC, start) or len(data) < start + _CACHE_HEADER_BYTES:
         raise ElfError("it is no ld.so.cache of the format that glibc 2.32 and later write")
-    data = data[begin:]
-    (count,) = struct.unpack_from("<I", data, len(_CACHE_MAGIC))
-    if _CACHE_HEADER_BYTES + count * _CACHE_ENTRY.size > len(data):
+
+    cache = data[start:]
+    (count,) = struct.unpack_from("<I", cache, len(_CACHE_MAGIC))
+    if _CACHE_HEADER_BYTES + count * _CACHE_ENTRY.size > len(cache):
         raise ElfError(f"ld.so.cache ends before its {count} entries do")
-    table: dict[str, list[str]] = {}
+
+    paths: dict[str, list[str]] = {}
     for index in range(count):
-        flags, name, path, _, _ = _CACHE_ENTRY.unpack_from(
-            data, _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size
-        )
+        entry_offset = _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size
+        flags, name_offset, path_offset, _, _ = _CACHE_ENTRY.unpack_from(cache, entry_offset)
         if flags == machine.cache_flags:
-            table.setdefault(_text(data, name), []).append(_text(data, path))
-    return table
+            name = _cache_text(cache, name_offset)
+            paths.setdefault(name, []).append(_cache_text(cache, path_offset))
+    return paths
 
 
-def _after_old_cache(data: bytes) -> int:
-    """Where the loader looks for the new format: behind a table of the old one, aligned (elf/dl-cache.c). Elsewhere it
-    is not seen, and the old table counts."""
+def _start_of_new_cache(data: bytes) -> int:
+    """Return the offset at which the loader looks for the new format in an ld.so.cache.
+
+    A file may begin with a table of the old format. The loader looks for the new one only directly
+    behind it, at a multiple of eight bytes (glibc, elf/dl-cache.c).
+    """
     if not data.startswith(_OLD_MAGIC) or len(data) < _OLD_HEADER_BYTES:
         return 0
     count: int = struct.unpack_from("<I", data, _OLD_HEADER_BYTES - 4)[0]
-    return (_OLD_HEADER_BYTES + count * _OLD_ENTRY_BYTES + 7) & ~7
+    end_of_old = _OLD_HEADER_BYTES + count * _OLD_ENTRY_BYTES
+    return (end_of_old + 7) & ~7
 
 
-def _text(data: bytes, offset: int) -> str:
-    end = data.find(b"\0", offset)
-    if offset >= len(data) or end < 0:
+def _cache_text(cache: bytes, offset: int) -> str:
+    """Return the null-terminated string at an offset.
+
+    Raises ElfError if it is not inside the cache.
+    """
+    end = cache.find(b"\0", offset)
+    if offset >= len(cache) or end < 0:
         raise ElfError("ld.so.cache names a string outside of itself")
-    return os.fsdecode(data[offset:end])
+    return os.fsdecode(cache[offset:end])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPath:
-    """What the environment and the system add to a file's own search path."""
+    """Where a process looks for libraries, besides the DT_RPATH and DT_RUNPATH of its files."""
 
     library_path: tuple[str, ...] = ()
-    """LD_LIBRARY_PATH's folders; an empty entry is the working directory."""
+    """Folders of LD_LIBRARY_PATH. An empty entry of the variable is the working directory."""
     cache: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Library name -> paths, from ld.so.cache."""
     defaults: tuple[str, ...] = X86_64.folders
     triplet: str = X86_64.triplet
 
@@ -132,24 +161,39 @@ class SearchPath:
         machine: Machine = X86_64,
         cache: str = CACHE,
     ) -> SearchPath:
-        """The search path of a process with this environment and working directory. Raises ElfError, see read_cache."""
+        """Return the search path of a process with this environment and working directory.
+
+        A missing cache counts as empty. Raises ElfError if it is damaged, OSError if it can't be
+        read.
+        """
         value = environ.get("LD_LIBRARY_PATH", "")
+        # The loader takes `;` like `:`.
         entries = value.replace(";", ":").split(":") if value else []
-        found = read_cache(Path(cache).read_bytes(), machine) if Path(cache).exists() else {}
+        library_path = [str(Path(directory, entry)) for entry in entries]
+
+        cached_paths: dict[str, list[str]] = {}
+        if Path(cache).exists():
+            cached_paths = read_cache(Path(cache).read_bytes(), machine)
+
         return cls(
-            library_path=tuple(str(Path(directory, entry)) for entry in entries),
-            cache=found,
+            library_path=tuple(library_path),
+            cache=cached_paths,
             defaults=machine.folders,
             triplet=machine.triplet,
         )
 
-    def everywhere(self, name: str, between: Iterable[str] = ()) -> Iterator[str]:
-        """Each file that this search path offers under a name, in the loader's order. `between`: what the asking file's
-        DT_RUNPATH offers."""
-        yield from (f"{folder}/{name}" for folder in self.library_path)
-        yield from between
+    def everywhere(self, name: str, from_runpath: Iterable[str] = ()) -> Iterator[str]:
+        """Yield each path at which the loader looks for a library of this name, in its order.
+
+        The paths need not exist. `from_runpath`: the paths to which DT_RUNPATH of the file that
+        needs the library leads; they come after LD_LIBRARY_PATH.
+        """
+        for folder in self.library_path:
+            yield f"{folder}/{name}"
+        yield from from_runpath
         yield from self.cache.get(name, ())
-        yield from (f"{folder}/{name}" for folder in self.defaults)
+        for folder in self.defaults:
+            yield f"{folder}/{name}"
 
 
 @dataclass(frozen=True)
@@ -161,15 +205,19 @@ class Missing:
 
 
 class Files:
-    """Files by path, each read once; what can't be read, or is for another machine, counts as absent, as it does for
-    the loader."""
+    """ELF files by path, each read once.
+
+    A file that can't be read or is for another machine counts as absent: the loader passes over it,
+    too.
+    """
 
     def __init__(self, machine: Machine = X86_64) -> None:
         self.machine = machine
         self.known: dict[str, Elf | None] = {}
-        """None: it can't be read."""
+        """Path -> what was read of it; None: it can't be read, or is no ELF file."""
 
     def get(self, path: str) -> Elf | None:
+        """Return what a file says of itself; None if it can't be read or is no ELF file."""
         if path not in self.known:
             try:
                 self.known[path] = elf.read(path)
@@ -178,180 +226,267 @@ class Files:
         return self.known[path]
 
     def loadable(self, path: str) -> bool:
-        found = self.get(path)
-        return found is not None and found.dynamic and found.machine == self.machine.number
+        """Return whether the loader of this machine can load a file."""
+        file = self.get(path)
+        return file is not None and file.dynamic and file.machine == self.machine.number
 
 
 class Process:
-    """The libraries that a process holds, by the names it knows them under."""
+    """The libraries that a process has loaded, by file name and soname."""
 
     def __init__(
         self, search: SearchPath, files: Files, held: Mapping[str, str] | None = None
     ) -> None:
+        """Begin a process that has loaded the libraries `held` (name -> path); by default none."""
         self._search = search
         self._files = files
         self.held: dict[str, str] = dict(held or {})
 
     def copy(self) -> Process:
+        """Return a process that has loaded the same libraries, and can load others of its own."""
         return Process(self._search, self._files, self.held)
 
     def load(self, path: str) -> list[Missing]:
-        """Load a file and all that it needs; gives back what was not found."""
-        return self.scope(path)[1]
+        """Load a file and all libraries that it needs.
+
+        Returns the libraries that were not found.
+        """
+        _, missing = self.scope(path)
+        return missing
 
     def scope(self, path: str) -> tuple[list[str], list[Missing]]:
-        """Load a file and all that it needs, breadth first as the loader does: its local scope in lookup order, and
-        what was not found."""
+        """Load a file and all libraries that it needs, breadth first, as the loader does.
+
+        Returns the file's local scope (the paths of the file and of all these libraries, in the
+        order in which symbols are looked up), and the libraries that were not found.
+        """
         missing: list[Missing] = []
+        # Each file with those through which it came to be needed, the first of them first.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
-        self._hold(os.path.basename(path), path)  # noqa: PTH119
+        self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
         for current, ancestors in queue:
-            found = self._files.get(current)
-            for name in found.needed if found else ():
-                resolved = self.resolve(name, current, ancestors)
-                if resolved is None:
+            file = self._files.get(current)
+            if file is None:
+                continue
+            for name in file.needed:
+                library = self.resolve(name, current, ancestors)
+                if library is None:
                     missing.append(Missing(name, current))
-                elif resolved not in seen:
-                    seen.add(resolved)
-                    self._hold(name, resolved)
-                    queue.append((resolved, (*ancestors, current)))
+                elif library not in seen:
+                    seen.add(library)
+                    self._remember(name, library)
+                    queue.append((library, (*ancestors, current)))
         return [path for path, _ in queue], missing
 
     def resolve(self, name: str, asking: str, ancestors: Sequence[str] = ()) -> str | None:
-        """The file that `asking` gets for a NEEDED name. None: there is none."""
+        """Return the library that `asking` gets for a DT_NEEDED name; None if there is none.
+
+        `ancestors`: the files through which `asking` came to be loaded, the first of them first.
+        """
         if name in self.held:
             return self.held[name]
+        # A name with a slash is a path already.
         candidates = [name] if "/" in name else self._candidates(name, asking, ancestors)
-        return next(
-            (os.path.realpath(path) for path in candidates if self._files.loadable(path)), None
-        )
+        for path in candidates:
+            if self._files.loadable(path):
+                return os.path.realpath(path)
+        return None
 
     def _candidates(self, name: str, asking: str, ancestors: Sequence[str]) -> Iterator[str]:
-        own = self._files.get(asking)
-        runpath = own.runpath if own else ()
+        """Yield where the loader looks for a library that `asking` needs, in its order."""
+        asking_file = self._files.get(asking)
+        runpath = asking_file.runpath if asking_file else ()
         if not runpath:
             for path in (asking, *reversed(ancestors)):
-                found = self._files.get(path)
-                if found and not found.runpath:
-                    yield from self._in(found.rpath, path, name)
-        yield from self._search.everywhere(name, self._in(runpath, asking, name))
+                file = self._files.get(path)
+                # A DT_RUNPATH makes the loader ignore the DT_RPATH of the same file.
+                if file and not file.runpath:
+                    yield from self._expand(file.rpath, path, name)
+        yield from self._search.everywhere(name, self._expand(runpath, asking, name))
 
-    def _in(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
+    def _expand(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
+        """Yield where a library would be by DT_RPATH or DT_RUNPATH (`folders`) of a file."""
         origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
         for folder in folders:
             expanded = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
-            yield f"{expanded.replace('$LIB', f'lib/{self._search.triplet}')}/{name}"
+            expanded = expanded.replace("$LIB", f"lib/{self._search.triplet}")
+            yield f"{expanded}/{name}"
 
-    def _hold(self, name: str, path: str) -> None:
-        found = self._files.get(path)
+    def _remember(self, name: str, path: str) -> None:
+        """Note that a file is loaded, by the name that it was needed by and its soname.
+
+        The first of a name stays.
+        """
         self.held.setdefault(name, path)
-        if found and found.soname:
-            self.held.setdefault(found.soname, path)
-
-
-_PRELOADED = ("libnvrtc", "libnvJitLink")
-"""What torch/__init__.py loads by path after libtorch_global_deps.so (torch 2.6 to 2.15)."""
+        file = self._files.get(path)
+        if file and file.soname:
+            self.held.setdefault(file.soname, path)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A library or program, read."""
+    """A library or program of the image, with what was read of it."""
 
     path: str
     elf: Elf
     owners: tuple[str, ...]
+    """Names of the distributions that list it in their RECORDs."""
 
 
 def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:
-    """Files below sys.path's package folders, and files that distributions own elsewhere (the scripts folder)."""
+    """Yield the paths of libraries and programs of Python packages.
+
+    These are the files below `locations` (sys.path's folders of packages) that are named like one,
+    and those of the paths `owners` (files that distributions list) that are in another folder
+    `bin`.
+    """
     yield from objects_under(locations)
+    prefixes = tuple(f"{location}/" for location in locations)
     for path in owners:
-        if "/bin/" in path and not path.startswith(tuple(f"{location}/" for location in locations)):
+        if "/bin/" in path and not path.startswith(prefixes):
             yield path
 
 
 def objects_under(folders: Iterable[str]) -> Iterator[str]:
-    """Files named as shared libraries, and files in folders of programs."""
+    """Yield the files below these folders that are named as libraries or are in a folder `bin`."""
     for top in folders:
         for folder, _, names in os.walk(top):
-            of_programs = Path(folder).name == "bin"
+            is_for_programs = Path(folder).name == "bin"
             for name in names:
-                if of_programs or name.endswith(".so") or ".so." in name:
+                if is_for_programs or name.endswith(".so") or ".so." in name:
                     yield f"{folder}/{name}"
 
 
 def read_all(
     paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
 ) -> tuple[list[Found], list[dict[str, Any]]]:
-    """Readable ELF files; and {path, error} of those named as libraries (or begun as ELF) that the loader can't read.
+    """Read the ELF files among these paths.
 
-    Files for other machines come last, with their `owners` and perhaps an `alternative`: the library of the same name
-    that one of these distributions brings for this machine, so that nothing loads this one here; else with what lies
-    `beside`: another file of theirs that this machine loads.
+    `owners`: path -> names of the distributions that list the file.
+
+    Returns the libraries and programs that the loader can load, and rows about the files that it
+    can't read:
+
+    - {path, error} of a damaged or unreadable file. They come first;
+    - {path, error, owners} of a file for another machine, with one more key where its distributions
+      bring something that this machine can load: `alternative`, a library of the same name, which
+      is then loaded in its place, or else `beside`, any other file.
+
+    Files that are no ELF files are left out, unless their name says that they are libraries. What
+    is read is also put into `files`.
     """
-    found: list[Found] = []
-    unreadable: list[dict[str, Any]] = []
+    libraries: list[Found] = []
+    damaged: list[dict[str, Any]] = []
+    for_other_machines: list[dict[str, Any]] = []
     for path in dict.fromkeys(paths):
-        if not _claims_to_be_elf(path):
+        if not _should_be_elf(path):
             continue
+        file_owners = owners.get(path, ())
+
+        wrong_machine = ""
         try:
-            seen = elf.read(path)
-            files.known[path] = seen
-            spoken = f"it is built for {machine_spoken(seen.machine)}, not {files.machine.spoken}"
-            wrong = spoken if seen.machine != files.machine.number else ""
+            file = elf.read(path)
+            files.known[path] = file
+            if file.machine != files.machine.number:
+                built_for = machine_spoken(file.machine)
+                wrong_machine = f"it is built for {built_for}, not {files.machine.spoken}"
         except elf.OtherClassError as error:
-            wrong = str(error)
+            wrong_machine = str(error)
         except (OSError, ElfError) as error:
-            unreadable.append({"path": path, "error": str(error)})
+            damaged.append({"path": path, "error": str(error)})
             continue
-        if wrong:
-            unreadable.append({"path": path, "error": wrong, "owners": list(owners.get(path, ()))})
+
+        if wrong_machine:
+            for_other_machines.append(
+                {"path": path, "error": wrong_machine, "owners": list(file_owners)}
+            )
         elif files.loadable(path):
-            found.append(Found(path, seen, owners.get(path, ())))
-    brought = {(owner, Path(one.path).name): one.path for one in found for owner in one.owners}
-    works = {owner: one.path for one in found for owner in one.owners}
-    for one in unreadable:
-        name, theirs = Path(one["path"]).name, one.get("owners", ())
-        same = [brought[owner, name] for owner in theirs if (owner, name) in brought]
-        others = [works[owner] for owner in theirs if owner in works]
-        one |= {"alternative": same[0]} if same else {"beside": others[0]} if others else {}
-    return found, sorted(unreadable, key=lambda one: "owners" in one)
+            libraries.append(Found(path, file, file_owners))
+
+    _name_replacements(for_other_machines, libraries)
+    return libraries, [*damaged, *for_other_machines]
 
 
-def _claims_to_be_elf(path: str) -> bool:
-    """By its name, or by its first bytes. Linker scripts, which are text named `.so`, are for compilers only."""
-    if Path(path).is_fifo():  # to read it is to wait for ever
+def _name_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Found]) -> None:
+    """Add `alternative` or `beside` (see read_all) to the rows about files for other machines."""
+    same_name: dict[tuple[str, str], str] = {}
+    any_file: dict[str, str] = {}
+    for library in libraries:
+        for owner in library.owners:
+            same_name[owner, Path(library.path).name] = library.path
+            any_file[owner] = library.path
+
+    for row in for_other_machines:
+        name = Path(row["path"]).name
+        alternatives = [
+            same_name[owner, name] for owner in row["owners"] if (owner, name) in same_name
+        ]
+        others = [any_file[owner] for owner in row["owners"] if owner in any_file]
+        if alternatives:
+            row["alternative"] = alternatives[0]
+        elif others:
+            row["beside"] = others[0]
+
+
+def _should_be_elf(path: str) -> bool:
+    """Return whether a file is an ELF file by its first bytes, or should be one by its name.
+
+    Linker scripts are left out: they are text, named `.so`, and only compilers read them. A file
+    that can't be read counts as one, so that it is reported.
+    """
+    if Path(path).is_fifo():  # reading it would wait for ever
         return False
     try:
         with Path(path).open("rb") as stream:
             head = stream.read(512)
     except OSError:
         return True
-    if head[:4] == elf.MAGIC:
+    if head.startswith(elf.MAGIC):
         return True
-    name = Path(path).name
-    named = name.endswith(".so") or (
-        ".so." in name and name.rpartition(".so.")[2].replace(".", "").isdigit()
-    )
-    return named and not (head.isascii() and (b"INPUT" in head or b"GROUP" in head))
+
+    is_linker_script = head.isascii() and (b"INPUT" in head or b"GROUP" in head)
+    return _is_library_name(Path(path).name) and not is_linker_script
+
+
+def _is_library_name(name: str) -> bool:
+    """Return whether a file is named as a shared library:
+
+    `libz.so` or `libz.so.1.3`, but not `libz.so.txt`.
+    """
+    _, suffix, version = name.rpartition(".so.")
+    return name.endswith(".so") or (suffix != "" and version.replace(".", "").isdigit())
+
+
+_PRELOADED = ("libnvrtc", "libnvJitLink")
+"""What torch/__init__.py loads by path after libtorch_global_deps.so (torch 2.6 to 2.15)."""
 
 
 def import_torch(
-    process: Process, locations: Sequence[str], found: Sequence[Found]
+    process: Process, locations: Sequence[str], libraries: Sequence[Found]
 ) -> list[Missing]:
-    """What `import torch` loads, in its order; gives back what it would not find."""
+    """Load into a process what `import torch` loads, in its order.
+
+    Returns the libraries that were not found.
+
+    `locations`: sys.path's folders of packages; `libraries`: those of all packages. Nothing is
+    loaded if torch is not installed.
+    """
     folders = [Path(location, "torch", "lib") for location in locations]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
-    if folder is None:
+    existing_folders = [folder for folder in folders if folder.is_dir()]
+    if not existing_folders:
         return []
-    missing = process.load(str(folder / "libtorch_global_deps.so"))
-    for library in found:
-        if stem(library.elf.soname) in _PRELOADED and f"{os.sep}nvidia{os.sep}" in library.path:
+    torch_folder = existing_folders[0]
+
+    missing = process.load(str(torch_folder / "libtorch_global_deps.so"))
+    for library in libraries:
+        is_of_nvidia = f"{os.sep}nvidia{os.sep}" in library.path
+        if is_of_nvidia and stem(library.elf.soname) in _PRELOADED:
             missing += process.load(library.path)
-    return missing + process.load(str(folder / "libtorch_python.so"))
+    missing += process.load(str(torch_folder / "libtorch_python.so"))
+    return missing
 
 
 def stem(name: str) -> str:
-    """`libcudart` of `libcudart.so.12`."""
+    """Return `libcudart` for `libcudart.so.12`."""
     return name.partition(".so")[0]
