@@ -1,22 +1,51 @@
-"""What the header of a compiled kernel says. (Entries of fat binaries: fatbin.py, whose bytes are the pruner's key.)"""
+"""Read the header of a compiled CUDA kernel (a cubin).
+
+Fat binaries, which hold several of them, are read by fatbin.py, whose bytes are the pruner's key.
+"""
 
 import struct
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 EM_CUDA = 190
+"""e_machine of an ELF file with code for NVIDIA's GPUs."""
+_HEADER_BYTES = 64
 _ARCH_IN_SECOND_BYTE = 8
-"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in bits 8 to 15, before
-that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
+"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in
+bits 8 to 15, before that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to
+sm_121."""
 
 
-def cubin_facts(content: bytes) -> Mapping[str, Any]:
-    """Size, ELF machine and the arch (90 for sm_90) the header names; machine and arch are None for anything else."""
-    facts = {"bytes": len(content), "machine": None, "arch": None}
-    if len(content) < 64 or content[:5] != b"\x7fELF\x02":
-        return facts
+class CubinFacts(TypedDict, total=False):
+    """What the header of a file says.
+
+    `abi` and `flags` are left out of files that are no 64-bit ELF files.
+    """
+
+    bytes: int
+    """Size of the file."""
+    machine: int | None
+    """e_machine: EM_CUDA for a cubin; None: it is no 64-bit ELF file."""
+    abi: int
+    flags: str
+    """e_flags, in hexadecimal."""
+    arch: int | None
+    """90 for sm_90; None: it is no 64-bit ELF file."""
+
+
+def cubin_facts(content: bytes) -> CubinFacts:
+    """Return what the header of a file says, which may be a cubin or anything else."""
+    is_elf = len(content) >= _HEADER_BYTES and content.startswith(b"\x7fELF\x02")
+    if not is_elf:
+        return {"bytes": len(content), "machine": None, "arch": None}
+
     abi = content[8]
     (machine,) = struct.unpack_from("<H", content, 18)
     (flags,) = struct.unpack_from("<I", content, 48)
-    arch = (flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags) & 0xFF
-    return {**facts, "machine": machine, "abi": abi, "flags": f"{flags:#x}", "arch": arch}
+    arch = flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags
+    return {
+        "bytes": len(content),
+        "machine": machine,
+        "arch": arch & 0xFF,
+        "abi": abi,
+        "flags": f"{flags:#x}",
+    }

@@ -1,7 +1,7 @@
-"""The dynamic symbols of an ELF file: what it exports, what it needs, and of which versions. As the loader sees them.
+"""Read the dynamic symbols of an ELF file, and their versions, as the loader does.
 
-Bounds are checked as in elf.py. Layouts: System V ABI chapter 5; GNU hash table: glibc, elf/dl-lookup.c;
-symbol versions: Linux Standard Base, "Symbol Versioning".
+Bounds are checked as in elf.py. Layouts: System V ABI chapter 5; GNU hash table: glibc,
+elf/dl-lookup.c; symbol versions: Linux Standard Base, "Symbol Versioning".
 """
 
 import struct
@@ -12,42 +12,47 @@ from typing import BinaryIO
 
 from validate.binaries.elf import SYMBOL, DynamicTable, ElfError, text_at
 
+# Tags of the dynamic section (elf.h): each points to a table or counts its entries.
 _HASH, _SYMTAB = 4, 6
-_GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = (
-    0x6FFFFEF5,
-    0x6FFFFFFC,
-    0x6FFFFFFD,
-    0x6FFFFFFE,
-    0x6FFFFFFF,
-)
+_GNU_HASH = 0x6FFFFEF5
+_VERDEF, _VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
+_VERNEED, _VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+
 _LOCAL, _WEAK = 0, 2
-_HIDDEN_VISIBILITIES = (1, 2)  # internal, hidden
-_OPTIONAL_VERSION = 2  # VER_FLG_WEAK
+"""STB_LOCAL and STB_WEAK."""
+_HIDDEN_VISIBILITIES = (1, 2)
+"""STV_INTERNAL and STV_HIDDEN."""
+_OPTIONAL_VERSION = 2
+"""VER_FLG_WEAK."""
 _MOST_SYMBOLS = 1 << 24
 _MOST_VERSIONS = 4096
+"""Higher counts are taken for damage of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Symbols:
-    """One file's side of dynamic linking."""
+    """What a file exports to others and needs from them."""
 
     exports: frozenset[bytes]
     undefined: frozenset[bytes]
-    """Weak ones, which may stay undefined, are left out."""
+    """Symbols that another file must define. Weak ones, which may stay undefined, are left out."""
     defined_versions: frozenset[str]
     """`GLIBC_2.36`; the file's own name among them."""
     needed_versions: Mapping[str, frozenset[str]]
-    """NEEDED name -> versions that must be defined there."""
+    """DT_NEEDED name -> versions that this library must define."""
 
 
 def read(path: str | Path) -> Symbols:
-    """Read a file. Raises ElfError, and OSError if it can't be opened."""
+    """Read a file. Raises ElfError if it is damaged, and OSError if it can't be opened."""
     with Path(path).open("rb") as stream:
         return parse(stream)
 
 
 def parse(stream: BinaryIO) -> Symbols:
-    """Read a seekable stream. Raises ElfError."""
+    """Read an ELF file from a seekable stream. Raises ElfError if it is damaged.
+
+    Of a file without a dynamic section everything is empty.
+    """
     table = DynamicTable(stream)
     if not table.tags:
         return Symbols(
@@ -56,34 +61,46 @@ def parse(stream: BinaryIO) -> Symbols:
             defined_versions=frozenset(),
             needed_versions={},
         )
+
     strings = table.strings()
     exports, undefined = [], []
-    for name, info, other, section, _, _ in _symbols(table):
+    for name_offset, info, other, section, _, _ in _symbols(table):
         binding = info >> 4
-        if binding == _LOCAL or not name:
+        is_hidden = other & 3 in _HIDDEN_VISIBILITIES
+        # A symbol without a section is one that another file must define.
+        is_defined_here = section != 0
+
+        if binding == _LOCAL or not name_offset:
             continue
-        if section:
-            if other & 3 not in _HIDDEN_VISIBILITIES:
-                exports.append(text_at(strings, name))
-        elif binding != _WEAK:
-            undefined.append(text_at(strings, name))
+        if is_defined_here and not is_hidden:
+            exports.append(text_at(strings, name_offset))
+        elif not is_defined_here and binding != _WEAK:
+            undefined.append(text_at(strings, name_offset))
+
     return Symbols(
         exports=frozenset(exports),
         undefined=frozenset(undefined),
-        defined_versions=frozenset(name for _, name in _versions_by_index(table, strings)),
+        defined_versions=frozenset(_defined_versions(table, strings)),
         needed_versions=dict(_needed_versions(table, strings)),
     )
 
 
 def _symbols(table: DynamicTable) -> Iterator[tuple[int, ...]]:
-    """Rows (name, info, other, section, value, size)."""
-    return SYMBOL.iter_unpack(table.bytes_at(_SYMTAB, _count(table) * SYMBOL.size))
+    """Yield the rows of the symbol table: name (an offset), info, other, section, value, size."""
+    content = table.bytes_at(_SYMTAB, _count_symbols(table) * SYMBOL.size)
+    return SYMBOL.iter_unpack(content)
 
 
-def _count(table: DynamicTable) -> int:
-    """How many symbols there are: nothing says so but the hash tables."""
+def _count_symbols(table: DynamicTable) -> int:
+    """Return how many dynamic symbols there are.
+
+    Only the hash tables tell: the symbol table has no length.
+
+    Raises ElfError for a count that only a damaged file has.
+    """
     count = 0
     if _HASH in table.tags:
+        # The second number of the table is the number of its chains, one a symbol.
         (count,) = struct.unpack("<I", table.bytes_at(_HASH, 4, 4))
     elif _GNU_HASH in table.tags:
         count = _count_by_gnu_hash(table)
@@ -93,56 +110,86 @@ def _count(table: DynamicTable) -> int:
 
 
 def _count_by_gnu_hash(table: DynamicTable) -> int:
-    """The last chain's end: the lowest bit of a hash marks it. Without chains, all symbols come before the table's."""
-    buckets, first, bloom, _ = struct.unpack("<IIII", table.bytes_at(_GNU_HASH, 16))
-    if buckets > _MOST_SYMBOLS or bloom > _MOST_SYMBOLS:
+    """Return how many symbols there are: one more than the last symbol of the GNU hash table.
+
+    The table has, one after another: a header, a Bloom filter, one number a bucket (that of its
+    first symbol), and one hash a symbol. A bucket's symbols follow one another, and the lowest bit
+    of a hash marks the last of them. Symbols before `first` are in no bucket. Raises ElfError if
+    the table is damaged.
+    """
+    bucket_count, first, bloom_count, _ = struct.unpack("<IIII", table.bytes_at(_GNU_HASH, 16))
+    if bucket_count > _MOST_SYMBOLS or bloom_count > _MOST_SYMBOLS:
         raise ElfError("its symbol hash table is not to be believed")
-    at = 16 + bloom * 8
-    last = max(
-        (
-            found
-            for (found,) in struct.iter_unpack("<I", table.bytes_at(_GNU_HASH, buckets * 4, at))
-        ),
-        default=0,
-    )
+
+    # The bucket with the highest number has the last symbol.
+    buckets_offset = 16 + bloom_count * 8
+    buckets = table.bytes_at(_GNU_HASH, bucket_count * 4, buckets_offset)
+    last: int = max(struct.unpack(f"<{bucket_count}I", buckets), default=0)
     if last < first:
         return int(first)
-    at += buckets * 4 + (last - first) * 4
+
+    # Follow its symbols to the one that is marked as the last.
+    hash_offset = buckets_offset + bucket_count * 4 + (last - first) * 4
     while last < _MOST_SYMBOLS:
-        (value,) = struct.unpack("<I", table.bytes_at(_GNU_HASH, 4, at))
-        if value & 1:
-            return int(last) + 1
-        last, at = last + 1, at + 4
+        (symbol_hash,) = struct.unpack("<I", table.bytes_at(_GNU_HASH, 4, hash_offset))
+        if symbol_hash & 1:
+            return last + 1
+        last += 1
+        hash_offset += 4
     raise ElfError("its symbol hash table does not end")
 
 
-def _versions_by_index(table: DynamicTable, strings: bytes) -> Iterator[tuple[int, str]]:
-    at = 0
-    for _ in range(_bounded(table, _VERDEF, _VERDEFNUM)):
-        _, _, index, _, _, aux, following = struct.unpack(
-            "<HHHHIII", table.bytes_at(_VERDEF, 20, at)
-        )
-        (name,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, at + aux))
-        yield index, text_at(strings, name).decode("utf-8", "replace")
-        at += following
+def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
+    """Yield the versions that a file defines (Elf64_Verdef).
+
+    Raises ElfError if the table is damaged.
+    """
+    offset = 0
+    for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
+        # Two offsets count from this entry: of the row with its name, and of the next entry.
+        entry = table.bytes_at(_VERDEF, 20, offset)
+        _, _, _, _, _, name_row, next_entry = struct.unpack("<HHHHIII", entry)
+        (name_offset,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, offset + name_row))
+        yield _version_text(strings, name_offset)
+        offset += next_entry
 
 
 def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str, frozenset[str]]]:
-    at = 0
-    for _ in range(_bounded(table, _VERNEED, _VERNEEDNUM)):
-        _, count, file, aux, following = struct.unpack("<HHIII", table.bytes_at(_VERNEED, 16, at))
-        versions, inner = set(), at + aux
-        for _ in range(min(count, _MOST_VERSIONS)):
-            _, flags, _, name, step = struct.unpack("<IHHII", table.bytes_at(_VERNEED, 16, inner))
+    """Yield each library of which a file needs versions, with these versions (Elf64_Verneed).
+
+    Versions that may be missing are left out. Raises ElfError if the table is damaged.
+    """
+    offset = 0
+    for _ in range(_count_versions(table, _VERNEED, _VERNEEDNUM)):
+        # Two offsets count from this entry: of its first version, and of the next entry.
+        entry = table.bytes_at(_VERNEED, 16, offset)
+        _, version_count, library, first_version, next_entry = struct.unpack("<HHIII", entry)
+
+        versions = set()
+        version_offset = offset + first_version
+        for _ in range(min(version_count, _MOST_VERSIONS)):
+            row = table.bytes_at(_VERNEED, 16, version_offset)
+            _, flags, _, name_offset, next_version = struct.unpack("<IHHII", row)
             if not flags & _OPTIONAL_VERSION:
-                versions.add(text_at(strings, name).decode("utf-8", "replace"))
-            inner += step
-        yield text_at(strings, file).decode("utf-8", "replace"), frozenset(versions)
-        at += following
+                versions.add(_version_text(strings, name_offset))
+            version_offset += next_version
+
+        yield _version_text(strings, library), frozenset(versions)
+        offset += next_entry
 
 
-def _bounded(table: DynamicTable, where: int, how_many: int) -> int:
-    count = table.tags.get(how_many, 0) if where in table.tags else 0
+def _count_versions(table: DynamicTable, table_tag: int, count_tag: int) -> int:
+    """Return the number of entries of a version table:
+
+    0 if there is none. Raises ElfError if it is absurd.
+    """
+    if table_tag not in table.tags:
+        return 0
+    count = table.tags.get(count_tag, 0)
     if count > _MOST_VERSIONS:
         raise ElfError(f"{count} versions are not to be believed")
     return count
+
+
+def _version_text(strings: bytes, offset: int) -> str:
+    return text_at(strings, offset).decode("utf-8", "replace")
