@@ -129,7 +129,7 @@ def _asks_windows(facts: HostFacts) -> bool:
     return bool(not facts["module_loaded"] and facts["nvml_error"] and facts["windows_driver"])
 
 
-# --- the health of a GPU (nvml.health)
+# --- the health of a GPU (nvml.read_health)
 
 _EXCLUSIVE, _PROHIBITED = 3, 2
 """NVML_COMPUTEMODE_EXCLUSIVE_PROCESS and _PROHIBITED (nvml.h)."""

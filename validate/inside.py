@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def default_tiers() -> list[Tier]:
     """What can be measured here: the GPU tier where the driver names a GPU, several GPUs' where it names more."""
     try:
-        count = len(nvml.managed()["gpus"])
+        count = len(nvml.read_by_nvml()["gpus"])
     except nvml.DriverError:
         count = 0
     return [
@@ -94,7 +94,7 @@ def default_tiers() -> list[Tier]:
 def _without_driver(tiers: Sequence[Tier]) -> str:
     """Why there is no GPU to measure on, said once in place of once a claim; empty where a driver is there."""
     asked = next((tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)), None)
-    absent = nvml.absent() if asked else ""
+    absent = nvml.libcuda_error() if asked else ""
     if not absent:
         return ""
     return f"tier {asked} needs a GPU, and this container was given none ({absent}): `docker run --gpus all ...`"

@@ -138,7 +138,7 @@ def inventory(folder: str = "") -> Inventory | None:
 
     for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
         try:
-            return of_nvml(nvml.managed(place))
+            return of_nvml(nvml.read_by_nvml(place))
         except nvml.DriverError:
             continue
     return None

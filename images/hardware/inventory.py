@@ -64,7 +64,7 @@ class Inventory:
 
 
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
-    """What `nvml.managed` read; None where it counts no GPU."""
+    """What `nvml.read_by_nvml` read; None where it counts no GPU."""
     gpus = tuple(
         Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"])
         for one in found["gpus"]

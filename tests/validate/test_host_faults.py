@@ -116,7 +116,7 @@ def look(
             raise nvml.DriverError(error)
         return [{**WELL, "instances": False, "processes": 0, **one} for one in ({}, gpu)]
 
-    patch.setattr(nvml, "health", health)
+    patch.setattr(nvml, "read_health", health)
     return host_faults.of_machine(host.read(root))
 
 
@@ -212,6 +212,6 @@ def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
             return 0
 
     monkeypatch.setattr(nvml, "_load", lambda *_: Ill(0))
-    (found,) = nvml.health()
+    (found,) = nvml.read_health()
     assert (found["remapped"], found["fabric"], "mig" in found) == ([0, 1, 2, 3], 2, False)
     assert [text.split()[0] for text in host_faults.of_gpu(found)] == ["rows", "the"]

@@ -10,7 +10,7 @@ from validate.environment import host, nvml
 def main(_arguments: Sequence[str] = ()) -> int:
     """Report the GPUs, by CUDA and by NVML, and what is wrong with the machine."""
     errors = []
-    for name, ask in (("computing", nvml.computing), ("managed", nvml.managed)):
+    for name, ask in (("computing", nvml.read_by_cuda), ("managed", nvml.read_by_nvml)):
         try:
             report(**{name: ask()})
         except nvml.DriverError as error:

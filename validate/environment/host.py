@@ -1,7 +1,7 @@
-"""What a machine says of its NVIDIA GPUs: the driver's module and files, the GPUs' health, the log.
+"""Read what a machine says of its NVIDIA GPUs: driver files, PCI bus, the kernel's log, NVML.
 
-Read outside of containers; inside, as far as it shows there. Nothing is judged here:
-validate/host_faults.py does.
+It is read on the host, and in a container as far as the container sees it. Nothing is judged here:
+validate/host_faults.py does that.
 """
 
 import os
@@ -9,20 +9,27 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-_NVIDIA, _DISPLAY_CLASSES = b"0x10de", (b"0x0300", b"0x0302")
+from validate.environment import nvml
+
+_NVIDIA_VENDOR = b"0x10de"
+_DISPLAY_CLASSES = (b"0x0300", b"0x0302")
+"""VGA and 3D controllers. NVIDIA's audio and USB devices have other classes."""
 _NO_ANSWER = b"\xff" * 4
 """What the PCI bus reads where no device answers."""
 _XID = re.compile(r"NVRM: Xid \(\S+\): (\d+), .*")
 _DRIVER_FAULT = re.compile(r"NVRM: (?:GPU \S+: RmInitAdapter failed|API mismatch).*")
+_DEVICE_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-caps")
 
 
 class PciGpu(TypedDict):
     """A GPU on the PCI bus."""
 
     address: str
+    """`0000:3b:00.0`."""
     answers: bool
+    """False: the bus lists it, but it does not respond."""
 
 
 class LogEntry(TypedDict):
@@ -37,68 +44,76 @@ class HostFacts(TypedDict):
     """What was read of a machine."""
 
     module_loaded: bool
+    """Whether the driver's kernel module is loaded."""
     under_wsl: bool
     windows_driver: bool
-    """WSL has brought in the libraries of Windows' driver."""
+    """Whether WSL has brought in the libraries of Windows' driver."""
     missing_files: list[str]
-    """Those of the driver's device files that are not there."""
+    """The driver's device files that do not exist."""
     pci: list[PciGpu]
     log: list[LogEntry]
     nvml_error: str
-    """What NVML said instead of an answer; empty: it answered."""
-    gpus: list[dict[str, Any]]
-    """The health of each, as nvml.health has it."""
+    """The error that NVML gave; empty: it answered."""
+    gpus: list[nvml.GpuHealth]
 
 
 def read(root: Path = Path("/"), folder: Path | None = None) -> HostFacts:
     """Read the facts of this machine.
 
-    `folder` holds libnvidia-ml.so.1, if the loader does not find it.
+    `root`: the machine's root folder; tests have one of their own. `folder` holds
+    libnvidia-ml.so.1, if the loader does not find it.
     """
-    from validate.environment import nvml  # most machines that build have no GPU
-
-    gpus, nvml_error = [], ""
+    gpus: list[nvml.GpuHealth] = []
+    nvml_error = ""
     try:
-        gpus = nvml.health(folder)
+        gpus = nvml.read_health(folder)
     except nvml.DriverError as error:
         nvml_error = str(error)
 
-    files = ("nvidiactl", "nvidia-uvm", "nvidia-caps")
+    missing_files = []
+    for name in _DEVICE_FILES:
+        if not (root / "dev" / name).exists():
+            missing_files.append(f"/dev/{name}")
+
+    log = _read_file(root / "dev/kmsg").decode(errors="replace")
     return {
-        "module_loaded": bool(_content(root / "proc/driver/nvidia/version")),
+        "module_loaded": bool(_read_file(root / "proc/driver/nvidia/version")),
         "under_wsl": (root / "dev/dxg").exists(),
         "windows_driver": (root / "usr/lib/wsl/lib/libcuda.so.1").exists(),
-        "missing_files": [f"/dev/{name}" for name in files if not (root / "dev" / name).exists()],
+        "missing_files": missing_files,
         "pci": list(_pci_gpus(root / "sys/bus/pci/devices")),
-        "log": list(_driver_errors(_content(root / "dev/kmsg").decode(errors="replace"))),
+        "log": list(_driver_errors(log)),
         "nvml_error": nvml_error,
         "gpus": gpus,
     }
 
 
 def _pci_gpus(devices: Path) -> Iterator[PciGpu]:
-    """NVIDIA's GPUs in sysfs, by address."""
+    """Yield NVIDIA's GPUs among the PCI devices of sysfs (/sys/bus/pci/devices), by address."""
     for device in sorted(devices.glob("*")):
-        is_display = _content(device / "class")[:6] in _DISPLAY_CLASSES
-        if is_display and _content(device / "vendor").strip() == _NVIDIA:
-            yield {"address": device.name, "answers": _content(device / "config")[:4] != _NO_ANSWER}
+        is_display = _read_file(device / "class")[:6] in _DISPLAY_CLASSES
+        is_of_nvidia = _read_file(device / "vendor").strip() == _NVIDIA_VENDOR
+        if is_display and is_of_nvidia:
+            first_bytes = _read_file(device / "config")[:4]
+            yield {"address": device.name, "answers": first_bytes != _NO_ANSWER}
 
 
 def _driver_errors(log: str) -> Iterator[LogEntry]:
-    """Errors of the driver in the kernel's log, each text once, oldest first."""
+    """Yield the errors of NVIDIA's driver in the kernel's log, each text once, oldest first."""
     seen = set()
     for line in log.splitlines():
-        numbered, start = _XID.search(line), _DRIVER_FAULT.search(line)
-        found = numbered or start
-        if found and found[0] not in seen:
-            seen.add(found[0])
-            yield {"text": found[0], "xid": int(numbered[1]) if numbered else None}
+        xid = _XID.search(line)
+        error = xid or _DRIVER_FAULT.search(line)
+        if error and error[0] not in seen:
+            seen.add(error[0])
+            yield {"text": error[0], "xid": int(xid[1]) if xid else None}
 
 
-def _content(path: Path) -> bytes:
-    """As much of a file as there is now; nothing where it may not be read.
+def _read_file(path: Path) -> bytes:
+    """Return what a file holds now, without waiting for more; empty if it can't be opened.
 
-    The kernel's log gives one record a read, and would wait for more at its end.
+    The kernel's log gives one record for each read, and a blocking read at its end would wait for
+    the next record. If reading fails, what was read before is returned.
     """
     content = b""
     with suppress(OSError):

@@ -1,13 +1,16 @@
-"""GPUs as the driver names them, through libnvidia-ml and libcuda by ctypes: no package needed, outside or inside."""
+"""Ask NVIDIA's driver for its GPUs, through libnvidia-ml (NVML) and libcuda by ctypes.
+
+Needs no package, and works on a host and in a container.
+"""
 
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, cast
 
-_TEXT = 96
+_TEXT_BYTES = 96
 _P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK, NVML_P2P_STATUS_OK (nvml.h)."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
@@ -19,7 +22,7 @@ _NOT_SUPPORTED = 3
 
 
 class DriverError(RuntimeError):
-    """The driver's library is not there, or a call of it answers with an error: `call` and `code` say which."""
+    """The driver's library can't be loaded (`call` is then empty), or a call of it failed."""
 
     def __init__(self, message: str, *, call: str = "", code: int = 0) -> None:
         super().__init__(message)
@@ -27,12 +30,42 @@ class DriverError(RuntimeError):
         self.code = code
 
 
-Gpu = dict[str, Any]
-"""name, capability: [major, minor], memory in bytes; perhaps unified: its memory is the machine's, shared
-with the CPU (GB10, Jetson)."""
+class _Gpu(TypedDict):
+    name: str
+    capability: list[int]
+    """[major, minor]."""
+    memory: int
+    """Bytes."""
+
+
+class Gpu(_Gpu, total=False):
+    """A GPU as the driver describes it."""
+
+    unified: bool
+    """True if its memory is the machine's, shared with the CPU (GB10, Jetson); else left out."""
+
+
+class NvmlInventory(TypedDict):
+    """What NVML says of a machine."""
+
+    driver: str
+    """The driver's version: `580.95.05`."""
+    gpus: list[Gpu]
+    links: list[list[Any]]
+    """[0, 1, "nvlink"]: how two GPUs, by index, reach each other: `nvlink`, `pcie` or `apart`."""
+
+
+class CudaInventory(TypedDict):
+    """What libcuda says of a machine."""
+
+    cuda: int
+    """The highest CUDA version that the driver supports: 13000 for 13.0."""
+    gpus: list[Gpu]
 
 
 class _Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
     _fields_ = (
         ("total", ctypes.c_ulonglong),
         ("free", ctypes.c_ulonglong),
@@ -40,175 +73,244 @@ class _Memory(ctypes.Structure):
     )
 
 
-def managed(folder: Path | None = None) -> dict[str, Any]:
-    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory"}], "links": [[0, 1, "nvlink"]]}.
+def read_by_nvml(folder: Path | None = None) -> NvmlInventory:
+    """Return the driver's version, the GPUs and the links between them, as NVML reports them.
 
-    A link is nvlink, pcie or apart, and left out where NVML can't tell.
-    `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
+    Links that NVML can't describe are left out. `folder` holds libnvidia-ml.so.1, if the loader
+    does not find it. Raises DriverError.
     """
-    with _devices(folder) as (library, devices):
-        driver = _text(library.nvmlSystemGetDriverVersion)
-        gpus = [_managed_gpu(library, device) for device in devices]
-        pairs = ((one, other) for other in range(len(devices)) for one in range(other))
-        ways = ((one, other, _link(library, devices[one], devices[other])) for one, other in pairs)
-        return {"driver": driver, "gpus": gpus, "links": [[*way] for way in ways if way[2]]}
+    with _nvml_devices(folder) as (library, devices):
+        driver = _call_for_text(library, "nvmlSystemGetDriverVersion")
+        gpus = [_read_gpu_by_nvml(library, device) for device in devices]
+        links = []
+        for second in range(len(devices)):
+            for first in range(second):
+                link = _read_link(library, devices[first], devices[second])
+                if link:
+                    links.append([first, second, link])
+        return {"driver": driver, "gpus": gpus, "links": links}
 
 
 @contextmanager
-def _devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_void_p]]]:
-    """NVML, and a handle of each GPU. Raises DriverError."""
-    library, count = _load("libnvidia-ml.so.1", folder), ctypes.c_uint()
-    _check("nvmlInit", library.nvmlInit_v2())
+def _nvml_devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctypes.c_void_p]]]:
+    """Yield NVML and a handle of each GPU; shut NVML down afterwards. Raises DriverError."""
+    library = _load("libnvidia-ml.so.1", folder)
+    _call(library, "nvmlInit_v2")
     try:
-        _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        count = ctypes.c_uint()
+        _call(library, "nvmlDeviceGetCount_v2", ctypes.byref(count))
         devices = [ctypes.c_void_p() for _ in range(count.value)]
         for index, device in enumerate(devices):
-            _check(
-                "nvmlDeviceGetHandleByIndex",
-                library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)),
-            )
+            _call(library, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device))
         yield library, devices
     finally:
         library.nvmlShutdown()
 
 
-def _managed_gpu(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
-    memory, major, minor = _Memory(), ctypes.c_int(), ctypes.c_int()
-    told = library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-    if told != _NOT_SUPPORTED:
-        _check("nvmlDeviceGetMemoryInfo", told)
-    capability = library.nvmlDeviceGetCudaComputeCapability
-    _check(
+def _read_gpu_by_nvml(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
+    """Return what NVML says of a GPU. Raises DriverError."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call(
+        library,
         "nvmlDeviceGetCudaComputeCapability",
-        capability(device, ctypes.byref(major), ctypes.byref(minor)),
+        device,
+        ctypes.byref(major),
+        ctypes.byref(minor),
     )
-    found: Gpu = {
-        "name": _text(library.nvmlDeviceGetName, device),
+    gpu: Gpu = {
+        "name": _call_for_text(library, "nvmlDeviceGetName", device),
         "capability": [major.value, minor.value],
-        "memory": memory.total,
-    }
-    if told != _NOT_SUPPORTED:
-        return found
-    # It has the machine's. NVML tells none of a GPU that shares it: NVIDIA's "DGX Spark known issues", seen with
-    # drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
-    return {
-        **found,
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "unified": True,
+        "memory": 0,
     }
 
+    memory = _Memory()
+    try:
+        _call(library, "nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))
+        gpu["memory"] = memory.total
+    except DriverError as error:
+        if error.code != _NOT_SUPPORTED:
+            raise
+        # NVML reports no memory of a GPU that shares the machine's: NVIDIA's "DGX Spark known
+        # issues", seen with drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
+        gpu["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        gpu["unified"] = True
+    return gpu
 
-def _link(library: ctypes.CDLL, *devices: ctypes.c_void_p) -> str:
-    """How two GPUs reach each other; empty where NVML can't tell."""
-    found = {}
-    for way in (_P2P_READ, _P2P_NVLINK):
-        status = ctypes.c_int()
-        answer = library.nvmlDeviceGetP2PStatus(*devices, ctypes.c_int(way), ctypes.byref(status))
-        found[way] = None if answer else status.value == _P2P_OK
-    if found[_P2P_READ] is None:
+
+def _read_link(library: ctypes.CDLL, first: ctypes.c_void_p, second: ctypes.c_void_p) -> str:
+    """Return how two GPUs reach each other:
+
+    `nvlink`, `pcie` or `apart`; empty if NVML can't tell.
+    """
+    can_read = _has_peer_access(library, first, second, _P2P_READ)
+    if can_read is None:
         return ""
-    if not found[_P2P_READ]:
+    if not can_read:
         return "apart"
-    return "nvlink" if found[_P2P_NVLINK] else "pcie"
+    return "nvlink" if _has_peer_access(library, first, second, _P2P_NVLINK) else "pcie"
+
+
+def _has_peer_access(
+    library: ctypes.CDLL, first: ctypes.c_void_p, second: ctypes.c_void_p, way: int
+) -> bool | None:
+    """Return whether two GPUs reach each other in a way (_P2P_READ or _P2P_NVLINK).
+
+    None: NVML can't tell.
+    """
+    status = ctypes.c_int()
+    code = library.nvmlDeviceGetP2PStatus(first, second, ctypes.c_int(way), ctypes.byref(status))
+    return status.value == _P2P_OK if code == 0 else None
+
+
+class _Reading(NamedTuple):
+    """A call of NVML that gives one number of a GPU."""
+
+    name: str
+    call: str
+    arguments: tuple[int, ...] = ()
 
 
 _READINGS = (
-    ("clock", "nvmlDeviceGetClockInfo", (1,)),
-    ("highest_clock", "nvmlDeviceGetMaxClockInfo", (1,)),
-    ("temperature", "nvmlDeviceGetTemperature", (0,)),
-    ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", ()),
-    ("usual_power_limit", "nvmlDeviceGetPowerManagementDefaultLimit", ()),
-    ("throttled", "nvmlDeviceGetCurrentClocksThrottleReasons", ()),
-    ("busy", "nvmlDeviceGetUtilizationRates", ()),
+    # 1 is NVML_CLOCK_SM (nvml.h). In MHz.
+    _Reading("clock", "nvmlDeviceGetClockInfo", (1,)),
+    _Reading("highest_clock", "nvmlDeviceGetMaxClockInfo", (1,)),
+    # 0 is NVML_TEMPERATURE_GPU. In degrees Celsius.
+    _Reading("temperature", "nvmlDeviceGetTemperature", (0,)),
+    # In milliwatts.
+    _Reading("power_limit", "nvmlDeviceGetEnforcedPowerLimit"),
+    _Reading("usual_power_limit", "nvmlDeviceGetPowerManagementDefaultLimit"),
+    # Bits, each a reason (nvmlClocksThrottleReasons).
+    _Reading("throttled", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    # In percent.
+    _Reading("busy", "nvmlDeviceGetUtilizationRates"),
 )
-"""Name, call, and what it is asked for (nvml.h): NVML_CLOCK_SM in MHz, NVML_TEMPERATURE_GPU; milliwatts; percent."""
 
 
 @contextmanager
-def watched(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapping[str, int]]]:
-    """A function that reads clocks, limits and use of the GPU with this UUID (`GPU-...`; empty: the first one).
+def watch_gpu(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapping[str, int]]]:
+    """Yield a function that reads the clocks, limits and use of a GPU each time it is called.
 
-    What NVML can't tell is left out: all, where there is none.
+    It returns a value for each name in _READINGS that NVML can tell; nothing if NVML can't be
+    loaded. `uuid`: of the GPU, `GPU-...`; empty or unknown: the first GPU is read. `folder`: see
+    read_by_nvml.
     """
     device = ctypes.c_void_p()
-
-    def read() -> Mapping[str, int]:
-        found = {}
-        for name, call, asked in _READINGS:
-            value = (
-                ctypes.c_ulonglong()
-            )  # wide enough for all; of utilization, the lower half is the GPU's
-            function = getattr(library, call, None)
-            if function and function(device, *map(ctypes.c_uint, asked), ctypes.byref(value)) == 0:
-                found[name] = value.value if name == "throttled" else value.value & 0xFFFFFFFF
-        return found
-
     try:
         library = _load("libnvidia-ml.so.1", folder)
-        _check("nvmlInit", library.nvmlInit_v2())
-        if not uuid or library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)):
-            _check(
-                "nvmlDeviceGetHandleByIndex",
-                library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)),
-            )
+        _call(library, "nvmlInit_v2")
+        is_found = False
+        if uuid:
+            code = library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+            is_found = code == 0
+        if not is_found:
+            _call(library, "nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(device))
     except DriverError:
         yield dict
         return
+
     try:
-        yield read
+        yield lambda: _take_readings(library, device)
     finally:
         library.nvmlShutdown()
 
 
-_HEALTH = (
-    ("ecc", "nvmlDeviceGetTotalEccErrors", (1, 0), 1),
-    ("remapped", "nvmlDeviceGetRemappedRows", (), 4),
-    ("mig", "nvmlDeviceGetMigMode", (), 2),
-    ("mode", "nvmlDeviceGetComputeMode", (), 1),
+def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, int]:
+    """Return name -> number for each of _READINGS that NVML can tell of a GPU."""
+    numbers = {}
+    for reading in _READINGS:
+        # Wide enough for every answer.
+        value = ctypes.c_ulonglong()
+        code = _try_call(library, reading.call, device, reading.arguments, [value])
+        if code == 0:
+            # The lower half of utilization is the GPU's, the upper half its memory's.
+            is_wide = reading.name == "throttled"
+            numbers[reading.name] = value.value if is_wide else value.value & 0xFFFFFFFF
+    return numbers
+
+
+class _HealthReading(NamedTuple):
+    """A call of NVML about the health of a GPU."""
+
+    name: str
+    call: str
+    arguments: tuple[int, ...]
+    answers: int
+    """How many numbers it gives."""
+
+
+_HEALTH_READINGS = (
+    # Uncorrected errors (1) since the driver's start (0).
+    _HealthReading("ecc", "nvmlDeviceGetTotalEccErrors", (1, 0), 1),
+    _HealthReading("remapped", "nvmlDeviceGetRemappedRows", (), 4),
+    _HealthReading("mig", "nvmlDeviceGetMigMode", (), 2),
+    _HealthReading("mode", "nvmlDeviceGetComputeMode", (), 1),
 )
-"""Name, call, what it is asked for (uncorrected, since the driver's start), and how many numbers it answers."""
+_FABRIC_BYTES = 64
 _FABRIC_STATE = 24
 """Offset in nvmlGpuFabricInfo_t: 16 bytes of a UUID, a status, a clique."""
 
 
-def health(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Of each GPU: memory [used, total], ecc, remapped [corrected, uncorrected, pending, failed], mig [now, next],
-    instances, mode, processes, fabric. What NVML can't tell is left out. Raises DriverError."""
-    with _devices(folder) as (library, devices):
-        return [_health(library, device) for device in devices]
+class _GpuHealth(TypedDict):
+    instances: bool
+    """Whether MIG has an instance on it."""
+    processes: int
+    """How many processes compute on it."""
 
 
-def _health(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, Any]:
-    memory, slot, running, fabric = (
-        _Memory(),
-        ctypes.c_void_p(),
-        ctypes.c_uint(0),
-        (ctypes.c_ubyte * 64)(),
-    )
+class GpuHealth(_GpuHealth, total=False):
+    """The health of a GPU. What NVML can't tell is left out."""
 
-    def ask(call: str, *arguments: Any) -> int:
-        function = getattr(library, call, None)
-        return int(function(device, *arguments)) if function else _NOT_SUPPORTED
-
-    found: dict[str, Any] = {}
-    for name, call, asked, answers in _HEALTH:
-        values = [ctypes.c_ulonglong() for _ in range(answers)]  # wide enough for all
-        if ask(call, *map(ctypes.c_uint, asked), *map(ctypes.byref, values)) == 0:
-            found[name] = [value.value for value in values]
-    if ask("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)) == 0:
-        found["memory"] = [memory.used, memory.total]
-    if ask("nvmlDeviceGetGpuFabricInfo", ctypes.byref(fabric)) == 0:
-        found["fabric"] = fabric[_FABRIC_STATE]
-    found["instances"] = (
-        ask("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_uint(0), ctypes.byref(slot)) == 0
-    )
-    # With no room for the list it says NVML_ERROR_INSUFFICIENT_SIZE, and how many there are.
-    ask("nvmlDeviceGetComputeRunningProcesses", ctypes.byref(running), None)
-    return {**found, "processes": running.value}
+    ecc: list[int]
+    """[uncorrected errors since the driver's start]."""
+    remapped: list[int]
+    """Rows of memory: [corrected, uncorrected, pending, failed]."""
+    mig: list[int]
+    """Whether MIG is on: [now, after the next reset]."""
+    mode: list[int]
+    """[compute mode (nvmlComputeMode_t)]."""
+    memory: list[int]
+    """Bytes: [used, total]."""
+    fabric: int
+    """The state of the NVLink fabric (nvmlGpuFabricState_t)."""
 
 
-def absent() -> str:
-    """What the loader says where it finds no libcuda; empty where it finds one."""
+def read_health(folder: Path | None = None) -> list[GpuHealth]:
+    """Return the health of each GPU. `folder`: see read_by_nvml. Raises DriverError."""
+    with _nvml_devices(folder) as (library, devices):
+        return [_read_health_of(library, device) for device in devices]
+
+
+def _read_health_of(library: ctypes.CDLL, device: ctypes.c_void_p) -> GpuHealth:
+    """Return the health of a GPU. Calls that fail leave their key out."""
+    health: dict[str, Any] = {}
+    for reading in _HEALTH_READINGS:
+        # Wide enough for every answer.
+        numbers = [ctypes.c_ulonglong() for _ in range(reading.answers)]
+        if _try_call(library, reading.call, device, reading.arguments, numbers) == 0:
+            health[reading.name] = [number.value for number in numbers]
+
+    memory = _Memory()
+    if _try_call(library, "nvmlDeviceGetMemoryInfo", device, (), [memory]) == 0:
+        health["memory"] = [memory.used, memory.total]
+
+    fabric = (ctypes.c_ubyte * _FABRIC_BYTES)()
+    if _try_call(library, "nvmlDeviceGetGpuFabricInfo", device, (), [fabric]) == 0:
+        health["fabric"] = fabric[_FABRIC_STATE]
+
+    # A GPU has an instance of MIG if it has a first one.
+    instance = ctypes.c_void_p()
+    code = _try_call(library, "nvmlDeviceGetMigDeviceHandleByIndex", device, (0,), [instance])
+
+    # Given no room for the list, it answers NVML_ERROR_INSUFFICIENT_SIZE and how many there are.
+    processes = ctypes.c_uint(0)
+    _try_call(library, "nvmlDeviceGetComputeRunningProcesses", device, (), [processes, None])
+    health["instances"] = code == 0
+    health["processes"] = processes.value
+    return cast("GpuHealth", health)
+
+
+def libcuda_error() -> str:
+    """Return the loader's error if it can't load libcuda; empty if it can."""
     try:
         _load("libcuda.so.1", None)
     except DriverError as error:
@@ -216,55 +318,91 @@ def absent() -> str:
     return ""
 
 
-def computing() -> dict[str, Any]:
-    """What libcuda says once cuInit has succeeded: {"cuda": 13000, "gpus": [{"name", "capability", "memory"}]}.
+def read_by_cuda() -> CudaInventory:
+    """Return the driver's CUDA version and the GPUs, as libcuda reports them after cuInit.
 
-    Raises DriverError with cuInit's own code: 100 no device, 803 and 804 a forward-compatibility driver that can't run.
+    Raises DriverError with cuInit's own code: 100 for no device, 803 and 804 for a
+    forward-compatibility driver that can't run.
     """
     library = _load("libcuda.so.1", None)
-    _check("cuInit", library.cuInit(0))
+    _call(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()
-    _check("cuDriverGetVersion", library.cuDriverGetVersion(ctypes.byref(version)))
-    _check("cuDeviceGetCount", library.cuDeviceGetCount(ctypes.byref(count)))
-    return {
-        "cuda": version.value,
-        "gpus": [_computing_gpu(library, index) for index in range(count.value)],
+    _call(library, "cuDriverGetVersion", ctypes.byref(version))
+    _call(library, "cuDeviceGetCount", ctypes.byref(count))
+    gpus = [_read_gpu_by_cuda(library, index) for index in range(count.value)]
+    return {"cuda": version.value, "gpus": gpus}
+
+
+def _read_gpu_by_cuda(library: ctypes.CDLL, index: int) -> Gpu:
+    """Return what libcuda says of a GPU. Raises DriverError."""
+    device, memory = ctypes.c_int(), ctypes.c_size_t()
+    name = ctypes.create_string_buffer(_TEXT_BYTES)
+    _call(library, "cuDeviceGet", ctypes.byref(device), index)
+    _call(library, "cuDeviceGetName", name, _TEXT_BYTES, device)
+    _call(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call(library, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
+    _call(library, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device)
+    gpu: Gpu = {
+        "name": name.value.decode(),
+        "capability": [major.value, minor.value],
+        "memory": memory.value,
     }
 
-
-def _computing_gpu(library: ctypes.CDLL, index: int) -> Gpu:
-    device, memory = ctypes.c_int(), ctypes.c_size_t()
-    name = ctypes.create_string_buffer(_TEXT)
-    _check("cuDeviceGet", library.cuDeviceGet(ctypes.byref(device), index))
-    _check("cuDeviceGetName", library.cuDeviceGetName(name, _TEXT, device))
-    _check("cuDeviceTotalMem", library.cuDeviceTotalMem_v2(ctypes.byref(memory), device))
-    capability = []
-    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
-        value = ctypes.c_int()
-        _check(
-            "cuDeviceGetAttribute",
-            library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device),
-        )
-        capability.append(value.value)
-    found: Gpu = {"name": name.value.decode(), "capability": capability, "memory": memory.value}
     integrated = ctypes.c_int()
-    answer = library.cuDeviceGetAttribute(ctypes.byref(integrated), _INTEGRATED, device)
-    return {**found, "unified": True} if answer == 0 and integrated.value else found
+    code = library.cuDeviceGetAttribute(ctypes.byref(integrated), _INTEGRATED, device)
+    if code == 0 and integrated.value:
+        gpu["unified"] = True
+    return gpu
 
 
 def _load(name: str, folder: Path | None) -> ctypes.CDLL:
+    """Load a library from a folder, or where the loader finds it.
+
+    Raises DriverError if that fails.
+    """
     try:
         return ctypes.CDLL(str(folder / name) if folder else name)
     except OSError as error:
         raise DriverError(str(error)) from error
 
 
-def _check(call: str, code: int) -> None:
+def _call(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
+    """Call a function of the driver.
+
+    Raises DriverError if it returns another code than 0, for success.
+    """
+    code = getattr(library, function)(*arguments)
     if code:
-        raise DriverError(f"{call} answers {code}", call=call, code=code)
+        # `nvmlInit` is the documented name of `nvmlInit_v2`.
+        name = function.removesuffix("_v2")
+        raise DriverError(f"{name} answers {code}", call=name, code=code)
 
 
-def _text(call: Any, *arguments: Any) -> str:
-    buffer = ctypes.create_string_buffer(_TEXT)
-    _check(getattr(call, "__name__", "nvml"), call(*arguments, buffer, _TEXT))
+def _call_for_text(library: ctypes.CDLL, function: str, *arguments: Any) -> str:
+    """Call a function of NVML that fills a buffer with text, and return the text.
+
+    Raises DriverError.
+    """
+    buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+    _call(library, function, *arguments, buffer, _TEXT_BYTES)
     return buffer.value.decode()
+
+
+def _try_call(
+    library: ctypes.CDLL,
+    function: str,
+    device: ctypes.c_void_p,
+    arguments: tuple[int, ...],
+    outputs: list[Any],
+) -> int:
+    """Call a function of NVML about a GPU and return its code: 0 for success.
+
+    A function that this driver is too old to have returns NVML_ERROR_NOT_SUPPORTED. `outputs`: what
+    it writes its answers to; None for no answer.
+    """
+    if not hasattr(library, function):
+        return _NOT_SUPPORTED
+    numbers = [ctypes.c_uint(argument) for argument in arguments]
+    pointers = [None if output is None else ctypes.byref(output) for output in outputs]
+    return int(getattr(library, function)(device, *numbers, *pointers))

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from validate.environment import nvml
 
 Watch = Callable[[], Mapping[str, int]]
-"""Reads the GPU's clocks while it works (validate/environment/nvml.py, watched)."""
+"""Reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu)."""
 MARGIN = 0.08
 """Between two machines with the same GPU model: cooling, power and silicon differ. Measured on H100s."""
 SIGMAS = 3.0
@@ -58,7 +58,7 @@ class Conditions(_Conditions, total=False):
 def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     """Give what watches torch's GPU, and the conditions before this process works on it."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
-    with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
+    with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
         readings = []
         for _ in range(
             3

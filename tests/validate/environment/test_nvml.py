@@ -40,7 +40,7 @@ class Library:
 
 def managed(monkeypatch: pytest.MonkeyPatch, memory: int) -> nvml.Gpu:
     monkeypatch.setattr(nvml, "_load", lambda *_: Library(memory))
-    (found,) = nvml.managed()["gpus"]
+    (found,) = nvml.read_by_nvml()["gpus"]
     return found
 
 
@@ -68,9 +68,9 @@ def test_libcuda_says_whether_a_gpu_is_integrated() -> None:
 
     library = Cuda(0)
     plain = {"name": "", "capability": [12, 1], "memory": OWN}
-    assert nvml._computing_gpu(library, 0) == {**plain, "unified": True}  # type: ignore[arg-type]
+    assert nvml._read_gpu_by_cuda(library, 0) == {**plain, "unified": True}  # type: ignore[arg-type]
     library.integrated = 0
-    assert nvml._computing_gpu(library, 0) == plain  # type: ignore[arg-type]
+    assert nvml._read_gpu_by_cuda(library, 0) == plain  # type: ignore[arg-type]
 
 
 def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(
@@ -95,10 +95,10 @@ def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(
             return NOT_SUPPORTED
 
     monkeypatch.setattr(nvml, "_load", lambda *_: Watched(0))
-    with nvml.watched("GPU-1") as watch:
+    with nvml.watch_gpu("GPU-1") as watch:
         found = watch()
     assert (found["clock"], found["busy"], "temperature" in found) == (1980, 97, False)
     assert Watched.asked == [b"GPU-1"]
     monkeypatch.undo()
-    with nvml.watched("", Path("/nowhere")) as watch:
+    with nvml.watch_gpu("", Path("/nowhere")) as watch:
         assert watch() == {}

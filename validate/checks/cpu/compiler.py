@@ -48,7 +48,7 @@ def _triton_launcher(folder: Path) -> LauncherEvidence:
     The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
     """
     compiler, cache = _find_compiler(), Path(os.environ["TRITON_CACHE_DIR"])
-    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.absent())}
+    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.libcuda_error())}
     if not compiler["path"]:
         return evidence
     if evidence["stub_driver"]:

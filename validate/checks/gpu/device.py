@@ -46,8 +46,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
     before = environment()
     for claim in claims:
         evidence: DeviceEvidence = {
-            "nvml": attempt(nvml.managed),
-            "cuda": attempt(nvml.computing),
+            "nvml": attempt(nvml.read_by_nvml),
+            "cuda": attempt(nvml.read_by_cuda),
             "torch": attempt(_torch),
             "libcuda": list_mapped_files(r"/libcuda\.so"),
             "environment": before,

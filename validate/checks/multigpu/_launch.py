@@ -82,7 +82,7 @@ def ranks_of(claim: Claim) -> int:
     """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
     if wanted := claim.expect.get("ranks"):
         return int(wanted)
-    return power_of_two(len(nvml.managed()["gpus"]))
+    return power_of_two(len(nvml.read_by_nvml()["gpus"]))
 
 
 def power_of_two(count: int) -> int:
