@@ -24,7 +24,12 @@ from tests.support import sources
 from tests.support.cases import cases
 from tests.support.engine_contents import built as built_image
 from tests.support.sources import SOURCES
-from validate.checks.multigpu._ranks import RanksEvidence, RanksExpect, Requirements, judge_computed
+from validate.checks.multigpu._ranks import (
+    RanksEvidence,
+    RanksExpect,
+    Requirements,
+    judge_requirements,
+)
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 from validate.judge import Verdict, judge
@@ -148,7 +153,7 @@ def failing(engine: Engine, image: Image, tag: str) -> Verdict:
 
 def judge_place_only(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
     """Judge that ranks ended well, whatever they computed."""
-    return judge_computed(Requirements(), expect, evidence)
+    return judge_requirements(Requirements(), expect, evidence)
 
 
 def measured(

@@ -26,7 +26,7 @@ from tests.support.claims import bare_claims
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
 from tests.support.sources import SOURCES, image
 from validate.checks.multigpu import _launch
-from validate.checks.multigpu.collectives import OPERATIONS, parsed
+from validate.checks.multigpu.collectives import OPERATIONS, parse_nccl_log
 from validate.claims import Claim, Tier
 from validate.harness.forked import find_free_port
 from validate.judging import Status
@@ -187,7 +187,7 @@ TORCHRUN = cases(__file__, "torchrun")
 def test_a_launch_counts_only_if_all_ranks_closed_files(
     code: int | None, log: str, heard: list[dict[str, Any]], said: str
 ) -> None:
-    assert _launch.end_of(code, log, heard, 10) == said
+    assert _launch.describe_failure(code, log, heard, 10) == said
 
 
 class Launch:
@@ -220,7 +220,7 @@ def test_a_limit_counts_from_when_all_ranks_have_begun(
     """Importing torch takes as long as the rest of the machine lets it."""
     launch: Any = Launch(tmp_path / "rank0", begins, ends)
     monkeypatch.setattr(_launch, "time", SimpleNamespace(monotonic=lambda: launch.now))
-    assert _launch._ended(launch, [launch.file], 20) == code
+    assert _launch.wait_for_torchrun(launch, [launch.file], 20) == code
     assert at <= launch.now < at + 1
 
 
@@ -248,15 +248,20 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     file.write_text(
         '{"pid": 7}\n{"begun": "a"}\n{"subject": "a", "evidence": {"x": 1}}\n{"begun": "b"}\n{"subject": "b", "ev'
     )
-    assert _launch.listen(file) == {**OPEN, "measured": {"a": {"x": 1}}, "begun": "b", "pid": 7}
-    assert _launch.listen(tmp_path / "none") == {**OPEN, "begun": "", "pid": 0}
+    assert _launch.read_report(file) == {
+        **OPEN,
+        "measured": {"a": {"x": 1}},
+        "begun": "b",
+        "pid": 7,
+    }
+    assert _launch.read_report(tmp_path / "none") == {**OPEN, "begun": "", "pid": 0}
 
 
 @pytest.mark.parametrize(
     ("count", "ranks"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)]
 )
 def test_ranks_are_a_power_of_two(count: int, ranks: int) -> None:
-    assert _launch.power_of_two(count) == ranks
+    assert _launch.round_down_to_power_of_two(count) == ranks
     if count:
         assert (
             claim("torchrun", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"]
@@ -268,7 +273,7 @@ LOG = cases(__file__, "log")
 
 
 def test_nccls_log_says_its_transport() -> None:
-    found = parsed(LOG)
+    found = parse_nccl_log(LOG)
     assert found["connections"] == {
         "NET/Socket": 1,
         "P2P/CUMEM": 1,
@@ -276,7 +281,7 @@ def test_nccls_log_says_its_transport() -> None:
         "SHM/direct/direct": 1,
     }
     assert found["taken"] == {"NCCL_NVLS_ENABLE": "0"}
-    assert parsed("") == {"connections": {}, "taken": {}}
+    assert parse_nccl_log("") == {"connections": {}, "taken": {}}
 
 
 ALL = "cu128-torch28-axolotl-multigpu"

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from validate.checks._adam import judge_adam
 from validate.checks._behaviour import Limits, judge_figures, judge_limits
 from validate.checks.multigpu import ray_train
-from validate.checks.multigpu._ranks import SAME
+from validate.checks.multigpu._ranks import ROUNDING_TOLERANCE
 from validate.harness import adam
 from validate.harness.forked import measure_claimed_subjects, measure_in_fork
 from validate.judging import Finding
@@ -36,7 +36,7 @@ def _cpu_adam() -> adam.CompiledDeviations:
 
 def _ray() -> RayEvidence:
     """DDP on two workers with different data beside one process with all of it: the multigpu tier's, on the CPU."""
-    ranks = ray_train.trained(_WORKERS, "cpu")["ranks"]
+    ranks = ray_train.run_workers(_WORKERS, "cpu")["ranks"]
     compared = [one for rank in ranks for one in rank["comparisons"].values()]
     return {
         "workers": len(ranks),
@@ -62,7 +62,7 @@ def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
     return judge_figures(
         evidence,
         equal={"workers": _WORKERS},
-        at_most={"deviation": SAME},
+        at_most={"deviation": ROUNDING_TOLERANCE},
         at_least={"control": 0.001},
     )
 

@@ -1,8 +1,10 @@
-"""One process a rank, as people start them: torchrun inside this container, evidence by files.
+"""Run a check's rank function in several processes, started by torchrun, and collect its evidence.
 
-Run as a program, this is each rank: `rank(worker, claim)` of a probe's module, claim by claim, into the rank's file.
-What every rank measured becomes `{"ranks": [rank 0's, rank 1's, ...]}`. Where a rank dies, hangs or ends too
-early, what all had finished is given first, then RanksFailedError is raised: the probe's record never carries a PASS.
+`measure` runs in the suite: it starts torchrun inside this container. torchrun runs this module as
+a program once for each rank (`run_rank`), which calls `rank(worker, claim)` of the check's module
+for one claim after another. Each rank writes its evidence to a file of its own, line by line, so
+what was measured survives a rank that dies, hangs or ends too early. Then `measure` yields what all
+ranks finished and raises RanksFailedError, so that the probe's record never carries a PASS.
 """
 
 import ctypes
@@ -17,11 +19,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from validate.checks.multigpu._ranks import Worker
 from validate.claims import Claim
@@ -30,19 +32,31 @@ from validate.evidence import plain
 from validate.harness.forked import describe_error, describe_exit, find_free_port
 
 LIMIT_SECONDS = 480.0
-"""Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""
+"""How long ranks may take to start, and again to measure. Each takes them 5 to 30 s on an idle
+machine: after this long, a rank hangs and is not only slow."""
 PATIENCE_SECONDS = 120.0
-"""How long a rank that has finished a subject waits for the others: longer than the process group does."""
+"""How long a rank that has finished a subject waits for the others: longer than a collective's
+limit (_ranks.TIMEOUT_SECONDS)."""
 MOST_RANKS = 8
 _ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = "validate.checks.multigpu._launch"
-_CULPRIT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+"""The rank and the exit code in torchrun's summary of a failure."""
 _END_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 
 
 class RanksFailedError(RuntimeError):
     """A rank died, hung, or ended before it was done."""
+
+
+class RankReport(TypedDict):
+    """What a rank wrote to its file so far."""
+
+    pid: int  # 0: it has not started
+    begun: str  # the subject that it began last; empty: none
+    measured: dict[str, Any]  # subject -> evidence
+    closing: bool  # whether it came to its regular end
 
 
 def measure(
@@ -52,91 +66,134 @@ def measure(
     limit: float = LIMIT_SECONDS,
     patience: float = PATIENCE_SECONDS,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
+    """Start the ranks of a check and yield each claim's subject with `{"ranks": [evidence, ...]}`.
 
-    `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
-    `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
+    `probe` is the name of the check's module. `limit` is the time in seconds from when all ranks
+    have begun until they must be done. `patience` is how many seconds a rank waits for the others
+    after each claim. Raises RanksFailedError, after all complete evidence was yielded, if a rank
+    failed.
     """
-    ranks = ranks_of(claims[0])
-    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        place = Path(folder)
-        (place / "work.json").write_text(
-            json.dumps({"probe": probe, "claims": [asdict(claim) for claim in claims]})
-        )
-        program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
-        # A container without a network has the loopback interface alone, which gloo does not take by itself.
-        lent = {"GLOO_SOCKET_IFNAME": "lo"} if claims[0].expect["device"] == "cpu" else {}
-        code, log = _torchrun(place, ranks, program, {**os.environ, **lent}, limit)
-        heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
+    rank_count = count_ranks(claims[0])
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder_name:
+        folder = Path(folder_name)
+        work = {"probe": probe, "claims": [asdict(claim) for claim in claims]}
+        (folder / "work.json").write_text(json.dumps(work))
+
+        environment = dict(os.environ)
+        if claims[0].expect["device"] == "cpu":
+            # A container without a network has only the loopback interface, which gloo does not
+            # choose by itself.
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
+        program = [_PROGRAM, str(folder), f"{limit:g}", f"{patience:g}"]
+        exit_code, log = run_torchrun(folder, rank_count, program, environment, limit)
+
+        reports = [read_report(folder / f"rank{rank}") for rank in range(rank_count)]
         for claim in claims:
-            found = [
-                one["measured"][claim.subject] for one in heard if claim.subject in one["measured"]
-            ]
-            if len(found) == len(heard):
-                yield claim.subject, {"ranks": found}
-        if trouble := end_of(code, log, heard, limit):
-            raise RanksFailedError(trouble)
+            if all(claim.subject in report["measured"] for report in reports):
+                yield (
+                    claim.subject,
+                    {"ranks": [report["measured"][claim.subject] for report in reports]},
+                )
+        failure = describe_failure(exit_code, log, reports, limit)
+        if failure:
+            raise RanksFailedError(failure)
 
 
-def ranks_of(claim: Claim) -> int:
-    """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
-    if wanted := claim.expect.get("ranks"):
-        return int(wanted)
-    return power_of_two(len(nvml.read_by_nvml()["gpus"]))
+def count_ranks(claim: Claim) -> int:
+    """Return how many ranks a claim expects; if it does not say so, as many as there are GPUs.
+
+    A claim that was written without a host says nothing. Then the driver counts the GPUs.
+    """
+    expected_count = claim.expect.get("ranks")
+    if expected_count:
+        return int(expected_count)
+    return round_down_to_power_of_two(len(nvml.read_by_nvml()["gpus"]))
 
 
-def power_of_two(count: int) -> int:
-    """The largest power of two up to `count` and MOST_RANKS: meshes and shards are even then."""
-    return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
+def round_down_to_power_of_two(count: int) -> int:
+    """Return the largest power of two up to `count` and MOST_RANKS; 0 for 0.
+
+    With a power of two as the number of ranks, meshes and shards are even.
+    """
+    if not count:
+        return 0
+    return 1 << (min(count, MOST_RANKS).bit_length() - 1)
 
 
-def end_of(code: int | None, log: str, heard: Sequence[Mapping[str, Any]], limit: float) -> str:
-    """Why a launch does not count, in one line; empty: every rank closed its file and torchrun ended well."""
-    behind = [
-        f"rank {rank} in {one['begun'] or 'its start'}"
-        for rank, one in enumerate(heard)
-        if not one["closing"]
-    ]
-    where = f" ({', '.join(behind)})" if behind else ""
-    if code is None:
-        waited = limit if all(one["begun"] for one in heard) else LIMIT_SECONDS
+def describe_failure(
+    exit_code: int | None, log: str, reports: Sequence[RankReport], limit: float
+) -> str:
+    """Return in one line why a launch failed; empty if torchrun and every rank ended regularly.
+
+    `exit_code` and `log` are torchrun's; None means that it was ended after the time limit. `limit`
+    is the limit for measuring, in seconds.
+    """
+    unfinished = []
+    for rank, report in enumerate(reports):
+        if not report["closing"]:
+            unfinished.append(f"rank {rank} in {report['begun'] or 'its start'}")
+    where = f" ({', '.join(unfinished)})" if unfinished else ""
+
+    if exit_code is None:
+        all_have_begun = all(report["begun"] for report in reports)
+        waited = limit if all_have_begun else LIMIT_SECONDS
         return f"torchrun did not end in {waited:g} s{where}"
-    if found := _CULPRIT.search(log):
-        rank, status = int(found[1]), int(found[2])
-        return f"rank {rank} {'was ' * (status < 0)}{describe_exit(status)}{where}{_last_words(log, rank)}"
-    if code:
-        return f"torchrun ended with status {code}{where}{_last_words(log, None)}"
-    return f"ended with status 0 before it was done{where}" if behind else ""
+
+    root_cause = _ROOT_CAUSE.search(log)
+    if root_cause:
+        rank, status = int(root_cause[1]), int(root_cause[2])
+        # `describe_exit` says "killed by ..." for a signal and "ended with ..." for a status.
+        end = f"was {describe_exit(status)}" if status < 0 else describe_exit(status)
+        return f"rank {rank} {end}{where}{find_last_message(log, rank)}"
+    if exit_code:
+        return f"torchrun ended with status {exit_code}{where}{find_last_message(log, None)}"
+    if unfinished:
+        return f"ended with status 0 before it was done{where}"
+    return ""
 
 
-def listen(file: Path) -> dict[str, Any]:
-    """What one rank left in its file: {pid, begun: the subject that it was last at work on, measured: {subject:
-    evidence}, closing}. A torn last line is left out."""
-    heard: dict[str, Any] = {"pid": 0, "begun": "", "measured": {}, "closing": False}
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        with suppress(ValueError):
+def read_report(file: Path) -> RankReport:
+    """Return what a rank has written to its file so far, as JSON lines.
+
+    A missing file is a rank that has not started. A line that is not complete is left out.
+    """
+    report: RankReport = {"pid": 0, "begun": "", "measured": {}, "closing": False}
+    if not file.exists():
+        return report
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
             entry = json.loads(line)
-            heard |= {name: entry[name] for name in ("pid", "begun", "closing") if name in entry}
-            if "subject" in entry:
-                heard["measured"][entry["subject"]] = entry["evidence"]
-    return heard
+        except ValueError:
+            continue
+        if "subject" in entry:
+            report["measured"][entry["subject"]] = entry["evidence"]
+        else:
+            report.update(entry)
+    return report
 
 
-def _torchrun(
-    place: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
+def run_torchrun(
+    folder: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
 ) -> tuple[int | None, str]:
-    """torchrun's status (None: ended by force when time was up) and everything that was printed."""
+    """Run a module with its arguments under torchrun; return torchrun's exit code and its output.
+
+    `folder` is where the ranks write their reports. The exit code is None if the ranks were killed
+    because their time was up. The output is also printed, for the probe's log.
+    """
     command = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         f"--nproc-per-node={ranks}",
         "--max-restarts=0",
+        "--master-addr=127.0.0.1",
+        f"--master-port={find_free_port()}",
+        "-m",
+        *program,
     ]
-    command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}", "-m", *program]
-    log = place / "log"
+    log = folder / "log"
     with log.open("wb") as output:
-        child = subprocess.Popen(
+        torchrun = subprocess.Popen(
             command,
             cwd=_ROOT,
             env=dict(environment),
@@ -144,124 +201,168 @@ def _torchrun(
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        files = [place / f"rank{rank}" for rank in range(ranks)]
-        code = _ended(child, files, limit)
-        if code is None:
-            _end(child, [listen(file)["pid"] for file in files])
+        files = [folder / f"rank{rank}" for rank in range(ranks)]
+        exit_code = wait_for_torchrun(torchrun, files, limit)
+        if exit_code is None:
+            kill_launch(torchrun, [read_report(file)["pid"] for file in files])
     text = log.read_text(encoding="utf-8", errors="replace")
     print(text, end="", flush=True)  # noqa: T201  the probe's log
-    return code, text
+    return exit_code, text
 
 
-def _ended(child: subprocess.Popen[bytes], files: Sequence[Path], limit: float) -> int | None:
-    """torchrun's status; None if it still runs `limit` seconds after all ranks have begun, or they never began."""
-    begun, until = False, time.monotonic() + LIMIT_SECONDS
+def wait_for_torchrun(
+    torchrun: subprocess.Popen[bytes], files: Sequence[Path], limit: float
+) -> int | None:
+    """Wait until torchrun ends and return its exit code; None if it takes too long.
+
+    The ranks, whose report files are `files`, have LIMIT_SECONDS until all of them have begun a
+    subject, and from then on `limit` seconds until the end. Importing torch may take long on a busy
+    machine and must not count as measuring.
+    """
+    have_begun = False
+    deadline = time.monotonic() + LIMIT_SECONDS
     while True:
         with suppress(subprocess.TimeoutExpired):
-            return child.wait(_POLL_SECONDS)
-        if not begun and all(listen(file)["begun"] for file in files):
-            begun, until = True, time.monotonic() + limit
-        if time.monotonic() > until:
+            return torchrun.wait(_POLL_SECONDS)
+        if not have_begun and all(read_report(file)["begun"] for file in files):
+            have_begun = True
+            deadline = time.monotonic() + limit
+        if time.monotonic() > deadline:
             return None
 
 
-def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
-    """torchrun gives each rank a session of its own."""
-    for pid in filter(None, ranks):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def kill_launch(torchrun: subprocess.Popen[bytes], rank_pids: Sequence[int]) -> None:
+    """Kill the ranks and then torchrun, which gets a few seconds to end by itself.
+
+    The ranks are killed one by one, because torchrun gives each a session of its own. A process ID
+    of 0 is a rank that has not started.
+    """
+    for pid in rank_pids:
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     try:
-        child.wait(_END_SECONDS)
+        torchrun.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        torchrun.kill()
+        torchrun.wait()
 
 
-def _last_words(log: str, rank: int | None) -> str:
-    """The last line that says what went wrong: ranks mark theirs."""
-    marks = [
-        line
-        for line in log.splitlines()
-        if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)
-    ]
-    return f": {marks[-1]}" if marks else ""
+def find_last_message(log: str, rank: int | None) -> str:
+    """Return the last line of a rank's own messages in a log, after `: `; empty if there is none.
 
+    Ranks begin their messages with `rank NUMBER: `. None as the rank is any of them.
+    """
+    number = "[0-9]+" if rank is None else str(rank)
+    messages = [line for line in log.splitlines() if re.match(rf"rank {number}: ", line)]
+    return f": {messages[-1]}" if messages else ""
+
+
+# What follows runs in each rank.
 
 _PR_SET_PDEATHSIG = 1
 _PEER_POLL_SECONDS = 0.02
-_TELL_BEFORE_SECONDS = 15.0
+_DUMP_BEFORE_SECONDS = 15.0
 
 
-def main(place: Path, limit: float, patience: float) -> int:
-    """Both in seconds: as `measure` has them. Exit status 0 only with the closing line written."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nothing outlives torchrun
-    _tell_before(LIMIT_SECONDS)
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    work = json.loads((place / "work.json").read_text())
+def run_rank(folder: Path, limit: float, patience: float) -> int:
+    """Measure all claims as one rank, write the evidence to this rank's file, and return 0.
+
+    `folder` holds work.json, which `measure` wrote; the times are those of `measure`, in seconds.
+    Raises SystemExit if another rank does not finish a claim in time.
+    """
+    # The kernel kills this process when torchrun ends: nothing outlives it (prctl(2)).
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    dump_stack_before(LIMIT_SECONDS)
+    rank = int(os.environ["RANK"])
+    work = json.loads((folder / "work.json").read_text())
     claims = [Claim.from_json(claim) for claim in work["claims"]]
-    with (place / f"rank{rank}").open("w", encoding="utf-8") as lines:
+    with (folder / f"rank{rank}").open("w", encoding="utf-8") as report:
 
         def write(entry: Mapping[str, object]) -> None:
-            lines.write(json.dumps(entry) + "\n")
-            lines.flush()
+            report.write(json.dumps(entry) + "\n")
+            report.flush()
 
         write({"pid": os.getpid()})
-        module = importlib.import_module(work["probe"])
-        if hasattr(module, "environment"):
-            os.environ.update(module.environment(place))
-        worker = Worker.joined(claims[0].expect["device"], place)
-        _tell_before(limit)
+        check = importlib.import_module(work["probe"])
+        if hasattr(check, "environment"):
+            # The check sets variables that its libraries read when the group is formed.
+            os.environ.update(check.environment(folder))
+        worker = Worker.join(claims[0].expect["device"], folder)
+        dump_stack_before(limit)
         for claim in claims:
-            subject = claim.subject
-            write({"begun": subject})
-            try:
-                evidence = {**module.rank(worker, claim), "device": worker.device_facts()}
-            except Exception as error:
-                traceback.print_exc()
-                sys.stderr.write(f"rank {rank}: {subject}: {_line(error)}\n")
-                evidence = {"error": describe_error(error)}
-            write({"subject": subject, "evidence": plain(evidence)})
-            # By files, as collectives may be what is broken. Raises SystemExit where another rank stays away.
-            until = time.monotonic() + patience
-            missing = set(range(ranks))
-            while missing:
-                missing = {
-                    one
-                    for one in missing
-                    if subject not in listen(place / f"rank{one}")["measured"]
-                }
-                if missing and time.monotonic() > until:
-                    names = ", ".join(map(str, sorted(missing)))
-                    sys.stderr.write(
-                        f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n"
-                    )
-                    raise SystemExit(1)
-                time.sleep(_PEER_POLL_SECONDS if missing else 0)
-        worker.distributed.destroy_process_group()  # NCCL warns of one that is left, and a broken one raises
+            write({"begun": claim.subject})
+            evidence = measure_claim(check.rank, worker, claim)
+            write({"subject": claim.subject, "evidence": evidence})
+            wait_for_other_ranks(worker, claim.subject, patience)
+        # NCCL warns of a group that is left over. A broken one raises here.
+        worker.distributed.destroy_process_group()
         write({"closing": True})
     if worker.device.type == "cpu":
-        # gloo does not survive the interpreter's own end beside load. Its threads free tensors when they come to run,
-        # and need the interpreter's lock for that. One that asks for it while the interpreter ends aborts the process
-        # (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11). All claims are measured by then.
+        # End without the interpreter's own shutdown, which gloo does not always survive on a busy
+        # machine: its threads free tensors late and need the interpreter's lock for that, and a
+        # thread that asks for the lock during the shutdown aborts the process
+        # (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11).
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
     return 0
 
 
-def _tell_before(limit: float) -> None:
-    """Print this rank's stack before the launch ends it."""
-    faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
+def measure_claim(
+    rank_function: Callable[[Worker, Claim], Mapping[str, object]], worker: Worker, claim: Claim
+) -> dict[str, Any]:
+    """Return this rank's evidence of a claim and its device, or `error` if measuring raised."""
+    try:
+        evidence = {**rank_function(worker, claim), "device": worker.device_facts()}
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.write(f"rank {worker.rank}: {claim.subject}: {format_error(error)}\n")
+        evidence = {"error": describe_error(error)}
+    return cast("dict[str, Any]", plain(evidence))
 
 
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def wait_for_other_ranks(worker: Worker, subject: str, patience: float) -> None:
+    """Wait until every rank has written its evidence of a subject.
+
+    Ranks read each other's report files, since the collectives may be what is broken. Raises
+    SystemExit if a rank has not finished after `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        missing = []
+        for rank in range(worker.world_size):
+            if subject not in read_report(worker.folder / f"rank{rank}")["measured"]:
+                missing.append(str(rank))
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            sys.stderr.write(
+                f"rank {worker.rank}: rank {', '.join(missing)} did not come out of {subject} "
+                f"in {patience:g} s\n"
+            )
+            raise SystemExit(1)
+        time.sleep(_PEER_POLL_SECONDS)
+
+
+def dump_stack_before(limit: float) -> None:
+    """Arrange that this rank's stack is printed shortly before `limit` seconds have passed.
+
+    After the limit the launch kills the rank. A later call replaces the time of an earlier one.
+    """
+    faulthandler.dump_traceback_later(max(1.0, limit - _DUMP_BEFORE_SECONDS))
+
+
+def format_error(error: BaseException) -> str:
+    """Return an exception's type and the first 300 characters of its message, in one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message[:300]}"
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+        sys.exit(run_rank(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
     except Exception as failure:
         traceback.print_exc()
-        sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {_line(failure)}\n")
+        sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {format_error(failure)}\n")
         sys.exit(1)

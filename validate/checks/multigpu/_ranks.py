@@ -1,9 +1,13 @@
-"""What checks of several GPUs share: device and process group, small seeded models, comparison of results; what a rank
-yields, and that each rank must have done well."""
+"""Helpers of the multi-GPU checks: join the ranks, compare tensors, judge what ranks report.
+
+A rank is one process of several that train together, each on a GPU of its own. Every check has one
+rank function, which measures on each rank, and one judge, which reads what all ranks reported.
+"""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,77 +31,114 @@ from validate.judging import (
 )
 
 SEED = seeding.seed_of_run()
-STEPS, WIDTH, BATCH = 3, 64, 16
-"""Multiples of 16, as products in FP8 ask of every dimension."""
+STEPS = 3
+WIDTH, BATCH = 64, 16
+"""Features of the small model, and rows of a batch. FP8 products need multiples of 16."""
 TIMEOUT_SECONDS = 90
-"""Of a collective, and of joining. NCCL's watchdog ends a rank that waits longer. Beside load one rank may be far
-behind another; of one that died torchrun tells at once, so only those that hang take as long.
+"""The limit of one collective, and of joining the group. NCCL's watchdog ends a rank that waits
+longer. On a busy machine one rank may be far behind another. torchrun reports a rank that died at
+once, so only ranks that hang wait this long.
 """
 SCALE = 1.01
-"""A result scaled so must be told apart."""
+"""Every comparison must notice a result that is wrong by this factor."""
 BACKENDS: Mapping[str, str] = {"cuda": "nccl", "cpu": "gloo"}
+
+
+class Device(TypedDict, total=False):
+    """Where a rank computed, through which backend, and on which GPU if it was one."""
+
+    type: str
+    backend: str
+    torch: str
+    name: str
+    capability: list[int]
+    uuid: str
+
+
+class Comparison(TypedDict, total=False):
+    """Relative errors of a set of tensors against the right result."""
+
+    error: float
+    controls: Mapping[str, float]  # of results that are known to be wrong
+    plain_error: float  # of plain torch in the same dtype; only where RULE_T judges
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One rank's place."""
+    """One rank of a launch, with its device and the folder that all ranks share."""
 
     torch: Any
     rank: int
-    ranks: int
+    world_size: int
     device: Any
     folder: Path
-    """Shared by all ranks."""
 
     @classmethod
-    def joined(cls, kind: str, folder: Path) -> Worker:
-        """Take the GPU of this rank's number (or the CPU) and join the process group."""
+    def join(cls, device_type: str, folder: Path) -> Worker:
+        """Take this rank's device, join the process group of all ranks, and return the worker.
+
+        `device_type` is "cuda", for the GPU whose index is the rank, or "cpu". The launcher must
+        have set RANK and WORLD_SIZE, as torchrun does. Raises what `init_process_group` raises if
+        the other ranks do not join in time.
+        """
         torch = importlib.import_module("torch")
         distributed = importlib.import_module("torch.distributed")
-        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        device = torch.device(kind, rank) if kind == "cuda" else torch.device(kind)
-        if kind == "cuda":
+        rank = int(os.environ["RANK"])
+        world_size = int(os.environ["WORLD_SIZE"])
+        group_options: dict[str, Any] = {
+            "backend": BACKENDS[device_type],
+            "timeout": datetime.timedelta(seconds=TIMEOUT_SECONDS),
+        }
+        if device_type == "cuda":
+            device = torch.device("cuda", rank)
             torch.cuda.set_device(device)
+            # TF32 rounds more coarsely than the comparisons allow.
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
-        distributed.init_process_group(
-            BACKENDS[kind],
-            timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS),
-            **({"device_id": device} if kind == "cuda" else {}),
-        )
-        return cls(torch=torch, rank=rank, ranks=ranks, device=device, folder=folder)
+            group_options["device_id"] = device
+        else:
+            device = torch.device(device_type)
+        distributed.init_process_group(**group_options)
+        return cls(torch=torch, rank=rank, world_size=world_size, device=device, folder=folder)
 
     @property
     def distributed(self) -> Any:
+        """The module torch.distributed."""
         return importlib.import_module("torch.distributed")
 
     def device_facts(self) -> Device:
-        """Return where this rank computed, and through which backend it talked."""
+        """Return where this rank computes and through which backend it talks to the others."""
         facts: Device = {
             "type": self.device.type,
             "backend": str(self.distributed.get_backend()),
             "torch": self.torch.__version__,
         }
-        if self.device.type != "cuda":
-            return facts
-        properties = self.torch.cuda.get_device_properties(self.device)
-        return {
-            **facts,
-            "name": properties.name,
-            "capability": [properties.major, properties.minor],
-            "uuid": str(getattr(properties, "uuid", self.device.index)),
-        }
+        if self.device.type == "cuda":
+            properties = self.torch.cuda.get_device_properties(self.device)
+            facts["name"] = properties.name
+            facts["capability"] = [properties.major, properties.minor]
+            # Older releases of torch do not know the UUID.
+            facts["uuid"] = str(getattr(properties, "uuid", self.device.index))
+        return facts
 
-    def mesh(self, shape: Sequence[int] | None = None, names: Sequence[str] = ("ranks",)) -> Any:
-        """A device mesh; one dimension over all ranks unless told otherwise."""
-        build = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
-        return build(self.device.type, tuple(shape or (self.ranks,)), mesh_dim_names=tuple(names))
+    def make_mesh(
+        self, shape: Sequence[int] | None = None, names: Sequence[str] = ("ranks",)
+    ) -> Any:
+        """Return a device mesh of this shape; by default one dimension with all ranks."""
+        init_device_mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
+        if shape is None:
+            shape = (self.world_size,)
+        return init_device_mesh(self.device.type, tuple(shape), mesh_dim_names=tuple(names))
 
-    def model(self, seed: int = SEED) -> Any:
-        """A residual network, float32, on this rank's device: the same weights on every rank."""
+    def make_model(self, seed: int = SEED) -> Any:
+        """Return a float32 model of two residual blocks on this rank's device.
+
+        The same seed gives the same weights on every rank. The model maps [rows, WIDTH] to
+        [rows, WIDTH].
+        """
         torch = self.torch
 
-        class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is known at run time alone
+        class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # imported late
             def __init__(self) -> None:
                 super().__init__()
                 self.norm = torch.nn.LayerNorm(WIDTH)
@@ -110,137 +151,160 @@ class Worker:
         torch.manual_seed(seed)
         return torch.nn.Sequential(Block(), Block()).to(self.device)
 
-    def batch(self, rank: int, step: int = 0) -> Any:
-        """The data of a rank in a step: other data for each."""
+    def make_batch(self, rank: int, step: int = 0) -> Any:
+        """Return the inputs [BATCH, WIDTH] of a rank in a step. Each rank and step has its own."""
         generator = self.torch.Generator().manual_seed(SEED + 1000 * step + rank)
         return self.torch.randn(BATCH, WIDTH, generator=generator).to(self.device)
 
-    def everything(self, step: int = 0) -> Any:
-        """The data of all ranks, for one process alone."""
-        return self.torch.cat([self.batch(rank, step) for rank in range(self.ranks)])
+    def make_batch_of_all_ranks(self, step: int = 0) -> Any:
+        """Return the inputs of all ranks in a step, as one batch for a single process."""
+        return self.torch.cat([self.make_batch(rank, step) for rank in range(self.world_size)])
 
-    def pass_on(self, mine: Any, given: Any) -> None:
-        """Around the ring: `mine` to the next rank, into `given` what the one before has."""
-        distributed, after, before = (
-            self.distributed,
-            (self.rank + 1) % self.ranks,
-            (self.rank - 1) % self.ranks,
-        )
-        pair = [
-            distributed.P2POp(distributed.isend, mine, after),
-            distributed.P2POp(distributed.irecv, given, before),
+    def send_around_ring(self, sent: Any, received: Any) -> None:
+        """Send a tensor to the next rank and write the previous rank's tensor into `received`."""
+        distributed = self.distributed
+        next_rank = (self.rank + 1) % self.world_size
+        previous_rank = (self.rank - 1) % self.world_size
+        operations = [
+            distributed.P2POp(distributed.isend, sent, next_rank),
+            distributed.P2POp(distributed.irecv, received, previous_rank),
         ]
-        for work in distributed.batch_isend_irecv(pair):
+        for work in distributed.batch_isend_irecv(operations):
             work.wait()
 
-    def same_everywhere(self, tensors: Sequence[Any]) -> bool:
-        """Whether every rank holds the same bits."""
-        digest = importlib.import_module("hashlib").sha256()
-        for one in tensors:
-            digest.update(one.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes())
-        found: list[Any] = [None] * self.ranks
-        self.distributed.all_gather_object(found, digest.hexdigest())
-        return len(set(found)) == 1
+    def are_same_on_all_ranks(self, tensors: Sequence[Any]) -> bool:
+        """Return whether every rank holds these tensors with the same bits."""
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            digest.update(
+                tensor.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes()
+            )
+        digests: list[Any] = [None] * self.world_size
+        self.distributed.all_gather_object(digests, digest.hexdigest())
+        return len(set(digests)) == 1
 
 
-def loss_of(output: Any) -> Any:
-    """Every output and its sign matter."""
+def compute_loss(output: Any) -> Any:
+    """Return the loss of a model's output: the mean square distance from 1.
+
+    Every value of the output changes it, and so does its sign.
+    """
     return (output.float() - 1).square().mean()
 
 
-def gradients(model: Any) -> dict[str, Any]:
-    """Whole gradients by name: sharded ones are gathered."""
-    return {
-        name: whole(parameter.grad)
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+def gather_gradients(model: Any) -> dict[str, Any]:
+    """Return copies of the gradients of all trainable parameters by name, sharded ones as whole."""
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            gradients[name] = gather_tensor(parameter.grad)
+    return gradients
 
 
-def weights(model: Any) -> dict[str, Any]:
-    return {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
+def gather_weights(model: Any) -> dict[str, Any]:
+    """Return copies of all parameters of a model by name, sharded ones as whole tensors."""
+    return {name: gather_tensor(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
-def whole(tensor: Any) -> Any:
-    """A sharded tensor gathered; any other as it is."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+def gather_tensor(tensor: Any) -> Any:
+    """Return a detached copy of a tensor. A sharded one (DTensor) is gathered from all ranks."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor.detach().clone()
 
 
-def compared(
-    found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]
+def compare_tensors(
+    measured: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    controls: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Comparison:
-    """Return the relative error of all tensors together; of each control too, and of what was found 1 % larger."""
-    scaled = {name: value * SCALE for name, value in found.items()}
-    separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
-    return {
-        "error": error(found, wanted),
-        "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate},
-    }
+    """Return the relative error of measured tensors, and of controls, against the expected ones.
+
+    A control is a set of tensors of the same names that is known to be wrong: the judge's tolerance
+    must not let it pass. The measured tensors times SCALE are always one.
+    """
+    scaled = {name: tensor * SCALE for name, tensor in measured.items()}
+    control_errors = {f"scaled by {SCALE}": relative_error(scaled, expected)}
+    for control, tensors in (controls or {}).items():
+        control_errors[control] = relative_error(tensors, expected)
+    return {"error": relative_error(measured, expected), "controls": control_errors}
 
 
-def error(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
-    """In the 2-norm over all tensors, relative to what is wanted. Raises KeyError where one is missing."""
-    if set(found) != set(wanted):
-        raise KeyError(f"{sorted(set(found) ^ set(wanted))} is on one side alone")
-    pairs = [
-        (found[name].detach().cpu().double(), wanted[name].detach().cpu().double())
-        for name in wanted
-    ]
-    away = sum(float((one - other).square().sum()) for one, other in pairs)
-    return float((away / sum(float(other.square().sum()) for _, other in pairs)) ** 0.5)
+def relative_error(measured: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """Return the 2-norm of the differences of all tensors over the 2-norm of the expected ones.
+
+    Raises KeyError if a tensor is in only one of the two mappings.
+    """
+    if set(measured) != set(expected):
+        raise KeyError(f"{sorted(set(measured) ^ set(expected))} is on one side alone")
+    squared_difference = 0.0
+    squared_size = 0.0
+    for name, expected_tensor in expected.items():
+        measured_values = measured[name].detach().cpu().double()
+        expected_values = expected_tensor.detach().cpu().double()
+        squared_difference += float((measured_values - expected_values).square().sum())
+        squared_size += float(expected_values.square().sum())
+    return float((squared_difference / squared_size) ** 0.5)
 
 
-def trained(model: Any, optimizer: Any, batches: Sequence[Any]) -> list[float]:
-    """One step a batch; the losses."""
+def train(model: Any, optimizer: Any, batches: Sequence[Any]) -> list[float]:
+    """Train a model in place, one optimizer step for each batch, and return the losses."""
     losses = []
     for batch in batches:
         optimizer.zero_grad()
-        loss = loss_of(model(batch))
+        loss = compute_loss(model(batch))
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 
 
-def train_beside_one(
-    worker: Worker, model: Any, optimizer: Callable[[Any], Any], named: Any = None
+def compare_training(
+    worker: Worker,
+    model: Any,
+    make_optimizer: Callable[[Any], Any],
+    unwrapped_model: Any = None,
 ) -> dict[str, Comparison]:
-    """Compare gradients of a step, and the weights after three more, beside one process with all data.
+    """Compare how a parallel model trains with how one process trains on the data of all ranks.
 
-    The control is one process with this rank's data. `named`: the model whose parameters are compared, where it is
-    wrapped.
+    Return two comparisons: "gradients", of one backward pass, with the gradients of this rank's
+    data alone as the control; and "weights", after STEPS optimizer steps, with the untrained
+    weights as the control. `make_optimizer` takes a model's parameters. `unwrapped_model` is the
+    model whose parameters are compared, if `model` is a wrapper around it.
     """
-    named, alone, separate = named or model, worker.model(), worker.model()
-    before = weights(alone)
-    loss_of(separate(worker.batch(worker.rank))).backward()
-    loss_of(model(worker.batch(worker.rank))).backward()
-    loss_of(alone(worker.everything())).backward()
-    found = compared(gradients(named), gradients(alone), not_exchanged=gradients(separate))
-    optimizers = [optimizer(one.parameters()) for one in (named, alone)]
-    trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(STEPS)])
-    trained(alone, optimizers[1], [worker.everything(step) for step in range(STEPS)])
-    return {
-        "gradients": found,
-        "weights": compared(weights(named), weights(alone), untrained=before),
-    }
+    if unwrapped_model is None:
+        unwrapped_model = model
+    single = worker.make_model()
+    isolated = worker.make_model()
+    untrained_weights = gather_weights(single)
+
+    # One backward pass: of this rank's data alone, of the parallel model, and of all data at once.
+    compute_loss(isolated(worker.make_batch(worker.rank))).backward()
+    compute_loss(model(worker.make_batch(worker.rank))).backward()
+    compute_loss(single(worker.make_batch_of_all_ranks())).backward()
+    gradients = compare_tensors(
+        gather_gradients(unwrapped_model),
+        gather_gradients(single),
+        {"not exchanged": gather_gradients(isolated)},
+    )
+
+    optimizer = make_optimizer(unwrapped_model.parameters())
+    single_optimizer = make_optimizer(single.parameters())
+    own_batches = [worker.make_batch(worker.rank, step) for step in range(STEPS)]
+    train(model, optimizer, own_batches)
+    all_batches = [worker.make_batch_of_all_ranks(step) for step in range(STEPS)]
+    train(single, single_optimizer, all_batches)
+    trained_weights = compare_tensors(
+        gather_weights(unwrapped_model), gather_weights(single), {"untrained": untrained_weights}
+    )
+    return {"gradients": gradients, "weights": trained_weights}
 
 
 class RanksExpect(TypedDict):
     """What every claim about several GPUs expects."""
 
     device: str  # `cuda`, or `cpu` in a rehearsal
-    ranks: int | None  # None: the claims know no host
-
-
-class Device(TypedDict, total=False):
-    """Where a rank computed, and through which backend it talked; of a GPU also its name, capability and UUID."""
-
-    type: str
-    backend: str
-    torch: str
-    name: str
-    capability: list[int]
-    uuid: str
+    ranks: int | None  # None: the claims were written without a host
 
 
 class Rank(TypedDict, total=False):
@@ -250,16 +314,8 @@ class Rank(TypedDict, total=False):
     error: Mapping[str, Any]
 
 
-class Comparison(TypedDict, total=False):
-    """Relative errors: of all tensors together, of each control, and perhaps of plain torch in the same dtype."""
-
-    error: float
-    controls: Mapping[str, float]
-    plain_error: float
-
-
 class ComputingRank(Rank, total=False):
-    """What a rank computed, beside one process."""
+    """What a rank reports that computed something and compared it with one process."""
 
     comparisons: Mapping[str, Comparison]
     facts: Mapping[str, object]
@@ -267,111 +323,138 @@ class ComputingRank(Rank, total=False):
 
 
 class RanksEvidence(TypedDict):
+    """The reports of all ranks, in the order of their numbers."""
+
     ranks: Sequence[ComputingRank]
 
 
-R = TypeVar("R", bound=Rank)
+RankT = TypeVar("RankT", bound=Rank)
 
 
 def judge_ranks(
     expect: RanksExpect,
-    ranks: Sequence[R],
-    problems_of: Callable[[R], Iterator[str]],
-    summarise: Callable[[Sequence[R]], str],
+    ranks: Sequence[RankT],
+    find_problems: Callable[[RankT], Iterator[str]],
+    summarise: Callable[[Sequence[RankT]], str],
 ) -> Finding:
-    """Judge that every rank is in its place and has no problem of its own."""
-    problems = list(_place_problems(expect, ranks))
+    """Judge the reports of all ranks: PASS if all ran where they should and none has a problem.
+
+    `find_problems` yields what is wrong with one rank's report; it is not asked of a rank that
+    raised. `summarise` writes the reason of a PASS.
+    """
+    problems = list(_find_placement_problems(expect, ranks))
     for number, rank in enumerate(ranks):
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            problems += [f"rank {number}: {problem}" for problem in problems_of(rank)]
+            # Numbers of ranks that ran in the wrong place, or beside a failed one, say nothing.
+            problems += [f"rank {number}: {problem}" for problem in find_problems(rank)]
     return failed(joined(problems)) if problems else passed(summarise(ranks))
 
 
-def _place_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
-    """Yield ranks that are missing, or not on a device of their own, of the kind that was asked for."""
-    count, kind = expect["ranks"], expect["device"]
-    if len(ranks) < 2 or (count and len(ranks) != count):
-        yield f"{len(ranks)} ranks measured, {count or 'at least 2'} were asked for"
+def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
+    """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device."""
+    expected_count = expect["ranks"]
+    device_type = expect["device"]
+    if len(ranks) < 2 or (expected_count and len(ranks) != expected_count):
+        yield f"{len(ranks)} ranks measured, {expected_count or 'at least 2'} were asked for"
 
     devices = [rank["device"] for rank in ranks if "error" not in rank]
-    backend = BACKENDS[kind]
+    backend = BACKENDS[device_type]
     for device in devices:
-        if device["type"] != kind or backend not in device["backend"]:
-            yield f"ran on {device['type']} through {device['backend']}, not on {kind} through {backend}"
-    if kind == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
+        if device["type"] != device_type or backend not in device["backend"]:
+            actual = f"{device['type']} through {device['backend']}"
+            yield f"ran on {actual}, not on {device_type} through {backend}"
+    if device_type == "cuda" and len({device["uuid"] for device in devices}) != len(devices):
         yield "two ranks ran on one GPU"
 
 
-SAME = 1e-6
-"""The largest relative error of what is the same. Measured of gradients and of trained weights: 6e-8."""
-SAME_AFTER_ADAMW = 1e-5
-"""The same of weights that AdamW has trained: it divides by small numbers."""
+ROUNDING_TOLERANCE = 1e-6
+"""The largest relative error of two float32 results that differ only in the order of their sums.
+Measured: 6e-8, of gradients and of trained weights."""
+ADAMW_TOLERANCE = 1e-5
+"""The same for weights that AdamW trained. It divides by small numbers, which enlarges errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What each rank must have computed."""
+    """What each rank must report for a claim to hold."""
 
     tolerance: Mapping[str, float | str] = field(default_factory=dict)
-    """Comparison -> the largest relative error, or RULE_T. Every control must be beyond it."""
+    """Comparison -> the largest relative error, or RULE_T. Each control must be beyond it."""
     facts: Mapping[str, object] = field(default_factory=dict)
+    """Fact -> the value that it must have."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Figure -> the least and the most."""
+    """Figure -> the least and the largest value that it may have."""
 
 
-def judge_computed(
+def judge_requirements(
     requirements: Requirements, expect: RanksExpect, evidence: RanksEvidence
 ) -> Finding:
-    """Judge what ranks computed together, beside one process."""
+    """Judge that every rank reported what a claim requires."""
     return judge_ranks(
         expect,
         evidence["ranks"],
-        lambda rank: _problems_of(requirements, rank),
+        lambda rank: _find_unmet_requirements(requirements, rank),
         lambda ranks: _summarise(requirements, ranks),
     )
 
 
-def _problems_of(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
-    """Yield what a rank computed wrongly."""
-    for name, rule in requirements.tolerance.items():
+def _find_unmet_requirements(requirements: Requirements, rank: ComputingRank) -> Iterator[str]:
+    """Yield each comparison, fact and figure of a rank that is missing or not as required."""
+    for name, tolerance in requirements.tolerance.items():
         comparison = rank.get("comparisons", {}).get(name)
         if comparison is None:
             yield f"{name} were not compared"
         else:
-            yield from _comparison_problems(name, rule, comparison)
+            yield from _find_comparison_problems(name, tolerance, comparison)
 
-    for name, value in requirements.facts.items():
-        measured = rank.get("facts", {}).get(name)
-        if measured != value:
-            yield f"{name}: {measured!r}, not {value!r}"
+    for name, required_value in requirements.facts.items():
+        value = rank.get("facts", {}).get(name)
+        if value != required_value:
+            yield f"{name}: {value!r}, not {required_value!r}"
 
     for name, (least, most) in requirements.figures.items():
         figure = rank.get("figures", {}).get(name)
         if not is_between(figure, least, most):
-            yield f"{name} is {scientific(figure)}, not between {scientific(least)} and {scientific(most)}"
+            bounds = f"{scientific(least)} and {scientific(most)}"
+            yield f"{name} is {scientific(figure)}, not between {bounds}"
 
 
-def _comparison_problems(name: str, rule: float | str, comparison: Comparison) -> Iterator[str]:
-    """Yield an error that is too large, and controls that the tolerance lets pass."""
-    tolerance = backward(comparison["plain_error"]) if rule == RULE_T else float(rule)
-    if not is_between(comparison["error"], 0, tolerance):
-        yield f"{name} are off by {scientific(comparison['error'])}, at most {scientific(tolerance)} is allowed"
+def _find_comparison_problems(
+    name: str, tolerance: float | str, comparison: Comparison
+) -> Iterator[str]:
+    """Yield a problem if an error is above its tolerance, or a control is not.
+
+    RULE_T as the tolerance allows a small multiple of plain torch's error in the same dtype.
+    """
+    if tolerance == RULE_T:
+        largest_error = backward(comparison["plain_error"])
+    else:
+        largest_error = float(tolerance)
+
+    error = comparison["error"]
+    if not is_between(error, 0, largest_error):
+        allowed = f"at most {scientific(largest_error)} is allowed"
+        yield f"{name} are off by {scientific(error)}, {allowed}"
     if not comparison["controls"]:
         yield f"{name} have no control"
-    for control, value in comparison["controls"].items():
-        if not is_beyond(value, tolerance):
-            yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
+    for control, control_error in comparison["controls"].items():
+        if not is_beyond(control_error, largest_error):
+            off_by = f"{name} {control} are off by {scientific(control_error)}"
+            yield f"control: {off_by}, which the tolerance lets pass"
 
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
-    """Write what the ranks computed: `2 ranks: gradients within 6.0e-08, sharded`."""
+    """Return what the ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`."""
     parts = []
     for name in requirements.tolerance:
-        worst = max(rank["comparisons"][name]["error"] for rank in ranks)
-        parts.append(f"{name} within {worst:.1e}")
-    parts += [f"{name} {scientific(ranks[0]['figures'][name])}" for name in requirements.figures]
+        largest_error = max(rank["comparisons"][name]["error"] for rank in ranks)
+        parts.append(f"{name} within {largest_error:.1e}")
+
+    for name in requirements.figures:
+        parts.append(f"{name} {scientific(ranks[0]['figures'][name])}")
+
     for name, value in requirements.facts.items():
         if isinstance(value, bool):
             parts.append(name if value else f"not {name}")

@@ -1,5 +1,8 @@
-"""collectives: a collective that is not exact spoils every gradient: whole numbers are summed. The probe also tells
-over which transport NCCL's ranks talk."""
+"""collectives: sums over ranks must be exact, and NCCL must take the best way between the GPUs.
+
+A collective that is not exact spoils every gradient without an error. A slow transport, such as
+sockets beside NVLink, only wastes time.
+"""
 
 import importlib
 import os
@@ -7,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import Rank, RanksExpect, Worker, judge_ranks
@@ -15,7 +18,7 @@ from validate.claims import Claim
 from validate.judging import Finding, listed
 
 _SIZES = (1, 1027, 1 << 20)
-"""Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
+"""How many numbers a rank sends: NCCL has different protocols for small, odd and large counts."""
 OPERATIONS = (
     "all_reduce",
     "all_gather",
@@ -29,122 +32,156 @@ measure = partial(_launch.measure, __name__)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """So that NCCL tells what it does, in a log a process."""
-    subsystems = "INIT,ENV,P2P,SHM,NET,GRAPH,COLL"
+    """Return variables that make each process log what NCCL does to `nccl.PID` in this folder."""
     return {
         "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": subsystems,
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,P2P,SHM,NET,GRAPH,COLL",
         "NCCL_DEBUG_FILE": str(folder / "nccl.%p"),
     }
 
 
 def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
-    """Measure one subject."""
-    subjects: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
-        "exact": _collectives,
-        "transport": _transport,
+    """Return what one rank measures for a claim's subject."""
+    measures: Mapping[str, Callable[[Worker], dict[str, Any]]] = {
+        "exact": measure_exactness,
+        "transport": measure_transport,
     }
-    return subjects[claim.subject](worker)
+    return measures[claim.subject](worker)
 
 
-def _collectives(worker: Worker) -> dict[str, Any]:
-    """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
+def measure_exactness(worker: Worker) -> dict[str, Any]:
+    """Return for each collective and size whether its result is exact, and whether it would pass.
+
+    "controls" tells whether the result also equals what other ranks' data would have given: a
+    result that does would prove nothing.
+    """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
     for size in _SIZES:
-        for name, (found, wanted, other) in _results(worker, size).items():
-            exact.setdefault(name, {})[str(size)] = bool((found == wanted).all())
-            controls.setdefault(name, {})[str(size)] = bool((found == other).all())
+        for operation, result in run_collectives(worker, size).items():
+            is_exact = bool((result.received == result.expected).all())
+            equals_wrong = bool((result.received == result.wrong).all())
+            exact.setdefault(operation, {})[str(size)] = is_exact
+            controls.setdefault(operation, {})[str(size)] = equals_wrong
     return {"exact": exact, "controls": controls}
 
 
-def _results(worker: Worker, size: int) -> Mapping[str, tuple[Any, Any, Any]]:
-    """By collective what it gave, the right result, and a wrong one."""
-    torch, distributed, me, ranks = (
-        worker.torch,
-        worker.distributed,
-        worker.rank,
-        range(worker.ranks),
-    )
-    after, before, last = (me + 1) % len(ranks), (me - 1) % len(ranks), len(ranks) - 1
+class CollectiveResult(NamedTuple):
+    """A tensor that a rank received, what it must be, and what it would be of other ranks' data."""
+
+    received: Any
+    expected: Any
+    wrong: Any
+
+
+def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
+    """Run each of OPERATIONS on whole numbers, `size` a rank, and return the results by name."""
+    torch, distributed = worker.torch, worker.distributed
+    own_rank, world_size = worker.rank, worker.world_size
+    all_ranks = range(world_size)
+    last_rank = world_size - 1
+    next_rank = (own_rank + 1) % world_size
+    previous_rank = (own_rank - 1) % world_size
     index = torch.arange(size, device=worker.device, dtype=torch.int64)
 
-    def data(rank: int, step: int = 0) -> Any:
-        """Whole numbers that differ by rank, by place, and by whom they are for."""
-        return index * 1_000_003 + (rank + 1) * 7_919_000_000_019 + step * 104_729
+    def numbers(sender: int, receiver: int = 0) -> Any:
+        """Return `size` numbers that differ by sender, by receiver and by position."""
+        return index * 1_000_003 + (sender + 1) * 7_919_000_000_019 + receiver * 104_729
 
-    def total(step: int = 0) -> Any:
-        return sum(data(rank, step) for rank in ranks)
+    def sum_over_senders(receiver: int = 0) -> Any:
+        return sum(numbers(sender, receiver) for sender in all_ranks)
 
-    reduced, scattered, told, received = (
-        data(me),
-        torch.empty_like(index),
-        data(me),
-        torch.empty_like(index),
-    )
-    gathered, swapped = (
-        torch.empty(len(ranks) * size, device=worker.device, dtype=torch.int64) for _ in "ab"
-    )
-    parts, to_each = [data(rank) for rank in ranks], torch.cat([data(me, step) for step in ranks])
+    reduced = numbers(own_rank)
+    scattered = torch.empty_like(index)
+    broadcast = numbers(own_rank)
+    from_previous = torch.empty_like(index)
+    gathered = torch.empty(world_size * size, device=worker.device, dtype=torch.int64)
+    swapped = torch.empty(world_size * size, device=worker.device, dtype=torch.int64)
+    by_sender = [numbers(sender) for sender in all_ranks]
+    by_receiver = torch.cat([numbers(own_rank, receiver) for receiver in all_ranks])
+
     distributed.all_reduce(reduced)
-    distributed.all_gather_into_tensor(gathered, data(me))
-    distributed.reduce_scatter_tensor(scattered, to_each)
-    distributed.broadcast(told, src=last)
-    distributed.all_to_all_single(swapped, to_each)
-    worker.pass_on(data(me), received)
+    distributed.all_gather_into_tensor(gathered, numbers(own_rank))
+    distributed.reduce_scatter_tensor(scattered, by_receiver)
+    distributed.broadcast(broadcast, src=last_rank)
+    distributed.all_to_all_single(swapped, by_receiver)
+    worker.send_around_ring(numbers(own_rank), from_previous)
+
+    rotated = torch.cat([*by_sender[1:], by_sender[0]])
+    sent_to_this_rank = torch.cat([numbers(sender, own_rank) for sender in all_ranks])
     return {
-        "all_reduce": (reduced, total(), data(me) * len(ranks)),
-        "all_gather": (gathered, torch.cat(parts), torch.cat([*parts[1:], parts[0]])),
-        "reduce_scatter": (scattered, total(me), total(after)),
-        "broadcast": (told, data(last), data(0)),
-        "all_to_all": (swapped, torch.cat([data(rank, me) for rank in ranks]), to_each),
-        "send and receive": (received, data(before), data(me)),
+        "all_reduce": CollectiveResult(
+            reduced, expected=sum_over_senders(), wrong=numbers(own_rank) * world_size
+        ),
+        "all_gather": CollectiveResult(gathered, expected=torch.cat(by_sender), wrong=rotated),
+        "reduce_scatter": CollectiveResult(
+            scattered, expected=sum_over_senders(own_rank), wrong=sum_over_senders(next_rank)
+        ),
+        "broadcast": CollectiveResult(broadcast, expected=numbers(last_rank), wrong=numbers(0)),
+        "all_to_all": CollectiveResult(swapped, expected=sent_to_this_rank, wrong=by_receiver),
+        "send and receive": CollectiveResult(
+            from_previous, expected=numbers(previous_rank), wrong=numbers(own_rank)
+        ),
     }
 
 
-def _transport(worker: Worker) -> dict[str, Any]:
-    """What NCCL's own log of this process says, and whether the driver lets the GPUs reach each other."""
+def measure_transport(worker: Worker) -> dict[str, Any]:
+    """Return which transports NCCL uses, by its log, and whether the GPUs can reach each other.
+
+    "peer_access" is the driver's answer for this rank's GPU and every other one.
+    """
     cuda = importlib.import_module("torch.cuda")
-    others = [one for one in range(worker.ranks) if one != worker.rank]
-    access = all(cuda.can_device_access_peer(worker.rank, one) for one in others)
-    log = worker.folder / f"nccl.{os.getpid()}"
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return {"peer_access": access, **parsed(text)}
+    other_gpus = [gpu for gpu in range(worker.world_size) if gpu != worker.rank]
+    has_peer_access = all(cuda.can_device_access_peer(worker.rank, gpu) for gpu in other_gpus)
+
+    log_file = worker.folder / f"nccl.{os.getpid()}"
+    log = ""
+    if log_file.exists():
+        log = log_file.read_text(encoding="utf-8", errors="replace")
+    return {"peer_access": has_peer_access, **parse_nccl_log(log)}
 
 
-def parsed(log: str) -> dict[str, Any]:
-    """NCCL's INFO log: connections by transport, and variables that it took from somewhere."""
-    connections = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
-    return {
-        "connections": {way: connections.count(way) for way in sorted(set(connections))},
-        "taken": dict(re.findall(r"(NCCL_\w+) set (?:by environment )?to (\S+?)\.?(?:\s|$)", log)),
-    }
+def parse_nccl_log(log: str) -> dict[str, Any]:
+    """Return what NCCL's INFO log tells of its connections and settings.
+
+    "connections" counts them by transport: `{"P2P/CUMEM": 16}`. "taken" holds the NCCL variables
+    that it took from the environment or a file, with their values.
+    """
+    transports = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
+    variables = re.findall(r"(NCCL_\w+) set (?:by environment )?to (\S+?)\.?(?:\s|$)", log)
+    connections = {transport: transports.count(transport) for transport in sorted(set(transports))}
+    return {"connections": connections, "taken": dict(variables)}
 
 
 class CollectivesRank(Rank):
-    """By collective and number of values: whether the result is exact, and whether it is also right for other data."""
+    """What a rank reports of collectives: operation -> size -> a yes or no."""
 
-    exact: Mapping[str, Mapping[str, bool]]
-    controls: Mapping[str, Mapping[str, bool]]
+    exact: Mapping[str, Mapping[str, bool]]  # whether the result is exact
+    controls: Mapping[str, Mapping[str, bool]]  # whether it is also right for other ranks' data
 
 
 class CollectivesEvidence(TypedDict):
+    """The reports of all ranks."""
+
     ranks: Sequence[CollectivesRank]
 
 
 def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesEvidence) -> Finding:
-    """Judge that every collective is exact at every size, and told apart from other ranks' data."""
+    """Judge that each collective is exact at each size, and would not be for other ranks' data."""
     names = listed(list(OPERATIONS), limit=9)
     return judge_ranks(
         expect,
         evidence["ranks"],
-        _inexact_collectives,
+        find_inexact_collectives,
         lambda ranks: f"{len(ranks)} ranks: {names} exact at {len(_SIZES)} sizes",
     )
 
 
-def _inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield collectives that are not exact, or whose control passes."""
+def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
+    """Yield each collective that is not exact, or also right for other ranks' data.
+
+    An operation or size that a rank did not report counts as both.
+    """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:
         exact = rank["exact"].get(name, {})
@@ -159,16 +196,14 @@ def _inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
 
 
 class TransportExpect(RanksExpect):
-    """`link`: nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
-    `injected`: variables that the validation run sets.
-    """
+    """What the claim about NCCL's transport expects."""
 
-    link: str
-    injected: Mapping[str, str]
+    link: str  # between the host's GPUs: nvlink, pcie, apart; empty: the host could not tell
+    injected: Mapping[str, str]  # variables that the validation run sets
 
 
 class TransportRank(Rank):
-    """NCCL's connections by transport, variables that it took, and whether the driver lets GPUs reach each other."""
+    """What a rank reports of NCCL's transport (`measure_transport`)."""
 
     peer_access: bool
     connections: Mapping[str, int]
@@ -176,52 +211,62 @@ class TransportRank(Rank):
 
 
 class TransportEvidence(TypedDict):
+    """The reports of all ranks."""
+
     ranks: Sequence[TransportRank]
 
 
 def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
-    """Judge that ranks use the best way that the host's GPUs have to each other.
+    """Judge that NCCL uses the best transport that the host's GPUs allow.
 
-    Beside NVLink, NCCL reaches from GPU to GPU across PCIe switches alone (src/graph/paths.cc, ncclTopoCheckP2p:
-    PATH_PXB; farther for two GPUs beside an x86 processor of AMD): where a host bridge lies between, it goes through
-    shared memory by design. NVML does not tell which, so both are right there.
+    Over NVLink that is P2P. Over PCIe both P2P and shared memory (SHM) are right: NCCL goes from
+    GPU to GPU only across PCIe switches, and by design through shared memory where a host bridge
+    lies between them. NVML does not tell which it is. (NCCL: src/graph/paths.cc,
+    ncclTopoCheckP2p, PATH_PXB; farther for two GPUs beside an x86 processor of AMD.)
     """
     link = expect.get("link", "")
     injected = expect.get("injected", {})
     return judge_ranks(
         expect,
         evidence["ranks"],
-        lambda rank: _transport_problems(rank, link, injected),
-        lambda ranks: _summarise_transport(ranks, link),
+        lambda rank: find_transport_problems(rank, link, injected),
+        lambda ranks: summarise_transport(ranks, link),
     )
 
 
-def _transport_problems(
+def find_transport_problems(
     rank: TransportRank, link: str, injected: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield what keeps a rank from the best way."""
-    connections, has_access = rank["connections"], rank["peer_access"]
+    """Yield why a rank does not use the best transport over this link.
+
+    NCCL variables of the image are named as suspects; those that the run injected are not.
+    """
+    connections = rank["connections"]
     if not connections:
         yield "NCCL's log names no transport"
-    if link in ("nvlink", "pcie") and has_access is not True:
+    if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
         yield "the host's GPUs reach each other, the container's do not"
 
+    # A connection's name begins with its transport: `P2P/CUMEM`, `SHM/direct`, `NET/Socket`.
     allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
-    wrong = [way for way in connections if way.partition("/")[0] not in allowed]
+    wrong = [name for name in connections if name.partition("/")[0] not in allowed]
     if wrong:
-        variables = [
-            f"{name}={value}" for name, value in rank["taken"].items() if name not in injected
-        ]
-        why = f" ({listed(variables)})" if variables else ""
-        yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
+        variables = []
+        for name, value in rank["taken"].items():
+            if name not in injected:
+                variables.append(f"{name}={value}")
+        suspects = f" ({listed(variables)})" if variables else ""
+        possible = " or ".join(allowed)
+        yield f"ranks of one host talk over {listed(wrong)}{suspects}, {possible} is possible"
 
 
-def _summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
-    """Write which ways the ranks use."""
-    ways: set[str] = set()
+def summarise_transport(ranks: Sequence[TransportRank], link: str) -> str:
+    """Return in one line which transports the ranks use, and the link between their GPUs."""
+    transports: set[str] = set()
     for rank in ranks:
-        ways.update(rank["connections"])
-    return f"{len(ranks)} ranks talk over {listed(sorted(ways))} ({link or 'the host could not tell its links'})"
+        transports.update(rank["connections"])
+    host_link = link or "the host could not tell its links"
+    return f"{len(ranks)} ranks talk over {listed(sorted(transports))} ({host_link})"
 
 
 CLAIMS = {

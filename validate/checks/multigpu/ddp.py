@@ -1,20 +1,20 @@
-"""ddp: DistributedDataParallel, with other data on each rank, has the gradients of one process with all data."""
+"""ddp: DistributedDataParallel must train as one process does that has the data of all ranks."""
 
 import importlib
 from functools import partial
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
-    SAME,
+    ROUNDING_TOLERANCE,
     ComputingRank,
     RanksEvidence,
     RanksExpect,
     Requirements,
     Worker,
-    gradients,
-    judge_computed,
-    train_beside_one,
-    weights,
+    compare_training,
+    gather_gradients,
+    gather_weights,
+    judge_requirements,
 )
 from validate.claims import Claim
 from validate.judging import Finding
@@ -23,33 +23,36 @@ measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
-    """Measure one rank."""
-    return compare(worker)
+    """Return what one rank of torchrun measures."""
+    return compare_ddp(worker)
 
 
-def compare(worker: Worker) -> ComputingRank:
-    """Compare gradients of one backward pass, and weights after three steps."""
-    parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
-    model = worker.model()
-    wrapped = parallel(
-        model, device_ids=[worker.device.index] if worker.device.type == "cuda" else None
-    )
-    comparisons = train_beside_one(
-        worker, wrapped, partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9), model
-    )
-    same = worker.same_everywhere([*gradients(model).values(), *weights(model).values()])
-    return {"comparisons": comparisons, "facts": {"same on every rank": same}}
+def compare_ddp(worker: Worker) -> ComputingRank:
+    """Compare gradients and trained weights of a model in DDP with those of one process.
+
+    Each rank has other data. Afterwards all ranks must hold the same gradients and weights.
+    """
+    ddp = importlib.import_module("torch.nn.parallel").DistributedDataParallel
+    sgd = partial(worker.torch.optim.SGD, lr=0.1, momentum=0.9)
+    model = worker.make_model()
+    device_ids = [worker.device.index] if worker.device.type == "cuda" else None
+    wrapped_model = ddp(model, device_ids=device_ids)
+
+    comparisons = compare_training(worker, wrapped_model, sgd, unwrapped_model=model)
+    tensors = [*gather_gradients(model).values(), *gather_weights(model).values()]
+    is_same = worker.are_same_on_all_ranks(tensors)
+    return {"comparisons": comparisons, "facts": {"same on every rank": is_same}}
 
 
 REQUIREMENTS = Requirements(
-    tolerance={"gradients": SAME, "weights": SAME},
+    tolerance={"gradients": ROUNDING_TOLERANCE, "weights": ROUNDING_TOLERANCE},
     facts={"same on every rank": True},
 )
 
 
 def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
-    """Judge gradients and weights by those of one process."""
-    return judge_computed(REQUIREMENTS, expect, evidence)
+    """Judge that gradients and weights are those of one process, and the same on every rank."""
+    return judge_requirements(REQUIREMENTS, expect, evidence)
 
 
 CLAIMS = {"ddp": judge}

@@ -1,4 +1,4 @@
-"""fp8-fsdp2: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
+"""fp8-fsdp2: torchao's FP8 training under FSDP2 must give the gradients of one process in FP8."""
 
 import importlib
 from functools import partial
@@ -11,13 +11,17 @@ from validate.checks.multigpu._ranks import (
     RanksExpect,
     Requirements,
     Worker,
-    compared,
-    error,
-    gradients,
-    judge_computed,
-    loss_of,
+    compare_tensors,
+    compute_loss,
+    gather_gradients,
+    judge_requirements,
+    relative_error,
 )
-from validate.checks.multigpu.fsdp import fully_shard, held, mean_gradients
+from validate.checks.multigpu.fsdp import (
+    average_gradients_of_ranks,
+    describe_sharding,
+    shard_model,
+)
 from validate.claims import Claim
 from validate.judging import Finding
 
@@ -25,46 +29,56 @@ measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, _claim: Claim) -> ComputingRank:
-    """Compare the gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
-    model, alone, full = (
-        _converted(worker, gather=True),
-        _converted(worker, gather=False),
-        worker.model(),
-    )
-    fully_shard(model, mesh=worker.mesh())
-    loss_of(model(worker.batch(worker.rank))).backward()
-    loss_of(full(worker.everything())).backward()
-    wanted = mean_gradients(worker, alone)
-    found = gradients(model)
-    layers = sorted(
-        {type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__}
-    )
+    """Compare the gradients of one step under FSDP2 with one process in FP8 and in float32.
+
+    The weights are gathered in FP8. A CPU cannot multiply FP8 numbers: torchao emulates it there.
+    """
+    model = make_fp8_model(worker, gather_in_fp8=True)
+    single_model = make_fp8_model(worker, gather_in_fp8=False)
+    float32_model = worker.make_model()
+
+    shard_model(model, mesh=worker.make_mesh())
+    compute_loss(model(worker.make_batch(worker.rank))).backward()
+    compute_loss(float32_model(worker.make_batch_of_all_ranks())).backward()
+    single_gradients = average_gradients_of_ranks(worker, single_model)
+    gradients = gather_gradients(model)
+    float32_gradients = gather_gradients(float32_model)
+
+    # Name the classes of the linear layers: torchao must have replaced every one of them.
+    layer_classes = {type(layer).__name__ for layer in model.modules()}
+    linear_classes = sorted(name for name in layer_classes if "Linear" in name)
+    comparison = compare_tensors(gradients, single_gradients, {"float32": float32_gradients})
+    sharding = describe_sharding(worker, list(model.parameters()))
     return {
-        "comparisons": {"gradients": compared(found, wanted, float32=gradients(full))},
-        "figures": {"distance from float32": error(found, gradients(full))},
-        "facts": {"layers": layers, **held(worker, list(model.parameters()))},
+        "comparisons": {"gradients": comparison},
+        "figures": {"distance from float32": relative_error(gradients, float32_gradients)},
+        "facts": {"layers": linear_classes, **sharding},
     }
 
 
-def _converted(worker: Worker, *, gather: bool) -> Any:
+def make_fp8_model(worker: Worker, *, gather_in_fp8: bool) -> Any:
+    """Return the worker's model with its linear layers converted to torchao's FP8 layers.
+
+    `gather_in_fp8` makes FSDP2 gather the weights in FP8 instead of float32.
+    """
     float8 = importlib.import_module("torchao.float8")
     config = float8.Float8LinearConfig(
-        enable_fsdp_float8_all_gather=gather, emulate=worker.device.type == "cpu"
+        enable_fsdp_float8_all_gather=gather_in_fp8, emulate=worker.device.type == "cpu"
     )
-    return float8.convert_to_float8_training(worker.model(), config=config)
+    return float8.convert_to_float8_training(worker.make_model(), config=config)
 
 
 REQUIREMENTS = Requirements(
     tolerance={"gradients": 0.001},
-    # A signal-to-noise ratio of 18 dB at least. What is exactly as in float32 would not be FP8.
+    # At most 0.126 is a signal-to-noise ratio of at least 18 dB. Less than 0.005 would not be FP8.
     figures={"distance from float32": (0.005, 0.126)},
     facts={"sharded": True, "parts make the whole": True, "layers": ["Float8Linear"]},
 )
 
 
 def judge(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
-    """Judge gradients by those of one process in FP8, and by float32's, from which they must differ."""
-    return judge_computed(REQUIREMENTS, expect, evidence)
+    """Judge that gradients are those of one process in FP8, and differ from float32's."""
+    return judge_requirements(REQUIREMENTS, expect, evidence)
 
 
 CLAIMS = {"fp8-fsdp2": judge}

@@ -1,13 +1,14 @@
-"""parallel: a step of tensor parallelism, of context parallelism and of HSDP is the step of one process."""
+"""parallel: tensor parallelism, context parallelism and HSDP must compute what one process does."""
 
 import importlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from validate.checks.multigpu import _launch
 from validate.checks.multigpu._ranks import (
-    SAME,
-    SAME_AFTER_ADAMW,
+    ADAMW_TOLERANCE,
+    ROUNDING_TOLERANCE,
     SEED,
     WIDTH,
     ComputingRank,
@@ -15,53 +16,79 @@ from validate.checks.multigpu._ranks import (
     RanksExpect,
     Requirements,
     Worker,
-    compared,
-    gradients,
-    judge_computed,
-    loss_of,
+    compare_tensors,
+    compute_loss,
+    gather_gradients,
+    judge_requirements,
+    relative_error,
 )
-from validate.checks.multigpu.fsdp import fully_shard, sharded_beside_one
+from validate.checks.multigpu.fsdp import compare_sharded_training, shard_model
 from validate.claims import Claim
 from validate.judging import RULE_T, Finding
 
-_HEADS, _LENGTH = 2, 128
+_HEADS = 2
+_TOKENS_A_RANK = 128
 
 measure = partial(_launch.measure, __name__)
 
 
 def rank(worker: Worker, claim: Claim) -> ComputingRank:
-    """Measure one subject."""
-    return {"tensor": _tensor, "context": _context, "hsdp": _hsdp}[claim.subject](worker)
+    """Return what one rank measures for a claim's subject."""
+    measures: Mapping[str, Callable[[Worker], ComputingRank]] = {
+        "tensor": measure_tensor_parallelism,
+        "context": measure_context_parallelism,
+        "hsdp": measure_hsdp,
+    }
+    return measures[claim.subject](worker)
 
 
-def _tensor(worker: Worker) -> ComputingRank:
-    """Each block's first product split by columns, its second by rows: the same data on every rank."""
+def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
+    """Compare a step of tensor parallelism, on the same batch on every rank, with one process.
+
+    The weight of each block's first layer is split by columns, that of the second by rows. The
+    control of the outputs is what the first rank's parts give without those of the other ranks.
+    """
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
-    model, alone, mesh = worker.model(), worker.model(), worker.mesh()
+    model = worker.make_model()
+    single_model = worker.make_model()
+    mesh = worker.make_mesh()
     plan = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
     for block in model:
         parallel.parallelize_module(block, mesh, plan)
-    x = worker.batch(0)
-    output, wanted = model(x), alone(x)
-    loss_of(output).backward()
-    loss_of(wanted).backward()
-    split = [one for block in model for one in (block.up.weight, block.down.weight)]
-    shares = {int(one.to_local().numel()) * worker.ranks == one.numel() for one in split}
-    lacking = _of_one_rank(worker.torch, alone, x, 1 / worker.ranks)
+
+    batch = worker.make_batch(0)
+    output = model(batch)
+    single_output = single_model(batch)
+    compute_loss(output).backward()
+    compute_loss(single_output).backward()
+
+    is_split_evenly = True
+    for block in model:
+        for weight in (block.up.weight, block.down.weight):
+            local_count = int(weight.to_local().numel())
+            if local_count * worker.world_size != weight.numel():
+                is_split_evenly = False
+
+    first_part = compute_first_part(worker.torch, single_model, batch, 1 / worker.world_size)
+    outputs = compare_tensors(
+        {"y": output}, {"y": single_output}, {"of one rank": {"y": first_part}}
+    )
+    gradients = compare_tensors(gather_gradients(model), gather_gradients(single_model))
     return {
-        "comparisons": {
-            "outputs": compared({"y": output}, {"y": wanted}, of_one_rank={"y": lacking}),
-            "gradients": compared(gradients(model), gradients(alone)),
-        },
+        "comparisons": {"outputs": outputs, "gradients": gradients},
         "facts": {
-            "split evenly": shares == {True},
-            "same on every rank": worker.same_everywhere([output]),
+            "split evenly": is_split_evenly,
+            "same on every rank": worker.are_same_on_all_ranks([output]),
         },
     }
 
 
-def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
-    """The output of the first rank without the other ranks' parts: the control."""
+def compute_first_part(torch: Any, model: Any, batch: Any, share: float) -> Any:
+    """Return the model's output if each block uses only the first share of its hidden features.
+
+    That is what the first rank computes if the ranks' parts of the second product are not added up.
+    """
+    x = batch
     for block in model:
         hidden = torch.nn.functional.gelu(block.up(block.norm(x)))
         width = int(share * hidden.shape[-1])
@@ -69,81 +96,98 @@ def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
     return x
 
 
-def _context(worker: Worker) -> ComputingRank:
-    """Ring attention over a sequence of which each rank holds a part, in bfloat16 because flash attention asks for it.
+def measure_context_parallelism(worker: Worker) -> ComputingRank:
+    """Compare ring attention over a sequence that is split over the ranks with one process.
 
-    The reference is float64 on the CPU, the plain error that of one process in bfloat16; the control sums the gradients
-    of ranks that do not exchange anything.
+    Everything runs in bfloat16, because flash attention needs it. The reference is float64 on the
+    CPU, and the plain error is that of one process in bfloat16. The control adds up the gradients
+    of the ranks' parts as if the ranks had exchanged nothing.
     """
-    torch, distributed = worker.torch, worker.distributed
+    torch = worker.torch
     attention = importlib.import_module("torch.nn.attention")
     experimental = importlib.import_module("torch.distributed.tensor.experimental")
+
+    # Every rank draws the whole sequence [2, length, WIDTH] and the same weight.
     generator = torch.Generator().manual_seed(SEED)
-    x = torch.randn(2, _LENGTH * worker.ranks, WIDTH, generator=generator)
+    length = _TOKENS_A_RANK * worker.world_size
+    sequence = torch.randn(2, length, WIDTH, generator=generator)
     weight = torch.randn(3 * WIDTH, WIDTH, generator=generator) / WIDTH**0.5
-    rounded = [one.to(worker.device, torch.bfloat16) for one in (x, weight)]
-    exact = _attention_gradient(torch, *(one.cpu().double() for one in rounded))
+    sequence = sequence.to(worker.device, torch.bfloat16)
+    weight = weight.to(worker.device, torch.bfloat16)
+    exact = compute_attention_gradient(torch, sequence.cpu().double(), weight.cpu().double())
+
     with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
-        plain = _attention_gradient(torch, *rounded)
-        parts = [
-            _attention_gradient(torch, part, rounded[1])
-            for part in rounded[0].chunk(worker.ranks, dim=1)
-        ]
-        mine = rounded[0].clone()
-        with experimental.context_parallel(worker.mesh(), buffers=[mine], buffer_seq_dims=[1]):
-            length = mine.shape[1]
-            found = _attention_gradient(torch, mine, rounded[1])
-    total = found.float()
-    distributed.all_reduce(total)
-    separate = sum(part.float() for part in parts)
+        plain = compute_attention_gradient(torch, sequence, weight)
+        separate_gradients = []
+        for part in sequence.chunk(worker.world_size, dim=1):
+            separate_gradients.append(compute_attention_gradient(torch, part, weight))
+        # context_parallel cuts the buffer down to this rank's part, in place.
+        local_part = sequence.clone()
+        mesh = worker.make_mesh()
+        with experimental.context_parallel(mesh, buffers=[local_part], buffer_seq_dims=[1]):
+            local_length = local_part.shape[1]
+            local_gradient = compute_attention_gradient(torch, local_part, weight)
+
+    total = local_gradient.float()
+    worker.distributed.all_reduce(total)
+    separate_total = sum(gradient.float() for gradient in separate_gradients)
+    comparison = compare_tensors(
+        {"w": total}, {"w": exact}, {"not exchanged": {"w": separate_total}}
+    )
+    comparison["plain_error"] = relative_error({"w": plain}, {"w": exact})
     return {
-        "comparisons": {
-            "gradients": {
-                **compared({"w": total}, {"w": exact}, not_exchanged={"w": separate}),
-                "plain_error": compared({"w": plain}, {"w": exact})["error"],
-            }
-        },
-        "facts": {"length on this rank": length, "length": x.shape[1]},
+        "comparisons": {"gradients": comparison},
+        "facts": {"length on this rank": local_length, "length": length},
     }
 
 
-def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
-    """The gradient of causal self-attention's projection; sums, so that parts of a sequence add up."""
+def compute_attention_gradient(torch: Any, sequence: Any, weight: Any) -> Any:
+    """Return the gradient of the weight that projects a sequence to causal self-attention's inputs.
+
+    The sequence is [rows, tokens, WIDTH]. The loss is a sum over tokens, in float32 at least, so
+    that the gradients of parts of a sequence add up.
+    """
+    functional = torch.nn.functional
     weight = weight.detach().clone().requires_grad_(True)
-    heads = [
-        one.unflatten(-1, (_HEADS, -1)).transpose(1, 2)
-        for one in torch.nn.functional.linear(x, weight).chunk(3, dim=-1)
-    ]
-    output = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-    (output.to(torch.promote_types(output.dtype, torch.float32)) - 1).square().sum().backward()
+    heads = []
+    for projection in functional.linear(sequence, weight).chunk(3, dim=-1):
+        heads.append(projection.unflatten(-1, (_HEADS, -1)).transpose(1, 2))
+    query, key, value = heads
+    output = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    wide_output = output.to(torch.promote_types(output.dtype, torch.float32))
+    (wide_output - 1).square().sum().backward()
     return weight.grad
 
 
-def _hsdp(worker: Worker) -> ComputingRank:
-    """Sharded within groups of ranks, replicated across them."""
-    shape = (2, worker.ranks // 2)
-    model = fully_shard(worker.model(), mesh=worker.mesh(shape, ("replicate", "shard")))
-    found = sharded_beside_one(worker, model)
-    placements = sorted({str(one.placements) for one in model.parameters()})
-    return {**found, "facts": {"placements": placements, "mesh": list(shape)}}
+def measure_hsdp(worker: Worker) -> ComputingRank:
+    """Compare HSDP with one process: two groups of ranks, each with all shards of the model."""
+    shape = (2, worker.world_size // 2)
+    mesh = worker.make_mesh(shape, ("replicate", "shard"))
+    model = shard_model(worker.make_model(), mesh=mesh)
+    comparisons = compare_sharded_training(worker, model)["comparisons"]
+    placements = sorted({str(parameter.placements) for parameter in model.parameters()})
+    return {
+        "comparisons": comparisons,
+        "facts": {"placements": placements, "mesh": list(shape)},
+    }
 
 
 REQUIREMENTS = {
     "tensor": Requirements(
-        tolerance={"outputs": SAME, "gradients": SAME},
+        tolerance={"outputs": ROUNDING_TOLERANCE, "gradients": ROUNDING_TOLERANCE},
         facts={"split evenly": True, "same on every rank": True},
     ),
     "context": Requirements(tolerance={"gradients": RULE_T}),
     "hsdp": Requirements(
-        tolerance={"gradients": SAME, "weights": SAME_AFTER_ADAMW},
+        tolerance={"gradients": ROUNDING_TOLERANCE, "weights": ADAMW_TOLERANCE},
         facts={"placements": ["(Replicate(), Shard(dim=0))"]},
     ),
 }
 
 
 def judge(subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
-    """Judge a step by that of one process."""
-    return judge_computed(REQUIREMENTS[subject], expect, evidence)
+    """Judge that a step in parallel is the step of one process."""
+    return judge_requirements(REQUIREMENTS[subject], expect, evidence)
 
 
 CLAIMS = {"parallel": judge}

@@ -1,4 +1,4 @@
-"""ddp under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
+"""ddp under ray[train]: its workers measure what the ranks of torchrun measure."""
 
 import importlib
 import json
@@ -15,54 +15,65 @@ from validate.harness.forked import attempt
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
-    """Yield the evidence of all workers."""
+    """Yield the subject of each claim, and what the workers of ray[train] measured for it."""
     for claim in claims:
-        ranks, device = _launch.ranks_of(claim), claim.expect["device"]
-        yield claim.subject, attempt(partial(trained, ranks, device))
+        rank_count = _launch.count_ranks(claim)
+        yield claim.subject, attempt(partial(run_workers, rank_count, claim.expect["device"]))
 
 
-def trained(ranks: int, device: str) -> RanksEvidence:
-    """Return the results of all workers, in the form of those of torchrun's ranks."""
+def run_workers(rank_count: int, device_type: str) -> RanksEvidence:
+    """Start workers by ray[train], each with `measure_as_worker`, and return what they wrote.
+
+    `device_type` is "cuda", for a GPU a worker, or "cpu". Raises what ray raises if a worker fails.
+    """
+    # ray must neither report its use over the network nor fall back to its older trainer.
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
-    ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
-    torch_train, cuda = importlib.import_module("ray.train.torch"), device == "cuda"
+    ray = importlib.import_module("ray")
+    ray_train = importlib.import_module("ray.train")
+    torch_trainer = importlib.import_module("ray.train.torch").TorchTrainer
+    uses_gpus = device_type == "cuda"
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
-            num_cpus=ranks + 1,
-            num_gpus=ranks if cuda else 0,
+            num_cpus=rank_count + 1,
+            num_gpus=rank_count if uses_gpus else 0,
             include_dashboard=False,
             _temp_dir=folder,
             log_to_driver=False,
         )
         try:
-            torch_train.TorchTrainer(
-                work,
+            torch_trainer(
+                measure_as_worker,
                 train_loop_config={"folder": folder},
-                scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=cuda),
-                run_config=train.RunConfig(storage_path=folder, name="step"),
+                scaling_config=ray_train.ScalingConfig(num_workers=rank_count, use_gpu=uses_gpus),
+                run_config=ray_train.RunConfig(storage_path=folder, name="step"),
             ).fit()
         finally:
             ray.shutdown()
-        return {
-            "ranks": [
-                json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)
-            ]
-        }
+
+        reports = []
+        for rank in range(rank_count):
+            reports.append(json.loads(Path(folder, f"rank{rank}.json").read_text()))
+        return {"ranks": reports}
 
 
-def work(config: Mapping[str, str]) -> None:
-    """Run in each worker. ray has made the process group and chosen the device."""
-    torch, context = (
-        importlib.import_module("torch"),
-        importlib.import_module("ray.train").get_context(),
-    )
+def measure_as_worker(config: Mapping[str, str]) -> None:
+    """Compare DDP with one process in a worker of ray[train], and write the result to a file.
+
+    ray has already formed the process group and chosen this worker's device. The result goes to
+    `rankNUMBER.json` in the folder that `config` names.
+    """
+    torch = importlib.import_module("torch")
+    context = importlib.import_module("ray.train").get_context()
     device = importlib.import_module("ray.train.torch").get_device()
-    folder, rank = Path(config["folder"]), context.get_world_rank()
     worker = Worker(
-        torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder
+        torch=torch,
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        device=device,
+        folder=Path(config["folder"]),
     )
-    found = {**ddp.compare(worker), "device": worker.device_facts()}
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+    report = {**ddp.compare_ddp(worker), "device": worker.device_facts()}
+    (worker.folder / f"rank{worker.rank}.json").write_text(json.dumps(report))
 
 
 CLAIMS = {"ddp": ddp.judge}

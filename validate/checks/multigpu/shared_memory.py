@@ -1,4 +1,8 @@
-"""shared-memory: data loader workers die of a small /dev/shm, and NCCL needs it where GPUs can't reach each other."""
+"""shared-memory: /dev/shm must hold the batches that data loader workers hand to the trainer.
+
+Docker gives a container 64 MiB unless asked for more. A worker that finds no room dies of SIGBUS.
+NCCL needs the room, too, where GPUs cannot reach each other.
+"""
 
 import errno
 import importlib
@@ -7,49 +11,57 @@ import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding, failed, is_between, passed
 
 FOLDER = Path("/dev/shm")
-_BATCHES, _WORKERS = 4, 2
-_MOVED = 96 << 20
-"""Bytes of one batch: more than the 64 MiB that Docker gives by default."""
+_BATCHES = 4
+_WORKERS = 2
+_BATCH_BYTES = 96 << 20
+"""More than Docker's 64 MiB."""
 LEAST_BYTES = 1 << 30
-"""Docker's 64 MiB do not hold one prefetched batch a worker."""
+"""Docker's 64 MiB do not hold one prefetched batch of each worker."""
 
 
 class SharedMemoryEvidence(TypedDict):
-    """Bytes of /dev/shm, whether it refuses more than it has (the control), and batches that workers handed over."""
+    """The room in /dev/shm, and what became of batches that workers handed over. Sizes in bytes."""
 
     size: int
     free: int
-    refuses_more: bool
-    batch: int
-    handed_over: int
-    right: bool
+    refuses_more: bool  # the control: whether it refuses a file that is larger than its room
+    batch: int  # size of a batch
+    handed_over: int  # number of batches that arrived
+    right: bool  # whether all of them arrived as they were made, in shared memory
 
 
-def _measure() -> SharedMemoryEvidence:
-    """Measure its size, whether it refuses more than that (the control), and hand over batches by two workers."""
-    room = os.statvfs(FOLDER)
-    size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    refuses_more = _refuses(free + (64 << 20))
-    # With too little room a worker would die of SIGBUS, and say no more than that.
-    has_room = free >= _MOVED * _WORKERS * 2
-    handed_over, right = _handed_over() if has_room else (0, False)
+def measure_shared_memory() -> SharedMemoryEvidence:
+    """Measure the room in /dev/shm and let two data loader workers hand over batches through it.
+
+    With too little room no worker is started: it would die of SIGBUS, which names no cause.
+    """
+    filesystem = os.statvfs(FOLDER)
+    size = filesystem.f_blocks * filesystem.f_frsize
+    free = filesystem.f_bavail * filesystem.f_frsize
+    refuses_more = refuses_file(free + (64 << 20))
+
+    transfer = Transfer(batches=0, is_right=False)
+    # Twice what one prefetched batch of each worker takes.
+    if free >= _BATCH_BYTES * _WORKERS * 2:
+        transfer = transfer_batches()
     return {
         "size": size,
         "free": free,
         "refuses_more": refuses_more,
-        "batch": _MOVED,
-        "handed_over": handed_over,
-        "right": right,
+        "batch": _BATCH_BYTES,
+        "handed_over": transfer.batches,
+        "right": transfer.is_right,
     }
 
 
-def _refuses(size: int) -> bool:
+def refuses_file(size: int) -> bool:
+    """Return whether /dev/shm has no room for a file of this size in bytes."""
     with tempfile.TemporaryFile(dir=FOLDER) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -58,44 +70,57 @@ def _refuses(size: int) -> bool:
     return False
 
 
-def _batch(number: int) -> Any:
-    """Whole numbers, each batch its own."""
-    return importlib.import_module("torch").arange(_MOVED // 8) + number
+class Transfer(NamedTuple):
+    """How many batches arrived, and whether all are as they were made and in shared memory."""
+
+    batches: int
+    is_right: bool
 
 
-def _handed_over() -> tuple[int, bool]:
-    """How many batches arrived, and whether all of them are right and lie in shared memory."""
+def transfer_batches() -> Transfer:
+    """Load batches that a DataLoader's workers make, and compare each with the original."""
     data = importlib.import_module("torch.utils.data")
-    options = {
-        "batch_size": None,
-        "collate_fn": _batch,
-        "num_workers": _WORKERS,
-        "prefetch_factor": 1,
-    }
-    arrived = enumerate(data.DataLoader(range(_BATCHES), **options))
-    right = [
-        bool((batch == _batch(number)).all()) and batch.is_shared() for number, batch in arrived
-    ]
-    return len(right), all(right)
+    loader = data.DataLoader(
+        range(_BATCHES),
+        batch_size=None,  # each number is a batch of its own
+        collate_fn=make_batch,
+        num_workers=_WORKERS,
+        prefetch_factor=1,
+    )
+    batches = 0
+    is_right = True
+    for number, batch in enumerate(loader):
+        batches += 1
+        is_equal = bool((batch == make_batch(number)).all())
+        if not is_equal or not batch.is_shared():
+            is_right = False
+    return Transfer(batches, is_right)
+
+
+def make_batch(number: int) -> Any:
+    """Return _BATCH_BYTES of whole numbers, 8 bytes each, which differ from batch to batch."""
+    return importlib.import_module("torch").arange(_BATCH_BYTES // 8) + number
 
 
 def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Finding:
-    """Judge the size, and that batches arrive."""
+    """Judge that /dev/shm is large enough and that batches arrive through it."""
     size = evidence["size"]
     if not is_between(size, LEAST_BYTES, math.inf):
-        return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(LEAST_BYTES)} are needed")
+        least = format_mebibytes(LEAST_BYTES)
+        return failed(f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed")
     if evidence["refuses_more"] is not True:
         return failed("control: a file larger than /dev/shm was not refused")
     if evidence["right"] is not True or not evidence["handed_over"]:
         return failed("batches that workers hand over do not arrive as they were made")
-    return passed(
-        f"{_bytes(size)}; workers handed over {evidence['handed_over']} batches of {_bytes(evidence['batch'])}"
-    )
+
+    handed_over = f"{evidence['handed_over']} batches of {format_mebibytes(evidence['batch'])}"
+    return passed(f"{format_mebibytes(size)}; workers handed over {handed_over}")
 
 
-def _bytes(value: float) -> str:
-    return f"{value / 2**20:.0f} MiB"
+def format_mebibytes(size: float) -> str:
+    """Return a number of bytes as `64 MiB`."""
+    return f"{size / 2**20:.0f} MiB"
 
 
-measure = partial(measure_claimed_subjects, measures={"dev-shm": _measure})
+measure = partial(measure_claimed_subjects, measures={"dev-shm": measure_shared_memory})
 CLAIMS = {"shared-memory": judge}
