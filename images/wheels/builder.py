@@ -31,7 +31,7 @@ from images.planning.image import Image, Pin
 from images.validation import validation_run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.device_code import kernel_code_claim
+from images.validation.claims.device_code import kernel_code_claim, machine_code
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 from images.wheels.recipe import FOLDER, Recipe, beside, jobs_for, no_nvcc, recipe_for
@@ -215,7 +215,7 @@ def judge_wheel(
         if (one.check, one.subject) in {*_JUDGED, ("pins", recipe.distribution)}
     ]
     if recipe.archs:
-        archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
+        archs = machine_code([Arch.parse(arch) for arch in recipe.archs])
         judged.append(
             kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content))
         )

@@ -1,4 +1,7 @@
-"""What an image is held to, written from the resolved image and the suite alone. Pure: no container, no network."""
+"""Makes the claims that an image is held to, from its plan, its lock and the host's GPUs.
+
+Nothing here reads a file, starts a container or reaches a network.
+"""
 
 from dataclasses import replace
 
@@ -13,29 +16,38 @@ from validate.claims import Claim, ClaimSet
 
 def image_claims(context: ClaimContext) -> ClaimSet:
     """Return every claim of an image, in the order that reports show."""
-    written = [
+    claims = [
         *static_claims(context),
         *cpu_claims(context),
         *gpu_claims(context),
         *multigpu_claims(context),
     ]
     if context.image.name.profile:
+        # Imported only here: most images have no profile.
         from images.validation.claims.profile import profile_claims
 
-        written += profile_claims(context)
-    claims = [with_known_gap(claim, context) for claim in written]
-    # The image's own copy of its claims has none about layers: what is recorded of them moves on, and the image stays.
-    return ClaimSet(image=str(context.image.name), claims=(*claims, *origin_claims(context)))
+        claims += profile_claims(context)
+    claims = [with_known_gap(claim, context) for claim in claims]
+
+    # The copy of its claims that an image carries has none about its origin: the record of layers
+    # may change later, the image does not.
+    claims += origin_claims(context)
+    return ClaimSet(image=str(context.image.name), claims=tuple(claims))
 
 
 def with_known_gap(claim: Claim, context: ClaimContext) -> Claim:
-    """Return a claim, which is not required if it is known beforehand why it can't be proved.
+    """Return a claim as unproven and not required if it is known beforehand that it can't hold.
 
-    Pins may put it out of reach or be known to break it (`unproven` in expectations.yaml), or it is about an optional
-    wheel that could not be had.
+    That is so if the image's pins put it out of reach (`unproven` in expectations.yaml), or if it
+    is about an optional package that the image lacks. Other claims are returned as they are.
     """
-    reasons = context.image.unproven
-    reason = reasons.get(claim.key, reasons.get(claim.check, ""))
     if claim.subject in context.missing:
         reason = f"{claim.subject} is not in this image: {context.missing[claim.subject]}"
-    return replace(claim, required=False, unproven=reason) if reason else claim
+        return replace(claim, required=False, unproven=reason)
+
+    reasons = context.image.unproven
+    if claim.key in reasons:
+        return replace(claim, required=False, unproven=reasons[claim.key])
+    if claim.check in reasons:
+        return replace(claim, required=False, unproven=reasons[claim.check])
+    return claim

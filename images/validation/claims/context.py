@@ -1,4 +1,7 @@
-"""What claims are written from: the resolved image, its lock, and the host of the validation run. Pure."""
+"""What the claims about an image are made from: the planned image, its lock, and the host's GPUs.
+
+Nothing here reads a file or asks an engine.
+"""
 
 from __future__ import annotations
 
@@ -18,72 +21,64 @@ if TYPE_CHECKING:
     from images.context.origin import Origin
     from images.hardware.inventory import Gpu, Inventory
 
-Closure = Mapping[str, Mapping[str, str]]
-"""Layer -> distribution -> version."""
+LockedVersions = Mapping[str, Mapping[str, str]]
+"""Layer of the image -> distribution -> version, as the lock has them."""
 BOGUS_ARCH = 999
-"""No GPU has it: what compiles for it did not look."""
+"""A compute capability that no GPU has. A compiler that accepts it did not check its target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimContext:
-    """Everything that decides what an image is held to. Make it with `from_lock`, add the host with `on_host`."""
+    """Everything that decides what an image is held to.
+
+    Make it with `from_lock`; add the host's GPUs with `on_host`.
+    """
 
     image: Image
     facts: Facts
-    locked: Closure = field(default_factory=dict)
-    """What the lock has for each layer: with the pins, the closure that the image must hold."""
+    locked: LockedVersions = field(default_factory=dict)
+    """The versions that the image must have installed, besides its pins."""
     lock: Lock | None = None
-    """With the RECORDs of its wheels. None: claims about that are unproven."""
+    """The lock with the RECORD digests of its wheels. None: claims about RECORDs are unproven."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Distribution -> digest of its wheel's RECORD, of those that are in no lock and were found."""
+    """Distributions whose wheels are in no lock -> digest of the wheel's RECORD, where it is
+    known."""
     custom_base: bool = False
-    """It stands on a custom base, by its own word. What that holds beside the pins is not in the lock, and stays as it
-    is: claims about it are unproven, and required, as a label must not loosen what an image is held to."""
+    """Whether the image's label says that it stands on a custom base. The lock says nothing of what
+    such a base holds besides the pins: claims about that are unproven. They stay required, as a
+    label must not loosen what an image is held to."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not required."""
+    """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not
+    required."""
     origin: Origin | None = None
-    """What its layers are made of. None: there is no claim about that, as in the image's own copy of its claims."""
+    """The recipe of the image's layers. None: no claim about it, as in the image's own copy of its
+    claims."""
     inventory: Inventory | None = None
-    """The host's GPUs. None: what the container's own driver says is taken as it is."""
+    """The host's GPUs. None: claims accept whatever GPUs the container reports."""
     no_gpu: str = ""
-    """Why there is no GPU: then claims of the gpu tiers are unproven."""
+    """Why there is no GPU: then claims of the gpu tiers are unproven. Empty: there is one."""
     on_gpu: bool = False
-    """The gpu tier is measured: an example that runs there does not run on the CPU as well."""
+    """Whether the gpu tier is measured: an example that runs there is not run on the CPU as
+    well."""
     injected: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the run adds to the image's environment where it attaches GPUs."""
-
-    @property
-    def image_kind(self) -> ImageKind:
-        """Whose image it is. A derived one is held to its parent's claims (images/validation/child.py)."""
-        return ImageKind.ON_CUSTOM_BASE if self.custom_base else ImageKind.OURS
-
-    def without_extensions(self, pin: Pin) -> str:
-        """Why the image goes without a package's compiled extensions; empty if it has them."""
-        why = self.missing.get(pin.lacking, "")
-        return f"the image goes without {why}" if why else ""
-
-    def unless_custom(self, why: str) -> dict[str, Any]:
-        """Of a claim that a custom base may break: there it is unproven for this reason."""
-        return {"required": True, "unproven": why if self.custom_base else ""}
-
-    @property
-    def no_ranks(self) -> str:
-        """Why there are no several GPUs: then claims of the multigpu tier are unproven."""
-        found = self.inventory.gpus if self.inventory else ()
-        return self.no_gpu or (
-            f"the host has one GPU ({found[0].name}), several are needed" if len(found) == 1 else ""
-        )
+    """Variables that the validation run adds to the image's environment where it attaches GPUs."""
 
     @classmethod
-    def from_lock(cls, image: Image, lock: Lock, facts: Facts, **more: Any) -> ClaimContext:
-        """The context of a built image, without a host. `more`: fields: what is missing, on which base it stands."""
+    def from_lock(cls, image: Image, lock: Lock, facts: Facts, **fields: Any) -> ClaimContext:
+        """Make the context of a built image, without a host.
+
+        `fields`: further fields of the context, such as `missing` and `custom_base`.
+        """
         locked = {layer: lock.versions([layer]) for layer in lock.inputs.layers}
-        return cls(
-            image=image, facts=facts.on(image.name.platform), lock=lock, locked=locked, **more
-        )
+        facts_of_platform = facts.on(image.name.platform)
+        return cls(image=image, facts=facts_of_platform, lock=lock, locked=locked, **fields)
 
     def on_host(self, attachment: Attachment, tiers: Sequence[Tier]) -> ClaimContext:
-        """The same for a run of these tiers (none: all) with these GPUs, or with the reason why there are none."""
+        """Return this context for a validation run on a host.
+
+        `attachment`: how containers get the host's GPUs, or why there are none. `tiers`: those that
+        the run measures; empty: all.
+        """
         return replace(
             self,
             inventory=attachment.inventory,
@@ -92,60 +87,103 @@ class ClaimContext:
             injected=attachment.injected,
         )
 
+    @property
+    def image_kind(self) -> ImageKind:
+        """Return whose image it is.
+
+        Never DERIVED: claims of a derived image are made from those of the image below it
+        (images/validation/child.py).
+        """
+        return ImageKind.ON_CUSTOM_BASE if self.custom_base else ImageKind.OURS
+
+    @property
+    def no_second_gpu(self) -> str:
+        """Return why claims of the multigpu tier are unproven; empty if the host has several
+        GPUs."""
+        if self.no_gpu:
+            return self.no_gpu
+        if self.inventory and len(self.inventory.gpus) == 1:
+            return f"the host has one GPU ({self.inventory.gpus[0].name}), several are needed"
+        return ""
+
+    def reason_without_extensions(self, pin: Pin) -> str:
+        """Return why the image lacks a package's compiled extensions; empty if it has them."""
+        reason = self.missing.get(pin.lacking)
+        return f"the image goes without {reason}" if reason else ""
+
+    def unproven_on_custom_base(self, reason: str) -> str:
+        """Return the reason if the image stands on a custom base, else an empty text."""
+        return reason if self.custom_base else ""
+
 
 def silent_claims(context: ClaimContext, tier: Tier) -> Iterator[Claim]:
-    """The silent faults that show in this tier. One that the versions are known to have is not required."""
+    """Yield the claims about silent faults (silent_faults.yaml) that show in this tier.
+
+    There is one for each fault that a package of the image could have. It is not required if the
+    image's versions are known to have the fault, or if it can't occur on the host's GPUs.
+    """
     gpus = context.inventory.gpus if context.inventory else ()
-    locked = [
-        ("cudnn", version)
-        for name, version in context.locked.get("torch", {}).items()
-        if "-cudnn-cu" in name
-    ]
-    versions = {**context.image.versions, **dict(locked)}
-    for subject, row in silent.faults().items():
-        lacking = row.package not in versions or row.package in context.missing
-        if lacking or row.cpu != (tier is Tier.CPU) or not within(versions["torch"], row.torch):
+    versions = versions_with_cudnn(context)
+    for subject, fault in silent.faults().items():
+        has_package = fault.package in versions and fault.package not in context.missing
+        shows_in_tier = fault.cpu == (tier is Tier.CPU)
+        if not has_package or not shows_in_tier or not within(versions["torch"], fault.torch):
             continue
-        known, gate = (
-            row.of(versions),
-            next(filter(None, (_too_small(row, gpu) for gpu in gpus)), ""),
-        )
+
         expect: dict[str, Any] = {
-            "known": known,
-            "fault": str(row),
-            **({"not_applicable": gate} if gate else {}),
+            "known": fault.of(versions),
+            "fault": str(fault),
+            "tolerance": fault.tolerance,
+            "times": fault.times,
+            "gigabytes": fault.gigabytes,
+            "alone": fault.alone,
         }
-        expect |= {key: getattr(row, key) for key in ("tolerance", "times", "gigabytes", "alone")}
-        statement = f"{row.issue} is not in it: {row.what}"
-        unproven = "" if row.cpu else context.no_gpu
-        probe = "cpu.silent" if row.cpu else "gpu.silent"
+        cannot_occur = reason_out_of_reach(fault, gpus)
+        if cannot_occur:
+            expect["not_applicable"] = cannot_occur
+
         yield claim(
             "silent-faults",
             subject,
-            probe,
-            statement,
+            "cpu.silent" if fault.cpu else "gpu.silent",
+            f"{fault.issue} is not in it: {fault.what}",
             expect,
-            required=not (known or gate),
-            unproven=unproven,
+            required=not expect["known"] and not cannot_occur,
+            unproven="" if fault.cpu else context.no_gpu,
         )
 
 
-def _too_small(row: SilentFault, gpu: Gpu) -> str:
-    """Why nobody reaches a fault on a GPU; empty: it can be reached."""
-    if gate := below([gpu], tuple(map(int, row.capability.split(".")))):
-        return gate
-    if gpu.memory < row.gigabytes * 1e9:
-        return f"takes {row.gigabytes:g} GB of GPU memory, {gpu.name} has {gpu.memory / 1e9:.0f}"
+def versions_with_cudnn(context: ClaimContext) -> dict[str, str]:
+    """Return the versions of the image's pins, and as `cudnn` the cuDNN that the lock installs."""
+    versions = dict(context.image.versions)
+    for distribution, version in context.locked.get("torch", {}).items():
+        if "-cudnn-cu" in distribution:
+            versions["cudnn"] = version
+    return versions
+
+
+def reason_out_of_reach(fault: SilentFault, gpus: Iterable[Gpu]) -> str:
+    """Return why a silent fault can't occur on one of these GPUs; empty if it can on all of
+    them."""
+    least_capability = tuple(map(int, fault.capability.split(".")))
+    for gpu in gpus:
+        too_old = reason_too_old([gpu], least_capability)
+        if too_old:
+            return too_old
+        if gpu.memory < fault.gigabytes * 1e9:
+            has = f"{gpu.name} has {gpu.memory / 1e9:.0f}"
+            return f"takes {fault.gigabytes:g} GB of GPU memory, {has}"
     return ""
 
 
-def below(gpus: Iterable[Gpu], least: tuple[int, ...]) -> str:
-    """Which of these GPUs has less than a compute capability; empty: none."""
-    found = next((gpu for gpu in gpus if gpu.capability < least), None)
-    if not found:
-        return ""
-    wanted, has = (".".join(map(str, one)) for one in (least, found.capability))
-    return f"takes compute capability {wanted}, {found.name} has {has}"
+def reason_too_old(gpus: Iterable[Gpu], least_capability: tuple[int, ...]) -> str:
+    """Name the first GPU with less than a compute capability, `(8, 0)`; empty if all have it."""
+    for gpu in gpus:
+        if gpu.capability < least_capability:
+            needed = ".".join(map(str, least_capability))
+            actual = ".".join(map(str, gpu.capability))
+            return f"takes compute capability {needed}, {gpu.name} has {actual}"
+    return ""
 
 
 def claim(
@@ -154,11 +192,13 @@ def claim(
     probe: str,
     statement: str,
     expect: Mapping[str, Any] | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> Claim:
-    """A claim of its probe's tier; what the engine's host measures counts as static. `more`: as a Claim has it.
+    """Make a claim of the tier of its probe; what the engine's host measures counts as static.
 
-    `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
+    `expect`: what the judge compares the evidence with, in the type that its check declares
+    (validate/checks/; a test verifies it for every image). `fields`: further fields of Claim, such
+    as `required` and `unproven`.
     """
     tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
     return Claim(
@@ -168,5 +208,5 @@ def claim(
         probe=probe,
         statement=statement,
         expect=expect or {},
-        **more,
+        **fields,
     )

@@ -1,4 +1,7 @@
-"""Claims of the cpu tier. Pure."""
+"""The claims of the cpu tier: what the image's code does without a GPU.
+
+Nothing here reads a file or asks an engine.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,19 +12,21 @@ from images.config.names import Arch
 from images.config.platforms import Platform
 from images.planning import expectations, user_overlay
 from images.planning.image import Image, Pin
-from images.planning.user_overlay import USER
 from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim, silent_claims
 from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
-"""torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
+"""torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's
+README)."""
 _TRITON_31_MAXIMUM = Arch(9, 0)
+"""The newest GPU that Triton before 3.2 compiles for."""
 _DOT_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
 
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
-"""flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the assertions of _flash_attn_fwd and _flash_attn_bwd."""
+"""The oldest GPUs of its kernels: flash-attn-4 4.0.0b36, flash_attn/cute/interface.py: the
+assertions of _flash_attn_fwd and _flash_attn_bwd."""
 
 _QUANTISED_LLAMA_NEEDS = (
     "torch",
@@ -32,7 +37,10 @@ _QUANTISED_LLAMA_NEEDS = (
     "safetensors",
 )
 _QUANTISED_LLAMA = {
-    "weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
+    "weights": (
+        "loading in 4-bit stores every projection as NF4:"
+        " uint8, a quarter of bfloat16, the right error"
+    ),
     "logits": "the 4-bit model computes what its dequantised weights say",
     "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
 }
@@ -40,37 +48,43 @@ _QUANTISED_LLAMA = {
 
 
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
-    # The longest probes first: the suite starts them in this order, and waits for the last.
+    """Yield all claims of the cpu tier.
+
+    The longest probes come first: the suite starts probes in this order and waits for the last.
+    """
     image = context.image
-    yield from _imports(image)
-    yield from _native(context)
-    yield from _compilers(image)
-    yield from _at_work(context)
+    yield from import_claims(image)
+    yield from native_claims(context)
+    yield from triton_claims(image)
+    yield from flash_attn_4_claims(image)
+    yield from operation_claims(context)
+    yield from user_folder_claims(image)
+    yield additions_claim(context)
     yield from quantised_llama(context, "4bit-llama", "cpu.quantized_llama", _QUANTISED_LLAMA)
     if image.pin("transformers") and image.pin("accelerate"):
-        resumes = "transformers' Trainer saves a run, and resumes it to the same weights"
-        yield claim("resume", "trainer", "cpu.resume", resumes)
+        statement = "transformers' Trainer saves a run, and resumes it to the same weights"
+        yield claim("resume", "trainer", "cpu.resume", statement)
     yield from silent_claims(context, Tier.CPU)
-    reads = "torch's CUDA allocator has these settings"
-    for name, text in image.environment.items():
-        if name.endswith("_ALLOC_CONF"):
-            has = {"settings": text, "expandable_segments": "expandable_segments:True" in text}
-            yield claim("allocator", "settings", "cpu.allocator", reads, {"equal": has})
+    yield from allocator_claims(image)
 
 
-def _imports(image: Image) -> Iterator[Claim]:
-    """imports of each pinned library, and of all together in the reverse of their order in the image."""
-    modules = {
-        pin.name: list(expectations.IMPORTED.get(pin.name, expectations.modules_of(pin.name)))
-        for pin in image.pins
-        if pin.name not in expectations.NOT_IMPORTED
-    }
-    left_out = {
-        pin.name for pin in image.pins if pin.optional or f"imports/{pin.name}" in image.unproven
-    }
-    modules["all"] = [
-        module for name in reversed(modules) if name not in left_out for module in modules[name]
-    ]
+def import_claims(image: Image) -> Iterator[Claim]:
+    """Yield the claims `imports`: one for each pinned package, and one for all of them together."""
+    modules: dict[str, list[str]] = {}
+    for pin in image.pins:
+        if pin.name not in expectations.NOT_IMPORTED:
+            default = expectations.modules_of(pin.name)
+            modules[pin.name] = list(expectations.IMPORTED.get(pin.name, default))
+
+    # All together, in the reverse of the order in which the image installs them. Packages that the
+    # image may lack, or whose import is known to fail, are left out.
+    imported_together = []
+    for pin in reversed(image.pins):
+        is_left_out = pin.optional or f"imports/{pin.name}" in image.unproven
+        if pin.name in modules and not is_left_out:
+            imported_together += modules[pin.name]
+    modules["all"] = imported_together
+
     for subject, names in modules.items():
         expect = {
             "modules": names,
@@ -83,164 +97,234 @@ def _imports(image: Image) -> Iterator[Claim]:
         yield claim("imports", subject, "cpu.imports", statement, expect)
 
 
-def _native(context: ClaimContext) -> Iterator[Claim]:
-    """native: compiled CUDA code loads, of distributions, and of extensions that were compiled for the image."""
-    image, facts = context.image, context.facts
-    common: dict[str, Any] = {
+def native_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claims `native`: Python loads the compiled code of packages."""
+    image = context.image
+    for pin in image.pins:
+        if has_native_code(context, pin):
+            yield native_claim(pin, native_expectation(context, pin))
+    for pin in image.pins:
+        extensions = expectations.EXTENSIONS.get(pin.name)
+        if pin.extensions and extensions:
+            expect = extension_expectation(image, extensions)
+            yield native_claim(pin, expect, context.reason_without_extensions(pin))
+    for distribution, version in context.locked.get("torch", {}).items():
+        if distribution.startswith("nvidia-cudnn-cu"):
+            statement = f"torch runs with {distribution} {version}"
+            yield claim("native", "cudnn", "cpu.cudnn", statement, {"version": version})
+
+
+def has_native_code(context: ClaimContext, pin: Pin) -> bool:
+    """Tell whether expectations.yaml lists libraries that this package loads."""
+    if pin.name == "torchao":
+        facts = context.facts.torchao.get(pin.version)
+        # torchao's wheel for any machine is pure Python.
+        if facts and facts.cuda_major is None:
+            return False
+    return pin.name in expectations.NATIVE
+
+
+def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
+    """Return what a package with native code must load, and how."""
+    image = context.image
+    expect: dict[str, Any] = {
+        "modules": [pin.name],
+        **native_defaults(image),
+        **expectations.NATIVE[pin.name],
+    }
+    if pin.name == "bitsandbytes":
+        # bitsandbytes has a library for each CUDA version, and chooses one by a rule of its own.
+        facts = context.facts.bitsandbytes[pin.version]
+        expect["libraries"] = [facts.file_for(image.wheel_cuda)]
+        expect["selection"] = {"cuda": str(image.wheel_cuda)}
+    if pin.name in expectations.OPERATORS_BEFORE:
+        first_version, operators_before = expectations.OPERATORS_BEFORE[pin.name]
+        if Version(pin.version) < Version(first_version):
+            expect["operators"] = list(operators_before)
+    return expect
+
+
+def extension_expectation(image: Image, extensions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must load of extensions that were compiled for the image.
+
+    `extensions`: a row of expectations.yaml, with modules and libraries.
+    """
+    return {
+        "modules": extensions["modules"],
+        **native_defaults(image),
+        "libraries": [*extensions["gpu"], *extensions["cpu"]],
+    }
+
+
+def native_defaults(image: Image) -> dict[str, Any]:
+    """Return the part of the expectation that holds for most packages with native code."""
+    return {
         "loading": "import",
         "cuda_major": image.wheel_cuda.major,
         "symbols": [],
         "operators": [],
     }
-    loads: list[tuple[Pin, dict[str, Any], str]] = []
-    for pin in image.pins:
-        torchao = facts.torchao.get(pin.version) if pin.name == "torchao" else None
-        # torchao's wheel for any machine is pure Python.
-        if pin.name not in expectations.NATIVE or (torchao and torchao.cuda_major is None):
-            continue
-        row: Mapping[str, Any] = expectations.NATIVE[pin.name]
-        expect = {"modules": [pin.name], **common, **row}
-        if pin.name == "bitsandbytes":  # the library that this release's own lookup rule takes
-            expect["libraries"] = [facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)]
-            expect["selection"] = {"cuda": str(image.wheel_cuda)}
-        since, older = expectations.OPERATORS_BEFORE.get(pin.name, ("", ()))
-        if since and Version(pin.version) < Version(since):
-            expect["operators"] = [*older]
-        loads.append((pin, expect, ""))
-    for pin in image.pins:
-        if pin.extensions and (compiled := expectations.EXTENSIONS.get(pin.name)):
-            libraries = [*compiled["gpu"], *compiled["cpu"]]
-            expect = {"modules": compiled["modules"], **common, "libraries": libraries}
-            loads.append((pin, expect, context.without_extensions(pin)))
-    for pin, expect, lacking in loads:
-        statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
-        yield claim(
-            "native",
-            pin.name,
-            "cpu.native",
-            statement,
-            expect,
-            required=not lacking,
-            unproven=lacking,
-        )
-    for name, version in context.locked.get("torch", {}).items():
-        if name.startswith("nvidia-cudnn-cu"):
-            yield claim(
-                "native",
-                "cudnn",
-                "cpu.cudnn",
-                f"torch runs with {name} {version}",
-                {"version": version},
-            )
 
 
-def _compilers(image: Image) -> Iterator[Claim]:
-    """compiler, triton and flash-attn-4."""
+def native_claim(pin: Pin, expect: Mapping[str, Any], lacking: str = "") -> Claim:
+    """Return the claim that a package loads its libraries.
+
+    `lacking`: why the image goes without them; the claim then is unproven and not required.
+    """
+    statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
+    return claim(
+        "native",
+        pin.name,
+        "cpu.native",
+        statement,
+        expect,
+        required=not lacking,
+        unproven=lacking,
+    )
+
+
+def triton_claims(image: Image) -> Iterator[Claim]:
+    """Yield the claims that Triton builds its launcher, and compiles for each GPU of the image."""
     triton = image.pin("triton")
     if triton is None:
         return
-    yield claim(
-        "compiler",
-        "triton-launcher",
-        "cpu.compiler",
-        "Triton compiles its launcher with the image's compiler",
-    )
-    old = Version(triton.version) < Version("3.2")
+    statement = "Triton compiles its launcher with the image's compiler"
+    yield claim("compiler", "triton-launcher", "cpu.compiler", statement)
+
+    is_before_32 = Version(triton.version) < Version("3.2")
     for arch in image.archs:
-        if arch < _TRITON_MINIMUM or (old and arch > _TRITON_31_MAXIMUM):
+        is_too_new = is_before_32 and arch > _TRITON_31_MAXIMUM
+        if arch < _TRITON_MINIMUM or is_too_new:
             continue
         kernels = ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"]
-        expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
+        expect = compilation_expectation(arch, kernels)
         yield claim("triton", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
-    for arch in image.archs if image.pin("flash-attn-4") else ():
-        if arch >= _FLASH_ATTN_4_FORWARD:
-            kernels = (
-                ["flash_fwd", "flash_bwd"] if arch >= _FLASH_ATTN_4_BACKWARD else ["flash_fwd"]
-            )
-            expect = {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
-            statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
-            yield claim("flash-attn-4", str(arch), "cpu.flash_attn_4", statement, expect)
 
 
-def _at_work(context: ClaimContext) -> Iterator[Claim]:
-    """compile, bridges, threads, users, instructions: torch.compile, borders to other compiled code, threads, a user
-    whom nobody knows, AVX-512.
+def flash_attn_4_claims(image: Image) -> Iterator[Claim]:
+    """Yield the claims that flash-attn-4 compiles its kernels for each GPU that they are written
+    for."""
+    if not image.pin("flash-attn-4") or not image.pin("triton"):
+        return
+    for arch in image.archs:
+        if arch < _FLASH_ATTN_4_FORWARD:
+            continue
+        kernels = ["flash_fwd"]
+        if arch >= _FLASH_ATTN_4_BACKWARD:
+            kernels.append("flash_bwd")
+        expect = compilation_expectation(arch, kernels)
+        statement = f"flash-attn-4's {' and '.join(kernels)} compile for {arch}"
+        yield claim("flash-attn-4", str(arch), "cpu.flash_attn_4", statement, expect)
 
-    Of that user also each kind of mount on the caches' folder, and `additions` for packages that are added there.
-    """
-    image, folder = context.image, user_overlay.CACHE
-    left_out = {
-        *expectations.NOT_IMPORTED,
-        *(key.removeprefix("imports/") for key in image.unproven),
-    }
-    modules = [
-        expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out
-    ]
-    optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
-    compiles = "torch.compile generates a kernel for the CPU, and that kernel runs"
-    yield claim("compile", "cpu", "cpu.compile", compiles)
+
+def compilation_expectation(arch: Arch, kernels: list[str]) -> dict[str, Any]:
+    """Return what a compiler must do: compile these kernels for a GPU, and refuse BOGUS_ARCH."""
+    return {"arch": arch.major * 10 + arch.minor, "bogus": BOGUS_ARCH, "kernels": kernels}
+
+
+def operation_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claims that torch and the other packages work together, for whatever user."""
+    image = context.image
+    statement = "torch.compile generates a kernel for the CPU, and that kernel runs"
+    yield claim("compile", "cpu", "cpu.compile", statement)
     yield claim("bridges", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
-    together = [name for name in modules if name not in optional]
-    threads = {"modules": together, "bundled": dict(expectations.BUNDLED_OPENMP)}
-    yield claim(
-        "threads",
-        "openmp",
-        "cpu.threads",
-        "torch computes with all cores, under one OpenMP runtime",
-        threads,
-    )
-    unknown = "it works for a user whom it does not know, on a read-only root, without a network"
-    yield claim("users", "arbitrary-uid", "cpu.arbitrary_uid", unknown, {"uid": ARBITRARY_UID})
+
+    statement = "torch computes with all cores, under one OpenMP runtime"
+    threads = {
+        "modules": modules_beside_torch(image),
+        "bundled": dict(expectations.BUNDLED_OPENMP),
+    }
+    yield claim("threads", "openmp", "cpu.threads", statement, threads)
+
+    statement = "it works for a user whom it does not know, on a read-only root, without a network"
+    yield claim("users", "arbitrary-uid", "cpu.arbitrary_uid", statement, {"uid": ARBITRARY_UID})
+
+    # Instructions that some processors of the platform lack.
     if image.name.platform is Platform.AMD64:
-        subject, name = "avx512", "AVX-512"
+        subject, instructions = "avx512", "AVX-512"
     else:
-        subject, name = "sve", "SVE"
-    yield claim(
-        "instructions",
-        subject,
-        "cpu.instructions",
-        f"no native code needs {name} without asking for it",
-    )
+        subject, instructions = "sve", "SVE"
+    statement = f"no native code needs {instructions} without asking for it"
+    yield claim("instructions", subject, "cpu.instructions", statement)
+
     if image.pin("torchvision"):
         yield claim("bridges", "torchvision", "cpu.bridges", "torchvision's own operators work")
 
-    caches = {
-        name: value
-        for name, value in user_overlay.variables(image).items()
-        if value.startswith(folder)
-    }
-    ids = {"own": USER, "any": ARBITRARY_UID, "root": 0}
-    for subject, row in expectations.HOMES.items():
-        uid, gid = (ids[who] for who in row["who"])
-        mounted = {
-            "mount": row["mount"],
-            "folder": folder,
+
+def modules_beside_torch(image: Image) -> list[str]:
+    """Return a module of each package, in the image's order, to import in one process with torch.
+
+    Packages that the image may lack, and those whose import is known to fail, are left out.
+    """
+    failing = {key.removeprefix("imports/") for key in image.unproven}
+    modules = []
+    for pin in image.pins:
+        is_left_out = pin.optional or pin.name in expectations.NOT_IMPORTED or pin.name in failing
+        if not is_left_out:
+            modules.append(expectations.modules_of(pin.name)[0])
+    return modules
+
+
+def user_folder_claims(image: Image) -> Iterator[Claim]:
+    """Yield the claims that users can write to their caches, for each way to mount that folder."""
+    caches = {}
+    for name, value in user_overlay.variables(image).items():
+        if value.startswith(user_overlay.CACHE):
+            caches[name] = value
+    ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
+    for subject, home in expectations.HOMES.items():
+        user, group = home["who"]
+        expect = {
+            "uid": ids[user],
+            "gid": ids[group],
+            "mount": home["mount"],
+            "folder": user_overlay.CACHE,
             "caches": caches,
-            "writable": row["writable"],
+            "writable": home["writable"],
         }
-        yield claim(
-            "users", subject, "cpu.home", row["statement"], {"uid": uid, "gid": gid, **mounted}
-        )
-    held = user_overlay.held(image, context.locked.get(image.layers[0], {}), context.missing)
-    added = {
+        yield claim("users", subject, "cpu.home", home["statement"], expect)
+
+
+def additions_claim(context: ClaimContext) -> Claim:
+    """Return the claim that users can add packages with pip, and that none of them replaces
+    torch."""
+    image = context.image
+    locked_with_torch = context.locked.get(image.layers[0], {})
+    expect = {
         "uid": ARBITRARY_UID,
         "gid": ARBITRARY_UID,
-        "folder": folder,
+        "folder": user_overlay.CACHE,
         "mount": "volume",
-        "held": held,
+        "held": user_overlay.held(image, locked_with_torch, context.missing),
     }
     statement = (
         "a user without root adds a package with pip, and none that wants another torch moves it"
     )
-    yield claim("additions", "pip", "cpu.additions", statement, added)
+    return claim("additions", "pip", "cpu.additions", statement, expect)
 
 
 def quantised_llama(
     context: ClaimContext, check: str, probe: str, statements: Mapping[str, str], unproven: str = ""
 ) -> Iterator[Claim]:
-    """Write `4bit-llama` or `qlora`, a tiny Llama in 4-bit, where everything for it is pinned."""
+    """Yield claims about training a tiny Llama in 4-bit, if all packages for it are pinned.
+
+    `check`: `4bit-llama` on the CPU, `qlora` on a GPU. `statements`: the statement of each subject.
+    `unproven`: why none of them can be measured.
+    """
     if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
         return
     for subject, statement in statements.items():
         expect = nf4.EXPECTED if subject == "weights" else None
         yield claim(check, subject, probe, statement, expect, unproven=unproven)
+
+
+def allocator_claims(image: Image) -> Iterator[Claim]:
+    """Yield the claim that torch reads the allocator settings that the image's variables hold."""
+    for name, settings in image.environment.items():
+        if name.endswith("_ALLOC_CONF"):
+            expect = {
+                "settings": settings,
+                "expandable_segments": "expandable_segments:True" in settings,
+            }
+            statement = "torch's CUDA allocator has these settings"
+            yield claim("allocator", "settings", "cpu.allocator", statement, {"equal": expect})

@@ -1,4 +1,8 @@
-"""Claims `device-code`: device code for the archs of the image, by kernel, by file, or for one arch alone. Pure."""
+"""The claims `device-code`: libraries hold GPU code for the GPUs that the image is for.
+
+Which GPUs a library has code for comes from facts.yaml and device_code.yaml, never from the image.
+Nothing here reads a file or asks an engine.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,161 +15,250 @@ from images.planning import expectations
 from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
+from validate.compute_capability import Fit
+
+CodeForms = Mapping[Arch, Fit]
+"""GPU architecture -> the form in which a library has code for it: `cubin` (machine code) or
+`ptx`."""
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
-    """device-code of each library with kernels: for which archs it has them is the facts' word, not the image's."""
-    image, facts = context.image, context.facts
-    pins = {pin.name: pin for pin in image.pins}
-    archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
-    native = expectations.NATIVE
+    """Yield a claim for each library or package of the image that must hold GPU code."""
+    yield from torch_claims(context)
+    yield from bitsandbytes_claims(context)
+    yield from xformers_claims(context)
+    yield from torchao_claims(context)
+    yield from claims_about_wheels_of_no_index(context)
+    yield from claims_about_compiled_extensions(context)
+    yield from claims_about_packages_of_facts(context)
+    yield cuda_libraries_claim(context)
+    if context.image.pruning:
+        yield pruned_claim(context, context.image.pruning)
 
-    # Wheels for aarch64 have libraries without code of their own.
-    torch = pins.get("torch")
-    row = (
-        facts.arm64.torch.get(torch.version)
-        if torch and image.name.platform is Platform.ARM64
-        else None
-    )
-    hollow = row.hollow if row else ()
-    of_torch = (f"torch/lib/libtorch_cuda{part}.so" for part in ("", "_linalg"))
+
+def torch_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claim about torch's own CUDA libraries."""
+    image = context.image
+    torch = image.pin("torch")
+    # torch's wheels for aarch64 have libraries without kernels: those may have code, but need not.
+    without_kernels: Sequence[str] = ()
+    if torch and image.name.platform is Platform.ARM64:
+        facts = context.facts.arm64.torch.get(torch.version)
+        without_kernels = facts.hollow if facts else ()
+
+    libraries = ["torch/lib/libtorch_cuda.so", "torch/lib/libtorch_cuda_linalg.so"]
+    with_kernels = [path for path in libraries if path not in without_kernels]
     yield kernel_code_claim(
-        image, "torch", [one for one in of_torch if one not in hollow], archs, also=hollow
+        image, "torch", with_kernels, machine_code(image.archs), also=without_kernels
     )
-    if pin := pins.get("bitsandbytes"):
-        library = facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)
-        yield kernel_code_claim(image, "bitsandbytes", [library], archs)
-    if (pin := pins.get("xformers")) and (of_xformers := facts.xformers.get(pin.version)):
-        covered = _covered(image, of_xformers.covers)
+
+
+def bitsandbytes_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claim about the one library that bitsandbytes loads with the image's CUDA."""
+    image = context.image
+    bitsandbytes = image.pin("bitsandbytes")
+    if bitsandbytes:
+        library = context.facts.bitsandbytes[bitsandbytes.version].file_for(image.wheel_cuda)
+        yield kernel_code_claim(image, "bitsandbytes", [library], machine_code(image.archs))
+
+
+def xformers_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claim about xformers' libraries, if the facts know its release."""
+    image = context.image
+    xformers = image.pin("xformers")
+    facts = context.facts.xformers.get(xformers.version) if xformers else None
+    if facts:
+        archs = served_archs(image, facts.covers)
         yield kernel_code_claim(
-            image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"]
+            image, "xformers", ["xformers/_C.so"], archs, also=["xformers/**/_C*.so"]
         )
-    of_torchao = facts.torchao.get(pins["torchao"].version) if "torchao" in pins else None
-    # A release without a CUDA major has no library: pure Python, as on aarch64.
-    for name, served in (
-        expectations.TORCHAO_DEVICE_CODE.items() if of_torchao and of_torchao.cuda_major else ()
-    ):
-        if within := {
-            arch: how for arch, how in archs.items() if arch.major * 10 + arch.minor in served
-        }:
-            found = kernel_code_claim(
-                image, f"torchao.{name}", [], within, also=[f"torchao/{name}.*so"]
+
+
+def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield a claim for each library of torchao that serves a GPU of the image. None is
+    required."""
+    image = context.image
+    torchao = image.pin("torchao")
+    facts = context.facts.torchao.get(torchao.version) if torchao else None
+    # A release without a CUDA major, as for aarch64, is pure Python.
+    if not facts or not facts.cuda_major:
+        return
+    for library, served_capabilities in expectations.TORCHAO_DEVICE_CODE.items():
+        served = [arch for arch in image.archs if number_of(arch) in served_capabilities]
+        if served:
+            about_library = kernel_code_claim(
+                image,
+                f"torchao.{library}",
+                [],
+                machine_code(served),
+                also=[f"torchao/{library}.*so"],
             )
-            yield replace(found, required=False)
+            yield replace(about_library, required=False)
+
+
+def claims_about_wheels_of_no_index(context: ClaimContext) -> Iterator[Claim]:
+    """Yield claims about packages that no index has as a wheel: official wheels, or compiled
+    here."""
+    image = context.image
     for pin in image.pins:
-        if pin.name in native and (within := _of_no_index(image, pin)):
-            yield kernel_code_claim(image, pin.name, native[pin.name]["libraries"], within)
-    for pin in (
-        image.pins
-    ):  # extensions that were compiled, from the oldest arch on that their code is written for
-        if (
-            pin.extensions
-            and pin.minimum_arch
-            and (compiled := expectations.EXTENSIONS.get(pin.name))
-        ):
-            newer: dict[Arch, str] = dict.fromkeys(
-                (arch for arch in image.archs if arch >= pin.minimum_arch), "cubin"
-            )
-            lacking = context.without_extensions(pin)
-            found = kernel_code_claim(
-                image, pin.name, compiled["gpu"], newer, also=compiled["also"]
-            )
-            yield replace(found, required=not lacking, unproven=lacking)
+        archs = archs_of_wheel(image, pin)
+        if archs and pin.name in expectations.NATIVE:
+            libraries = expectations.NATIVE[pin.name]["libraries"]
+            yield kernel_code_claim(image, pin.name, libraries, archs)
+
+
+def archs_of_wheel(image: Image, pin: Pin) -> CodeForms:
+    """Return what a wheel that no index has holds code for; empty if the pin has no such wheel."""
+    for wheel in image.prebuilt:
+        if wheel.name == pin.name:
+            return served_archs(image, wheel.covers)
+    if pin.compiled and pin.minimum_arch:
+        return machine_code(archs_from(image, pin.minimum_arch))
+    return {}
+
+
+def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
+    """Yield claims about extensions that are compiled for the image.
+
+    Where the image goes without them, the claim is unproven and not required.
+    """
+    image = context.image
     for pin in image.pins:
-        package = facts.packages.get(pin.name, {}).get(pin.version)
-        if package and package.archs and pin.name in native:
-            first, *others = native[pin.name]["libraries"]
-            yield kernel_code_claim(
-                image, pin.name, [first], _covered(image, package.covers), also=others
-            )
-    # NVIDIA's libraries have kernels for one arch alone, so whole files are looked at.
-    until = (
-        {stem: Version(text) for stem, text in expectations.NO_CUDA_LIBRARY_FROM.items()}
-        if torch
-        else {}
+        libraries = expectations.EXTENSIONS.get(pin.name)
+        if not (pin.extensions and pin.minimum_arch and libraries):
+            continue
+        archs = machine_code(archs_from(image, pin.minimum_arch))
+        about_extensions = kernel_code_claim(
+            image, pin.name, libraries["gpu"], archs, also=libraries["also"]
+        )
+        lacking = context.reason_without_extensions(pin)
+        yield replace(about_extensions, required=not lacking, unproven=lacking)
+
+
+def claims_about_packages_of_facts(context: ClaimContext) -> Iterator[Claim]:
+    """Yield claims about packages from an index whose GPU code facts.yaml lists."""
+    image = context.image
+    for pin in image.pins:
+        facts = context.facts.packages.get(pin.name, {}).get(pin.version)
+        if facts and facts.archs and pin.name in expectations.NATIVE:
+            library, *others = expectations.NATIVE[pin.name]["libraries"]
+            archs = served_archs(image, facts.covers)
+            yield kernel_code_claim(image, pin.name, [library], archs, also=others)
+
+
+def cuda_libraries_claim(context: ClaimContext) -> Claim:
+    """Return the claim about NVIDIA's own libraries.
+
+    They have kernels for one architecture only, so each file is looked at as a whole.
+    """
+    image = context.image
+    torch = image.pin("torch")
+    files = []
+    for stem in expectations.CUDA_DEVICE_LIBRARIES:
+        first_torch_without = expectations.NO_CUDA_LIBRARY_FROM.get(stem)
+        if torch and first_torch_without and Version(torch.version) >= Version(first_torch_without):
+            continue
+        files.append(f"**/{stem}.so.*")
+    return kernel_code_claim(
+        image, "cuda-libraries", files, machine_code(image.archs), kind="files"
     )
-    has = Version(torch.version if torch else "0")
-    stems = [
-        stem
-        for stem in expectations.CUDA_DEVICE_LIBRARIES
-        if stem not in until or has < until[stem]
-    ]
-    yield kernel_code_claim(
-        image, "cuda-libraries", [f"**/{stem}.so.*" for stem in stems], archs, kind="files"
+
+
+def pruned_claim(context: ClaimContext, pruning: Pruning) -> Claim:
+    """Return the claim that an image for one architecture holds no code for other GPUs."""
+    packages = "no package" if pruning.nvidia else "no package but NVIDIA's own"
+    by_design = expectations.KERNELS_BY_DESIGN
+    expect = {
+        "kind": "pruned",
+        "files": ["**/*.so", "**/*.so.*"],
+        "archs": archs_as_json(machine_code([pruning.arch])),
+        "nvidia": pruning.nvidia,
+        "by_design_of": {name: list(kernels) for name, kernels in by_design.items()},
+    }
+    unproven = context.unproven_on_custom_base(
+        "a custom base keeps what it brought: only what the build installs is pruned"
     )
-    if image.pruning:
-        yield _pruned(context, image.pruning)
+    return claim(
+        "device-code",
+        "pruned",
+        "static.devicecode",
+        f"{packages} holds device code that {pruning.arch} has no use for",
+        expect,
+        unproven=unproven,
+    )
 
 
 def kernel_code_claim(
     image: Image,
     subject: str,
     files: Sequence[str],
-    archs: Mapping[Arch, str],
+    archs: CodeForms,
     *,
     also: Sequence[str] = (),
     kind: str = "kernels",
 ) -> Claim:
-    """Every kernel of a library has code for these archs; of kind `files`, every file. `files` must hold some, `also`
-    may."""
-    known_gaps = [
-        row
-        for row in expectations.KNOWN_GAPS.get(subject, ())
-        if row["cuda"] == image.wheel_cuda.major
-    ]
-    named = ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
+    """Return the claim that libraries have GPU code for each of these architectures.
+
+    `subject`: the package or group of libraries. `files`: patterns of libraries that must hold
+    code. `also`: patterns of libraries that may hold code, and then are checked as well. `kind`:
+    with `kernels`, each kernel must have code for each architecture; with `files`, each file must.
+    """
+    known_gaps = []
+    for gap in expectations.KNOWN_GAPS.get(subject, ()):
+        if gap["cuda"] == image.wheel_cuda.major:
+            known_gaps.append(gap)
     expect: dict[str, object] = {
         "kind": kind,
-        "files": [*files],
-        "archs": _ways(archs),
+        "files": list(files),
+        "also": list(also),
+        "archs": archs_as_json(archs),
         "known_gaps": known_gaps,
     }
-    expect["also"] = list(also)
     if kind == "kernels":
         expect["by_design"] = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
-    what = {"kernels": "kernel", "files": "library"}[kind]
+
+    unit = "kernel" if kind == "kernels" else "library"
+    listed_archs = ", ".join(
+        f"{arch} (PTX)" if form == "ptx" else str(arch) for arch, form in archs.items()
+    )
     return claim(
         "device-code",
         subject,
         "static.devicecode",
-        f"every {what} of {subject} has code for {named}",
+        f"every {unit} of {subject} has code for {listed_archs}",
         expect,
     )
 
 
-def _pruned(context: ClaimContext, wanted: Pruning) -> Claim:
-    whose = "no package" if wanted.nvidia else "no package but NVIDIA's own"
-    expect = {
-        "kind": "pruned",
-        "files": ["**/*.so", "**/*.so.*"],
-        "archs": _ways({wanted.arch: "cubin"}),
-        "nvidia": wanted.nvidia,
-        "by_design_of": {name: list(rows) for name, rows in expectations.KERNELS_BY_DESIGN.items()},
-    }
-    statement = f"{whose} holds device code that {wanted.arch} has no use for"
-    custom = context.unless_custom(
-        "a custom base keeps what it brought: only what the build installs is pruned"
-    )
-    return claim("device-code", "pruned", "static.devicecode", statement, expect, **custom)
+def served_archs(image: Image, covers: Callable[[Arch], Fit]) -> CodeForms:
+    """Return the image's architectures that a binary has code for, each with the form of the code.
+
+    `covers`: tells the form of the binary's code for an architecture; `no` if it has none.
+    """
+    forms = {arch: covers(arch) for arch in image.archs}
+    return {arch: form for arch, form in forms.items() if form != "no"}
 
 
-def _of_no_index(image: Image, pin: Pin) -> dict[Arch, str]:
-    """Arch -> how a wheel that no index has serves it: as the facts say of the official one, else as it is compiled."""
-    official = next((wheel for wheel in image.prebuilt if wheel.name == pin.name), None)
-    if official:
-        return _covered(image, official.covers)
-    if pin.compiled and pin.minimum_arch:
-        return {arch: "cubin" for arch in image.archs if arch >= pin.minimum_arch}
-    return {}
+def archs_from(image: Image, minimum: Arch) -> list[Arch]:
+    """Return the image's architectures from `minimum` on."""
+    return [arch for arch in image.archs if arch >= minimum]
 
 
-def _covered(image: Image, covers: Callable[[Arch], str]) -> dict[Arch, str]:
-    return {arch: how for arch in image.archs if (how := covers(arch)) != "no"}
+def machine_code(archs: Sequence[Arch]) -> CodeForms:
+    """Return these architectures, each with machine code as the form."""
+    return dict.fromkeys(archs, "cubin")
 
 
-def _ways(archs: Mapping[Arch, str]) -> dict[str, str]:
-    """Arch -> machine code, or PTX that the driver compiles."""
+def archs_as_json(archs: CodeForms) -> dict[str, str]:
+    """Return architectures as the claim `device-code` stores them: `{"90": "cubin", "120": "jit"}`.
+
+    `jit` is PTX, which the driver compiles at run time.
+    """
     return {
-        f"{arch.major}{arch.minor}": "jit" if way == "ptx" else "cubin"
-        for arch, way in archs.items()
+        str(number_of(arch)): "jit" if form == "ptx" else "cubin" for arch, form in archs.items()
     }
+
+
+def number_of(arch: Arch) -> int:
+    """Return an architecture as one number: 90 for sm_90."""
+    return arch.major * 10 + arch.minor

@@ -1,9 +1,13 @@
-"""Claims about files: they are whole, and users can read, find and trust them. Pure."""
+"""Claims about installed files: they are whole, and users can read, find and trust them.
+
+Nothing here reads a file or asks an engine.
+"""
 
 from collections.abc import Iterator
 
 from images.context import pruner, render
 from images.context.labels import BaseContext
+from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.locking.wheel_records import WheelRecord
 from images.planning.image import Image
@@ -11,124 +15,155 @@ from images.validation.claims.context import ClaimContext, claim
 from validate.checks.static.records import Expected, LockedWheel, without_local
 from validate.claims import Claim
 
-_CUSTOM_BASE = "it stands on a custom base: what that holds is not in the lock"
-_NOT_HERE = "its wheel is not on this machine: its RECORD is known where it was compiled or fetched"
+_NOT_IN_LOCK = "it stands on a custom base: what that holds is not in the lock"
+_WHEEL_ELSEWHERE = (
+    "its wheel is not on this machine: its RECORD is known where it was compiled or fetched"
+)
 
 
 def file_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield claims about RECORDs, and about what else breaks files by accident."""
-    yield from _record_claims(context)
-    image, kind = context.image, {"image_kind": context.image_kind}
+    """Yield the claims about all installed files, Python's and Debian's."""
+    image = context.image
+    image_kind = {"image_kind": context.image_kind}
+    yield locked_records_claim(context)
+    yield from unknown_records_claims(context)
 
     statement = f"every installed wheel is for Python {image.python}"
     yield claim("wheel-tags", "python", "static.wheel_tags", statement)
+
     statement = "bytecode is of the image's Python, and of the sources beside it"
     yield claim("bytecode", "headers", "static.bytecode", statement)
+
     statement = "every Debian package is wholly installed, and its files are as it brought them"
-    yield claim("debian", "packages", "static.debian", statement, kind)
+    yield claim("debian", "packages", "static.debian", statement, image_kind)
+
     statement = "users can read what they need, and root alone can change it"
-    yield claim("modes", "users", "static.modes", statement, kind)
-    statement = "nothing is found before what the image brings"
+    yield claim("modes", "users", "static.modes", statement, image_kind)
+
+    # PATH begins with the folder for users' own packages, which is named after the lock.
     if context.lock:
-        path = _our_folders_on_path(context, render.overlay_key(image, context.lock.files))
-        yield claim("lookup", "paths", "static.lookup", statement, {"path": path, **kind})
+        statement = "nothing is found before what the image brings"
+        expect = {"path": promised_path(context, context.lock), **image_kind}
+        yield claim("lookup", "paths", "static.lookup", statement, expect)
+
     statement = "Debian's certificate authorities are trusted"
     yield claim("authorities", "trusted", "static.authorities", statement)
 
 
-def _our_folders_on_path(context: ClaimContext, key: str) -> list[str]:
-    """Return the folders of the PATH whose order and programs are ours to promise.
+def promised_path(context: ClaimContext, lock: Lock) -> list[str]:
+    """Return the folders of PATH, in their order, that the image is held to.
 
-    Of a custom base, where its Python lies and what that hides is its own: conda's is before /usr/bin.
+    On a custom base these are only the folders that our build adds. Where such a base puts its own
+    Python, and which programs that hides, is its own choice: conda's lies before /usr/bin.
     """
+    overlay_key = render.overlay_key(context.image, lock.files)
     if context.custom_base:
-        return list(render.own_folders(context.image, key))
-    return list(render.search_path(context.image, BaseContext(reference="", origin=""), key))
+        return list(render.own_folders(context.image, overlay_key))
+    base = BaseContext(reference="", origin="")
+    return list(render.search_path(context.image, base, overlay_key))
 
 
-def _record_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim about the wheels of the lock, and one for each other wheel that is not on this machine."""
-    image, lock = context.image, context.lock
-    found = {*context.missing, *context.outside}
-    not_here = []
-    for pin in image.pins:
-        if pin.name in found:
-            continue
-        is_elsewhere = pin.lacking not in found if pin.extensions else not pin.locked
-        if is_elsewhere:
-            not_here.append(pin.name)
-
-    expect = _expected(context, {*context.outside, *not_here})
-    # A pruner that changed since its wheels were read would take their names from all images for one architecture.
-    unmeasured = lock and pruner.unmeasured(image.pruning, lock)
-    unproven = context.unless_custom(_CUSTOM_BASE)["unproven"]
-    statement = (
-        f"the RECORDs of {len(expect['wheels'])} distributions are those of the locked wheels"
-    )
-    yield claim(
+def locked_records_claim(context: ClaimContext) -> Claim:
+    """Return the claim that installed distributions have the RECORDs of their wheels."""
+    expect = expected_records(context)
+    # The pruner rewrites RECORDs. If it has changed since the wheels were read, their pruned
+    # RECORDs
+    # are not known; the images for one architecture would lose their names if this were required.
+    is_pruner_new = bool(context.lock and pruner.unmeasured(context.image.pruning, context.lock))
+    count = len(expect["wheels"])
+    return claim(
         "records",
         "locked",
         "static.records",
-        statement,
+        f"the RECORDs of {count} distributions are those of the locked wheels",
         {**expect},
-        required=not unmeasured,
-        unproven=unproven,
+        required=not is_pruner_new,
+        unproven=context.unproven_on_custom_base(_NOT_IN_LOCK),
     )
 
-    for name in not_here:
-        statement = f"the RECORD of {name}, which no lock has, is that of its wheel"
-        nothing = Expected(wheels={}, built=[], unknown={})
+
+def unknown_records_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield an unproven claim for each wheel that is neither in the lock nor on this machine."""
+    nothing_expected = Expected(wheels={}, built=[], unknown={})
+    for name in wheels_elsewhere(context):
         yield claim(
             "records",
             name,
             "static.records",
-            statement,
-            {**nothing},
+            f"the RECORD of {name}, which no lock has, is that of its wheel",
+            {**nothing_expected},
             required=False,
-            unproven=_NOT_HERE,
+            unproven=_WHEEL_ELSEWHERE,
         )
 
 
-def _expected(context: ClaimContext, not_locked: set[str]) -> Expected:
-    """Return the digests of the locked wheels' RECORDs. `not_locked`: distributions whose wheels are not the lock's."""
-    image = context.image
-    versions = {pin.name: pin.version for pin in image.pins}
+def wheels_elsewhere(context: ClaimContext) -> list[str]:
+    """Return the pinned packages whose wheels are neither in the lock nor on this machine."""
+    elsewhere = []
+    for pin in context.image.pins:
+        if pin.name in context.missing or pin.name in context.outside:
+            continue
+        if pin.extensions:
+            # Without its extensions it is installed from the lock, as pure Python.
+            is_elsewhere = pin.lacking not in context.missing
+        else:
+            is_elsewhere = not pin.locked
+        if is_elsewhere:
+            elsewhere.append(pin.name)
+    return elsewhere
+
+
+def expected_records(context: ClaimContext) -> Expected:
+    """Return the digests of the RECORDs that the installed distributions must have.
+
+    Distributions that are installed from source are listed as `built`, and those whose wheel's
+    RECORD the lock lacks as `unknown`, with the command that reads it.
+    """
+    image, lock = context.image, context.lock
+    pinned_versions = {pin.name: pin.version for pin in image.pins}
     wheels: dict[str, LockedWheel] = {}
     for name, digest in context.outside.items():
-        wheels[name] = {"version": without_local(versions[name]), "records": [digest]}
+        wheels[name] = {"version": without_local(pinned_versions[name]), "records": [digest]}
 
     built: list[str] = []
     unknown: dict[str, str] = {}
-    for package in context.lock.packages() if context.lock else ():
-        if package.name in not_locked:
+    if lock is None:
+        return Expected(wheels=wheels, built=built, unknown=unknown)
+    not_from_lock = {*context.outside, *wheels_elsewhere(context)}
+    for package in lock.packages():
+        if package.name in not_from_lock:
             continue
         if package.name in image.from_source:
             built.append(package.name)
             continue
-        records = (
-            _records(context.lock, package.hashes, package.name, image) if context.lock else None
-        )
+        records = installed_records(lock, package, image)
         if records:
             wheels[package.name] = {"version": without_local(package.version), "records": records}
         else:
             unknown[package.name] = f"`lock {image.name}` reads the RECORD of its wheel"
-    return {"wheels": wheels, "built": built, "unknown": unknown}
+    return Expected(wheels=wheels, built=built, unknown=unknown)
 
 
-def _records(lock: Lock, hashes: tuple[str, ...], name: str, image: Image) -> list[str] | None:
-    """Return the digests of a distribution's wheels, as they are installed; None: one of them is not known."""
-    records = []
-    for digest in hashes:
-        row = lock.records.get(digest)
-        record = _installed_record(row, name, image) if row else None
-        if record is None:
+def installed_records(lock: Lock, package: Package, image: Image) -> list[str] | None:
+    """Return the digests of the RECORDs of a package's wheels; None if one of them is not known.
+
+    A package has several wheels in the lock where an index has several files for its version.
+    """
+    digests = []
+    for wheel_hash in package.hashes:
+        record = lock.records.get(wheel_hash)
+        digest = installed_record(record, package.name, image) if record else None
+        if digest is None:
             return None
-        records.append(record)
-    return records
+        digests.append(digest)
+    return digests
 
 
-def _installed_record(row: WheelRecord, name: str, image: Image) -> str | None:
-    """Return the digest of a wheel's RECORD once it is installed, and pruned; None: it is not known."""
-    if row.native and image.pruning and pruner.reads(image.pruning, name):
-        return row.pruned.get(pruner.key(image.pruning))
-    return row.record
+def installed_record(record: WheelRecord, distribution: str, image: Image) -> str | None:
+    """Return the digest of a wheel's RECORD after installation; None if it is not known.
+
+    The pruner of an image for one architecture rewrites the RECORDs of wheels with native code.
+    """
+    if record.native and image.pruning and pruner.reads(image.pruning, distribution):
+        return record.pruned.get(pruner.key(image.pruning))
+    return record.record

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from images.validation.claims.context import ClaimContext, below, claim
+from images.validation.claims.context import ClaimContext, claim, reason_too_old
 from validate.claims import Claim
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
 
     `device` "cpu" is a rehearsal: the same probes over gloo.
     """
-    unproven = context.no_ranks if device == "cuda" else context.no_gpu
+    unproven = context.no_second_gpu if device == "cuda" else context.no_gpu
     for row in ROWS:
         if not all(context.image.pin(name) for name in row.needs):
             continue
@@ -184,7 +184,7 @@ def _not_applicable(row: MultigpuRow, context: ClaimContext) -> str:
     torch = context.image.pin("torch")
     if torch and Version(torch.version) < Version(row.first_torch):
         return f"takes torch {row.first_torch}, this is {torch.version}"
-    return below(context.inventory.gpus, row.capability) if context.inventory else ""
+    return reason_too_old(context.inventory.gpus, row.capability) if context.inventory else ""
 
 
 def link_of(inventory: Inventory | None) -> str:

@@ -1,34 +1,57 @@
-"""The claim about an image's origin: its layers are those that builds of its recipe gave. Pure."""
+"""The claim about an image's origin: its layers are those that builds of its recipe gave.
+
+Nothing here reads a file or asks an engine.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from images.validation.claims.context import ClaimContext, claim
 from validate.checks.static.host_origin import ExpectedLayer, OriginExpectation
 from validate.claims import ORIGIN_PROBE, Claim
 
+if TYPE_CHECKING:
+    from images.context.origin import Origin
+
 
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim `origin` of an image whose recipe was asked for. It is UNPROVEN where that can't be known."""
+    """Yield the claim `origin/layers` if the context has an origin.
+
+    It is unproven where the image's recipe can't be known.
+    """
     origin = context.origin
     if origin is None:
         return
-    layers = []
-    for row in origin.recipe.layers if origin.recipe else ():
-        known = origin.record.get(row.digest)
-        layers.append(
-            ExpectedLayer(
-                layer=row.layer,
-                recipe=row.digest,
-                diff_id=known.diff_id if known else "",
-                written_as=list(known.written_as) if known else [],
-                builds=[build.on for build in known.builds] if known else [],
-            )
-        )
+    base_option = f" --base {origin.base}" if origin.base else ""
     expect = OriginExpectation(
         recipe=origin.recipe.digest if origin.recipe else "",
-        layers=layers,
-        arguments=f"{context.image.name}{f' --base {origin.base}' if origin.base else ''}",
+        layers=expected_layers(origin),
+        arguments=f"{context.image.name}{base_option}",
         is_derived=False,
     )
     statement = "its layers are, bit for bit, those that two builds of its recipe gave"
     yield claim("origin", "layers", ORIGIN_PROBE, statement, {**expect}, unproven=origin.unknown)
+
+
+def expected_layers(origin: Origin) -> list[ExpectedLayer]:
+    """Return the layers of the recipe, each with what recorded builds of it gave.
+
+    A layer that no build was recorded of has an empty `diff_id`. Without a recipe there are none.
+    """
+    if origin.recipe is None:
+        return []
+    layers = []
+    for layer in origin.recipe.layers:
+        record = origin.record.get(layer.digest)
+        layers.append(
+            ExpectedLayer(
+                layer=layer.layer,
+                recipe=layer.digest,
+                diff_id=record.diff_id if record else "",
+                written_as=list(record.written_as) if record else [],
+                builds=[build.on for build in record.builds] if record else [],
+            )
+        )
+    return layers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from images.planning.image import Image
-from images.validation.claims.context import ClaimContext, below, claim
+from images.validation.claims.context import ClaimContext, claim, reason_too_old
 from images.validation.claims.examples import EXAMPLES, Example, expect_of
 from validate.claims import Claim
 
@@ -230,12 +230,12 @@ def _not_applicable(context: ClaimContext, example: Example, tier: str) -> str:
     """Return why an example is not run in a tier on this host; empty: it is."""
     if tier == "cpu" and context.on_gpu and "gpu" in example.tiers:
         return "not run: gpu-examples has the same example on the GPU that is here"
-    return below(context.inventory.gpus, example.capability) if context.inventory else ""
+    return reason_too_old(context.inventory.gpus, example.capability) if context.inventory else ""
 
 
 def _without_gpu(context: ClaimContext, tier: str) -> str:
     """Return why the tier can't be measured on this host."""
-    return {"gpu": context.no_gpu, "multigpu": context.no_ranks}.get(tier, "")
+    return {"gpu": context.no_gpu, "multigpu": context.no_second_gpu}.get(tier, "")
 
 
 def _has_extensions(image: Image, package: str) -> bool:
@@ -247,7 +247,7 @@ def _has_extensions(image: Image, package: str) -> bool:
 def _without_extensions(context: ClaimContext, package: str) -> str:
     """Return why the image goes without a package's extensions; empty: it has them."""
     pin = context.image.pin(package)
-    return context.without_extensions(pin) if pin else ""
+    return context.reason_without_extensions(pin) if pin else ""
 
 
 def _without_compiler(context: ClaimContext, example: Example) -> str:
