@@ -119,7 +119,7 @@ def _row(image: Planned) -> str:
     """A line of the table; what is to be minded of a profile's packages stands in docs/profiles.md."""
     archs = " ".join(arch.capability for arch in image.archs) or "-"
     own = [
-        re.split(" whatever is| until `", one)[0]
+        re.split("(?<=packages require): | until `", one)[0]
         for one in image.warnings
         if not one.startswith("silently")
     ]

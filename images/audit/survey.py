@@ -371,8 +371,8 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
     faults = []
     for row in expect["conflicts"]:
         conflict = Conflict.model_validate(row)
-        if conflict.explains(evidence["versions"]):
-            faults.append(conflict.told(evidence["versions"]))
+        if conflict.applies_to(evidence["versions"]):
+            faults.append(conflict.sentence(evidence["versions"]))
     finding = conclude(faults, "no releases here are known to fail together")
     return _with_fix(finding, "install other releases of them")
 

@@ -255,14 +255,14 @@ class Conflict(Row):
     why: Sentence
     source: Source
 
-    def explains(self, versions: Mapping[str, str]) -> bool:
+    def applies_to(self, versions: Mapping[str, str]) -> bool:
         """Return whether all of these packages are among `versions` (canonical name -> version) in these releases."""
         return all(
             name in versions and within(versions[name], releases)
             for name, releases in self.packages.items()
         )
 
-    def told(self, versions: Mapping[str, str]) -> str:
+    def sentence(self, versions: Mapping[str, str]) -> str:
         """Return the sentence for people: which packages, and why."""
         releases = [f"{name} {versions[name]}" for name in self.packages]
         return f"{' and '.join(releases)} fail together: {self.why}"

@@ -287,7 +287,7 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
         for name, row in packages().items()
         if minor in row.torch and not image.pin(name)
     }
-    lines |= user_overlay.held(
+    lines |= user_overlay.held_versions(
         image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing
     )
     text = "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))

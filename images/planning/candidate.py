@@ -1,67 +1,103 @@
-"""A combination before it is judged: what the matrix asks for, beside what the facts know of it. Pure."""
+"""A candidate: an image before the rules judge it, with all that is known of its parts. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from urllib.parse import quote
 
-from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
+from images.config.facts import (
+    CudaFacts,
+    DeviceCode,
+    Facts,
+    PackageFacts,
+    PrebuiltRelease,
+    PrebuiltWheel,
+    TorchFacts,
+    TorchVariant,
+)
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix, ToolkitRow
 from images.planning.image import Base, Prebuilt
 
 PROFILE_LAYER = "profile"
-"""Where packages go that no layer of the matrix installs: above all that images share, below what moves most."""
+"""The layer of a profile's own packages: above those that images share, below the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedProfile:
-    """A profile for one torch, with all that it inherits; of an image without one, nothing."""
+    """A profile's settings for one torch, with those that it inherits; empty for no profile."""
 
     pins: Mapping[str, str]
     optional: Mapping[str, str]
-    """Optional package -> version: taken where it fits."""
+    """Optional package -> version: the image has it if nothing speaks against it."""
     waived: Mapping[str, str]
-    """Distribution that is required and left out -> why."""
+    """Distribution that packages require and the image lacks, or has in another version -> why."""
     extensions: tuple[str, ...]
-    """Rows of `sources` that make its packages with their compiled extensions."""
+    """Rows of `sources` that make the profile's packages with their compiled extensions."""
     environment: Mapping[str, str]
     entrypoint: str
 
 
 def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedProfile:
-    """A profile that is pinned for this torch, with what it inherits: its own rows count over those it extends."""
-    torch, line = str(minor), matrix.line(name) if name else ()
-    optional = {key: text for one in line for key, text in one.optional.items()}
-    for_torch = {
-        key: text if isinstance(text, str) else text.get(torch, "")
-        for key, text in optional.items()
-    }
+    """Return a profile's settings for a torch minor, merged with those of the profile it extends.
+
+    Where both have a setting, its own counts. Without a name, all settings are empty.
+    """
+    torch = str(minor)
+    pins: dict[str, str] = {}
+    optional: dict[str, str] = {}
+    waived: dict[str, str] = {}
+    extensions: list[str] = []
+    environment: dict[str, str] = {}
+    entrypoint = ""
+
+    # The profile that is extended comes first, so that later settings replace its own.
+    profiles = matrix.line(name) if name else ()
+    for profile in profiles:
+        pins |= profile.stacks.get(torch, {})
+        waived |= profile.waived.get(torch, {})
+        environment |= profile.environment
+        if profile.entrypoint:
+            entrypoint = profile.entrypoint
+        for package, version in profile.optional.items():
+            # One version for every torch, or one for each.
+            optional[package] = version if isinstance(version, str) else version.get(torch, "")
+        for row in profile.extensions:
+            if row not in extensions:
+                extensions.append(row)
+
     return ResolvedProfile(
-        pins={pin: version for one in line for pin, version in one.stacks.get(torch, {}).items()},
-        optional={key: version for key, version in for_torch.items() if version},
-        waived={key: why for one in line for key, why in one.waived.get(torch, {}).items()},
-        extensions=tuple(dict.fromkeys(row for one in line for row in one.extensions)),
-        environment={key: value for one in line for key, value in one.environment.items()},
-        entrypoint=next((one.entrypoint for one in reversed(line) if one.entrypoint), ""),
+        pins=pins,
+        optional={package: version for package, version in optional.items() if version},
+        waived=waived,
+        extensions=tuple(extensions),
+        environment=environment,
+        entrypoint=entrypoint,
     )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says of a combination: why it is refused, or what to warn about."""
+    """What a rule says of a candidate: a reason to refuse it, or else a warning."""
 
     text: str
     refuses: bool = False
 
 
-warn, refuse = Finding, partial(Finding, refuses=True)
+def warn(text: str) -> Finding:
+    """Return a warning."""
+    return Finding(text)
+
+
+def refuse(text: str) -> Finding:
+    """Return a reason to refuse the image."""
+    return Finding(text, refuses=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A combination before it is judged. Its torch has a wheel for `wheel_cuda`, and the matrix a stack for it."""
+    """An image before the rules judge it. Its torch has a wheel, and the matrix a stack for it."""
 
     name: ImageName
     matrix: Matrix
@@ -70,93 +106,122 @@ class Candidate:
     torch: str
     torch_facts: TorchFacts
     wheel_cuda: Minor
+    """The CUDA that torch's wheel was built for."""
     variant: TorchVariant
     toolkit: ToolkitRow | None
     toolkit_facts: CudaFacts | None
     requested_archs: tuple[Arch, ...]
-    """What the name or the matrix asks for; empty: whatever all parts cover."""
+    """The GPU architectures that name or matrix ask for; empty: all that the parts cover."""
     profile: ResolvedProfile
     stack: Mapping[str, str]
+    """Package -> version, as the stack of this torch pins them."""
     pins: Mapping[str, str]
+    """Package -> version, of all that the image is to have."""
     optional: frozenset[str]
-    """Pins that the image may lack."""
+    """Pinned packages that the image may lack."""
     declined: Mapping[str, tuple[str, ...]]
-    """Optional packages that this image can't have -> why not."""
+    """`NAME VERSION` of each optional package that this image can't have -> the reasons."""
     overrides: Mapping[str, str]
-    """Exact requirement that is taken here against what packages require -> why."""
+    """Exact requirement that is installed whatever packages require -> why."""
 
     @property
     def cudnn(self) -> str:
-        """The version that it will run with; empty: not known."""
-        taken = [
-            row.partition("==")[2] for row in self.overrides if row.startswith("nvidia-cudnn-")
-        ]
-        return taken[0] if taken else self.variant.cudnn
+        """The cuDNN that torch will load: an override's, else its wheel's; empty if unknown."""
+        for requirement in self.overrides:
+            if requirement.startswith("nvidia-cudnn-"):
+                return requirement.partition("==")[2]
+        return self.variant.cudnn
 
     @cached_property
-    def known(self) -> Mapping[str, PackageFacts]:
-        """Pinned distribution -> what the facts know of it at that version."""
-        packages = self.facts.packages
-        return {
-            name: row
-            for name, version in self.pins.items()
-            if (row := packages.get(name, {}).get(version))
-        }
+    def package_facts(self) -> Mapping[str, PackageFacts]:
+        """The rows of pinned packages under `packages` in facts.yaml, as far as it has them."""
+        known = {}
+        for name, version in self.pins.items():
+            row = self.facts.packages.get(name, {}).get(version)
+            if row:
+                known[name] = row
+        return known
 
     @cached_property
     def binaries(self) -> Mapping[str, DeviceCode]:
-        """The parts whose device code decides where the image runs at all: torch, what takes the place of a library of
-        its own, and bitsandbytes' library."""
+        """The device code of each part that decides on which GPUs the image runs at all.
+
+        Name for messages -> code: torch, bitsandbytes' library, and a library that replaces one of
+        torch's own.
+        """
         parts: dict[str, DeviceCode] = {
             f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant
         }
-        row = self.facts.bitsandbytes.get(self.pins.get("bitsandbytes", ""))
-        if row and (library := row.library_for(self.wheel_cuda)):
-            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[
-                str(library)
-            ]
-        return parts | {
-            taken: code for taken in self.overrides if (code := self.facts.device_code.get(taken))
-        }
+        version = self.pins.get("bitsandbytes", "")
+        bitsandbytes = self.facts.bitsandbytes.get(version)
+        library = bitsandbytes.library_for(self.wheel_cuda) if bitsandbytes else None
+        if bitsandbytes and library:
+            name = f"bitsandbytes {version} cu{library.digits}"
+            parts[name] = bitsandbytes.libraries[str(library)]
+        for requirement in self.overrides:
+            code = self.facts.device_code.get(requirement)
+            if code:
+                parts[requirement] = code
+        return parts
 
     @cached_property
     def compilers(self) -> Mapping[str, Collection[str]]:
-        """What compiles while programs run there, and for which GPUs."""
+        """Programs that compile GPU code at run time -> the compute capabilities they know."""
         return self.facts.compile_at_run_time(self.pins.get("triton", ""), self.wheel_cuda)
 
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
-        """The requested ones, else torch's that the toolkit compiles for and every part has machine code for."""
+        """The GPU architectures of the image, ascending: the requested ones if there are any.
+
+        Else those of torch's wheel that the toolkit and the run-time compilers know, and for which
+        every part has machine code.
+        """
         if self.requested_archs:
             return self.requested_archs
-        boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
-        # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
-        wanted = {*self.variant.archs, *(text for text, board in boards.items() if not board.unfit)}
-        compiles = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
-        archs = sorted(map(Arch.parse, wanted.intersection(compiles, *self.compilers.values())))
-        parts = self.binaries.values()
-        return tuple(arch for arch in archs if all(code.covers(arch) == "cubin" for code in parts))
+
+        capabilities = set(self.variant.archs)
+        if self.name.platform is Platform.ARM64:
+            # sm_103 and sm_121 run the code of their family: torch makes none for them only.
+            for capability, board in self.facts.arm64.boards.items():
+                if not board.unfit:
+                    capabilities.add(capability)
+        of_nvcc = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
+        capabilities.intersection_update(of_nvcc, *self.compilers.values())
+
+        supported = []
+        for arch in sorted(Arch.parse(capability) for capability in capabilities):
+            if all(code.covers(arch) == "cubin" for code in self.binaries.values()):
+                supported.append(arch)
+        return tuple(supported)
 
     def official_wheel(self, name: str, version: str) -> Prebuilt | None:
-        """The official wheel (`prebuilt` in facts.yaml) for this torch, CUDA major, C++ ABI and Python, if any."""
-        wanted = (
+        """Return the official wheel of a package that fits this image, if facts.yaml has one.
+
+        It must be for this torch minor, CUDA major, C++ ABI and Python (`prebuilt` in facts.yaml).
+        """
+        build = (
             str(self.name.torch),
             self.wheel_cuda.major,
             self.variant.cxx11_abi,
             str(self.base.python),
         )
         for release in self.facts.prebuilt:
-            for wheel in (
-                release.wheels if (release.package, release.version) == (name, version) else ()
-            ):
-                if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == wanted:
-                    return Prebuilt(
-                        name=name,
-                        version=version,
-                        filename=wheel.file,
-                        url=release.address + quote(wheel.file),
-                        sha256=wheel.sha256,
-                        archs=tuple(sorted(map(Arch.parse, release.archs))),
-                        ptx=tuple(sorted(map(Arch.parse, release.ptx))),
-                    )
+            if release.package != name or release.version != version:
+                continue
+            for wheel in release.wheels:
+                if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == build:
+                    return _prebuilt(release, wheel)
         return None
+
+
+def _prebuilt(release: PrebuiltRelease, wheel: PrebuiltWheel) -> Prebuilt:
+    """Return an official wheel as the image has it: where it lies, its hash and its device code."""
+    return Prebuilt(
+        name=release.package,
+        version=release.version,
+        filename=wheel.file,
+        url=release.address + quote(wheel.file),
+        sha256=wheel.sha256,
+        archs=tuple(sorted(Arch.parse(text) for text in release.archs)),
+        ptx=tuple(sorted(Arch.parse(text) for text in release.ptx)),
+    )

@@ -1,4 +1,7 @@
-"""What every image is held to: tables of images/data, each row with its reason. What a table means stands above it."""
+"""What every image is held to: the tables of expectations.yaml and device_code.yaml, with reasons.
+
+What a table means stands above it in its file (images/data).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,42 +10,50 @@ from packaging.requirements import Requirement
 
 from images.config import yamlfile
 
-_ROWS: Mapping[str, Any] = {
+_TABLES: Mapping[str, Any] = {
     **yamlfile.table("expectations.yaml"),
     **yamlfile.table("device_code.yaml"),
 }
-DEBIAN_TOOLS: Sequence[str] = (*_ROWS["programs"].values(), *_ROWS["rdma"].values())
+DEBIAN_TOOLS: Sequence[str] = (*_TABLES["programs"].values(), *_TABLES["rdma"].values())
 
 
 def __getattr__(name: str) -> Any:
-    """A table under its own name in capitals: `expectations.START_FILES` is `start_files` of expectations.yaml."""
+    """Return a table by its name in capitals: `expectations.START_FILES` is `start_files`.
+
+    Python calls this for names that the module does not define (PEP 562).
+    """
     try:
-        return _ROWS[name.lower()]
+        return _TABLES[name.lower()]
     except KeyError:
         raise AttributeError(name) from None
 
 
 def cuda_libraries(major: int) -> dict[str, str | None]:
-    """CUDA's libraries by stem, each with the SONAME version of this CUDA major; None: the version says nothing of it.
+    """Return CUDA's libraries for a CUDA major: stem -> SONAME version.
 
-    Raises KeyError for a major that is not known here.
+    None as a version: it does not depend on the major. Raises KeyError for a major without a table.
     """
-    return {**dict.fromkeys(_ROWS["any_major"]), **_ROWS["cuda_libraries"][major]}
+    libraries: dict[str, str | None] = dict.fromkeys(_TABLES["any_major"])
+    libraries.update(_TABLES["cuda_libraries"][major])
+    return libraries
 
 
 def modules_of(distribution: str) -> Sequence[str]:
-    """The modules to import of a distribution, the most telling first."""
-    names: Sequence[str] = _ROWS["import_names"].get(distribution, [distribution.replace("-", "_")])
-    return names
+    """Return the modules to import of a distribution, the most telling one first."""
+    default = [distribution.replace("-", "_")]
+    modules: Sequence[str] = _TABLES["import_names"].get(distribution, default)
+    return modules
 
 
 def unproven(versions: Mapping[str, str]) -> dict[str, str]:
-    """Claims (`resume`, `4bit-llama/logits`) that these distributions put out of reach -> why."""
-    found: dict[str, str] = {}
-    for text, claims in _ROWS["unproven"].items():
-        asked = Requirement(text)
-        if asked.name in versions and asked.specifier.contains(
-            versions[asked.name], prereleases=True
-        ):
-            found |= claims
-    return found
+    """Return the claims (`resume`, `4bit-llama/logits`) that cannot hold with these distributions.
+
+    `versions`: distribution -> version. The value of each claim is the reason.
+    """
+    reasons: dict[str, str] = {}
+    for text, claims in _TABLES["unproven"].items():
+        requirement = Requirement(text)
+        version = versions.get(requirement.name)
+        if version and requirement.specifier.contains(version, prereleases=True):
+            reasons |= claims
+    return reasons

@@ -1,4 +1,4 @@
-"""The resolved image: everything the later steps need to know of one row, and nothing they must look up."""
+"""The resolved image: all that locking, rendering and validation need to know of one image."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ from validate import compute_capability
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What an image stands on: a Debian suite (or Ubuntu) with the Python it brings."""
+    """The base image: a Debian or Ubuntu release with its own Python."""
 
     key: str
     reference: str
-    """What a registry calls it: `debian:bookworm-slim`."""
+    """Its name in a registry: `debian:bookworm-slim`."""
     suite: str | None
-    """The Debian suite mmdebstrap can make it from; None if only a registry has it."""
+    """The Debian suite from which mmdebstrap can make it; None: only a registry has it."""
     python: Minor
     glibc: Minor
     platform: Platform = Platform.AMD64
@@ -27,7 +27,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """One package of an image, at one version."""
+    """A package of an image at one version."""
 
     name: str
     """Canonical (PEP 503) distribution name."""
@@ -35,47 +35,55 @@ class Pin:
     layer: str
     """The image layer that installs it: a key of the matrix's `layers`."""
     optional: bool = False
-    """An image may lack it, with a warning, where no wheel of it can be had."""
+    """Whether an image may lack it, with a warning, if there is no wheel of it."""
     local: str = ""
-    """The local version (`cu126`) where the wheel is not the default index's."""
+    """The local version (`cu126`) of a wheel that the default index does not have."""
     compiled: bool = False
-    """No index has a wheel of it: it is an official one by hash, or compiled here once (docs/wheels.md)."""
+    """Whether no index has a wheel of it.
+
+    It is then an official wheel, taken by hash, or one that was compiled here (docs/wheels.md)."""
     minimum_arch: Arch | None = None
-    """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
+    """The oldest GPU architecture that a compiled package has code for; None: no GPU code."""
     needs: tuple[str, ...] = ()
-    """What a compiled one requires beside the image's pins: the lock brings it, as no index knows of the wheel."""
+    """What a compiled package requires and the image does not pin.
+
+    The lock has it: a resolver can't find out, as no index has the wheel."""
     extensions: str = ""
-    """The row of `sources` that makes it with its compiled extensions. The lock has it as pure Python; where that wheel
-    was compiled for the image, it takes the lock's place."""
+    """The row of `sources` that makes it with its compiled extensions; empty: it has none.
+
+    The lock has it as pure Python. A wheel that was compiled for the image replaces that."""
 
     @property
     def locked(self) -> bool:
-        """Whether the lock has it: an index has a file of it that installs anywhere."""
+        """Whether the lock has it, because an index has a file of it that installs anywhere."""
         return not (self.optional or self.compiled)
 
     @property
     def lacking(self) -> str:
-        """Under this name an image says that it goes without the compiled extensions."""
+        """The name under which an image's label says that its compiled extensions are missing."""
         return f"{self.name} extensions"
 
     @cached_property
     def requirement(self) -> str:
-        return f"{self.name}=={self.version}" + (f"+{self.local}" if self.local else "")
+        """The exact requirement: `torch==2.7.1+cu128`."""
+        local = f"+{self.local}" if self.local else ""
+        return f"{self.name}=={self.version}{local}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """What an arch image goes without: device code for other GPUs (docs/arch-images.md)."""
+    """What the pruner takes out of an arch image: code for other GPUs (docs/arch-images.md)."""
 
     arch: Arch
     nvidia: bool
+    """Whether NVIDIA's own libraries are pruned, too."""
     alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Libraries of which one alone is ever loaded, by pattern -> those that stay."""
+    """Pattern of libraries of which only one is ever loaded -> the files that stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prebuilt:
-    """An official binary wheel outside any index: the one file that is taken for it, by its hash."""
+    """An official wheel that no index has: one file, known by its hash."""
 
     name: str
     version: str
@@ -83,27 +91,27 @@ class Prebuilt:
     url: str
     sha256: str
     archs: tuple[Arch, ...] = ()
-    """What it holds machine code for, as the facts say."""
+    """The GPU architectures that it has machine code for, as facts.yaml says."""
     ptx: tuple[Arch, ...] = ()
 
     @property
     def local(self) -> str:
-        """The local version in its name: +cu12torch2.7cxx11abitrue."""
+        """The local version in its file name, without the plus: `cu12torch2.7cxx11abitrue`."""
         return parse_wheel_filename(self.filename)[1].local or ""
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
-        """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
+        """Return how a GPU of `arch` runs it: `cubin` (machine code), `ptx`, or `no`."""
         return compute_capability.fit(self.archs, self.ptx, arch)
 
 
 def has_extensions(wheel: str) -> bool:
-    """Whether a wheel is for one platform: pure Python is for any."""
+    """Return whether a wheel is for one platform, by its file name. Pure Python is for any."""
     return wheel.endswith(".whl") and not wheel.endswith("-any.whl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """One buildable row. Made by `plan`, read by locking, context, validation and building."""
+    """An image that can be built. The plan makes it; locking, rendering and validation read it."""
 
     name: ImageName
     base: Base
@@ -111,11 +119,11 @@ class Image:
     toolkit_cuda: Minor
     wheel_cuda: Minor
     index: str | None
-    """Address of the index that alone has this torch variant; None: the default index has it."""
+    """The address of the only index with this torch variant; None: the default index has it."""
     archs: tuple[Arch, ...]
     """The GPU architectures it runs on, ascending."""
     ptx: tuple[Arch, ...]
-    """Architectures of which torch carries PTX (newer GPUs compile it at run time)."""
+    """The architectures that torch has PTX of, which drivers of newer GPUs compile."""
     min_driver: str
     cxx11_abi: bool
     pins: tuple[Pin, ...]
@@ -123,7 +131,7 @@ class Image:
     toolkit: tuple[Pin, ...]
     """The wheels that make up /usr/local/cuda-X.Y."""
     nvcc_suite: str = ""
-    """Of a -devel image whose nvcc no wheel has: the Debian suite whose packages have it."""
+    """The Debian suite that a -devel image takes nvcc from; empty if it has none, or from wheels."""
     layers: tuple[str, ...]
     """Names of the Python layers, bottom first."""
     environment: Mapping[str, str]
@@ -132,50 +140,63 @@ class Image:
     prebuilt: tuple[Prebuilt, ...] = ()
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
-    """Distributions that are installed from source: pure Python that no index has as a wheel."""
+    """Distributions that are built while they are installed: pure Python without a wheel."""
     cudnn: str = ""
-    """The version that torch runs with; empty: not known before it is locked."""
+    """The version of cuDNN that torch loads; empty: not known before it is locked."""
     overrides: tuple[str, ...] = ()
-    """Exact requirements that hold against what packages require, as the matrix says."""
+    """Exact requirements that the matrix sets whatever packages require."""
     waived: tuple[str, ...] = ()
-    """Distributions that something requires and the image goes without, as the matrix says."""
+    """Distributions that a package requires and that the matrix leaves out."""
     unfit: Mapping[str, str] = field(default_factory=dict)
-    """Package with kernels that it lacks, of which no known release fits its torch and CUDA -> why."""
+    """Packages with kernels of which no known release fits its torch and CUDA -> why."""
     unproven: Mapping[str, str] = field(default_factory=dict)
-    """`4bit-llama` or `4bit-llama/logits` -> why the profile's own pins put that claim out of reach."""
+    """Claims (`4bit-llama` or `4bit-llama/logits`) that its own pins make impossible -> why."""
     pruning: Pruning | None = None
-    """None: it holds device code for every architecture that its packages have."""
+    """None: nothing is pruned, and it has all the device code of its packages."""
     entrypoint: str = ""
-    """A script of templates/entrypoints that each container starts with."""
+    """The script of templates/entrypoints with which each container starts; empty: none."""
     prefix: str = ""
-    """What its name begins with in an engine."""
+    """The beginning of its name in an engine, as the matrix sets it."""
 
     @property
     def local_name(self) -> str:
-        """What an engine calls it."""
+        """Its name in an engine."""
         return f"{self.prefix}{self.name}"
 
     @property
     def lock_name(self) -> str:
-        """The lock it is built from: an arch image holds the same packages as its parent."""
-        return str(replace(self.name, arch=None) if self.name.arch else self.name)
+        """The name of its lock. An arch image has that of the image for all architectures."""
+        return str(replace(self.name, arch=None))
 
     @property
     def toolkit_home(self) -> str:
         return f"/usr/local/cuda-{self.toolkit_cuda}"
 
     def extended(self, wheels: Iterable[str]) -> dict[str, str]:
-        """Distribution -> the wheel among these that has its compiled extensions, and takes the place of the lock's."""
-        named = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
-        own = {pin.name: pin.name.replace("-", "_") for pin in self.pins if pin.extensions}
-        return {name: named[stem] for name, stem in own.items() if stem in named}
+        """Return the wheels that replace pure-Python packages of the lock, by distribution.
+
+        `wheels` are the file names at hand. A wheel is taken if it has compiled extensions, and if
+        the image may have its package with extensions.
+        """
+        compiled = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
+        replacing = {}
+        for pin in self.pins:
+            stem = pin.name.replace("-", "_")
+            if pin.extensions and stem in compiled:
+                replacing[pin.name] = compiled[stem]
+        return replacing
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of its pins, and of cuDNN where that is known."""
-        return {pin.name: pin.version for pin in self.pins} | (
-            {"cudnn": self.cudnn} if self.cudnn else {}
-        )
+        """The versions of its pins by name, and of `cudnn` if that is known."""
+        versions = {pin.name: pin.version for pin in self.pins}
+        if self.cudnn:
+            versions["cudnn"] = self.cudnn
+        return versions
 
     def pin(self, name: str) -> Pin | None:
-        return next((pin for pin in self.pins if pin.name == name), None)
+        """Return the pin of a package; None if the image does not pin it."""
+        for pin in self.pins:
+            if pin.name == name:
+                return pin
+        return None

@@ -1,8 +1,11 @@
-"""From names and selectors to accepted and refused images. Pure: the same files give the same plan."""
+"""The plan: which images of the matrix can be built, and why the others can't. Pure.
+
+The same matrix.yaml and facts.yaml always give the same plan.
+"""
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,28 +17,38 @@ from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import ImageRow, Matrix
+from images.config.selectors import Selector
 from images.errors import Problem, UserError, command
 from images.planning import expectations, rules
 from images.planning.candidate import PROFILE_LAYER, Candidate, resolve_profile
 from images.planning.image import Base, Image, Pin, Pruning
 from images.planning.rules import stack
-from images.planning.rules.packages import applying, extensions_of, none_fits, unfit
+from images.planning.rules.packages import (
+    compilable_extensions,
+    explain_unfit_companions,
+    reasons_against,
+    requirements_here,
+)
 from validate.environment import allocator_variable
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
-"""The matrix's name for it, whatever the torch release calls it."""
+"""The allocator's variable in matrix.yaml. Older torch releases read it under another name."""
 _DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-"""NVIDIA's container runtime gives no GPU to an image without them; a matrix may say otherwise."""
-_AS_IN_MATRIX: Mapping[str, str] = {}
-"""Pins in place of the matrix's: none."""
+"""Without these, NVIDIA's container runtime gives no GPU. The matrix may set other values."""
+_NO_CHANGES: Mapping[str, str] = {}
+"""The default of `pins`: every package at the matrix's version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """One image with the plan's answer. `image` is there when it is accepted."""
+    """An image with the plan's answer: `image` if it is accepted, else `reasons`.
+
+    The other fields are set as far as they are known; of an unknown torch, only the name is.
+    """
 
     image_name: ImageName
     reasons: tuple[str, ...] = ()
+    """Why it is refused; empty if it is accepted."""
     warnings: tuple[str, ...] = ()
     image: Image | None = None
     torch: str | None = None
@@ -45,7 +58,7 @@ class Planned:
     archs: tuple[Arch, ...] = ()
     min_driver: str | None = None
     kept: str = ""
-    """Until when no nightly run moves its pins, and why; empty: it moves them."""
+    """Until when nightly runs leave its pins alone, and why; empty: they may move them."""
 
     @property
     def name(self) -> str:
@@ -57,7 +70,7 @@ class Planned:
 
     @property
     def versions(self) -> dict[str, Minor | None]:
-        """What conditions such as `torch>=2.8` compare."""
+        """The versions that selectors such as `torch>=2.8` compare, by the selector's key."""
         return {
             "torch": self.image_name.torch,
             "cuda": self.image_name.cuda,
@@ -68,57 +81,108 @@ class Planned:
 
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
-    """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(
-        _planned(name, row, sources) for row in sources.matrix.images for name in row.names()
-    )
+    """Return every image of the matrix, accepted or refused, in the matrix's order."""
+    planned = []
+    for row in sources.matrix.images:
+        for name in row.names():
+            planned.append(_plan_image(name, row, sources))
+    return tuple(planned)
 
 
 class NoImageError(UserError):
     """Each selector matches something, but no image matches all of them."""
 
 
-def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
-    """The images that selectors mean. A whole name that the matrix lacks is planned ad hoc.
+def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
+    """Return the images that selectors mean, accepted or refused; without selectors, all.
 
-    Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing,
-    NoImageError for selectors that no image matches together.
+    An image must match one of the names and globs, if there are any, and all conditions such as
+    `torch>=2.8`. A whole name that the matrix lacks is planned as if the matrix had it.
+
+    Raises UserError for a selector that matches nothing, and NoImageError if each selector matches
+    some image but none matches all.
     """
-    parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
-    globs = [item.value for item in parsed if not item.key]
-    conditions = [item for item in parsed if item.key]
-    named = {one.name: one for glob in globs for one in _named(glob, sources)}
-    chosen = tuple(named.values()) if globs else plan(sources)
-    both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
-    if not both:
-        everything = plan(sources)
-        for condition in conditions:
-            if not any(map(condition, (*everything, *chosen))):
-                raise selectors.unmatched(condition, [image.name for image in everything])
-        cause = "each matches something, but no image matches all of them"
-        then = f"drop one; `{command('plan')}` lists all images"
-        raise NoImageError(Problem(where=" ".join(wanted), cause=cause, then=then))
-    return both
+    names, conditions = [], []
+    for text in texts:
+        selector = selectors.parse(sources.matrix.aliases.get(text, text))
+        if selector.key:
+            conditions.append(selector)
+        else:
+            names.append(selector.value)
 
+    candidates = plan(sources)
+    if names:
+        # By name, as two globs may mean the same image.
+        by_name: dict[str, Planned] = {}
+        for name in names:
+            for image in _plan_named(name, sources):
+                by_name[image.name] = image
+        candidates = tuple(by_name.values())
 
-def _named(glob: str, sources: Sources) -> list[Planned]:
-    """The images that a name or a glob means, and no other is planned. Raises UserError where there are none."""
-    rows = [(name, row) for row in sources.matrix.images for name in row.names()]
-    if matches := [(name, row) for name, row in rows if fnmatch.fnmatchcase(str(name), glob)]:
-        return [_planned(name, row, sources) for name, row in matches]
-    if not (wanted := selectors.image_name(glob)):
-        raise selectors.unmatched(glob, [*(str(name) for name, _ in rows), *sources.matrix.aliases])
-    planned = plan_one(wanted, sources)
-    if not planned.image:
-        close = ", ".join(nearest(wanted, [image for image in plan(sources) if image.image]))
-        planned = replace(
-            planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}")
+    matching = []
+    for image in candidates:
+        if all(condition(image) for condition in conditions):
+            matching.append(image)
+    if matching:
+        return tuple(matching)
+
+    _require_matches(conditions, candidates, sources)
+    raise NoImageError(
+        Problem(
+            where=" ".join(texts),
+            cause="each matches something, but no image matches all of them",
+            then=f"drop one; `{command('plan')}` lists all images",
         )
-    return [planned]
+    )
+
+
+def _require_matches(
+    conditions: Sequence[Selector], candidates: Sequence[Planned], sources: Sources
+) -> None:
+    """Raise UserError for the first condition that holds for no image of the matrix.
+
+    A condition that holds for a candidate, which the matrix may lack, is right, too.
+    """
+    images = (*plan(sources), *candidates)
+    for condition in conditions:
+        if not any(condition(image) for image in images):
+            raise selectors.unmatched(condition, [image.name for image in plan(sources)])
+
+
+def _plan_named(name: str, sources: Sources) -> list[Planned]:
+    """Return the images that a name or a glob means. Only these are planned: that takes time.
+
+    A whole name that is not in the matrix is planned, too; if it is refused, the reasons end with
+    the nearest images of the matrix. Raises UserError for a glob that matches nothing, and for what
+    is no name of an image.
+    """
+    names_in_matrix = []
+    planned = []
+    for row in sources.matrix.images:
+        for image_name in row.names():
+            names_in_matrix.append(str(image_name))
+            if fnmatch.fnmatchcase(str(image_name), name):
+                planned.append(_plan_image(image_name, row, sources))
+    if planned:
+        return planned
+
+    unknown = selectors.image_name(name)
+    if unknown is None:
+        raise selectors.unmatched(name, [*names_in_matrix, *sources.matrix.aliases])
+    image = plan_one(unknown, sources)
+    if image.image is None:
+        accepted = [other for other in plan(sources) if other.image]
+        hint = f"nearest images of the matrix: {', '.join(nearest(unknown, accepted))}"
+        image = replace(image, reasons=(*image.reasons, hint))
+    return [image]
 
 
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
-    """The images that differ least: same profile, an arch that serves, then the torch minor, then the CUDA version."""
+    """Return the names of the images that differ least from `name`, the nearest first.
+
+    What counts is, in this order: the profile, the platform, whether the GPU architecture of the
+    name is served, -devel, the torch release, and the CUDA version.
+    """
 
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
         other = planned.image_name
@@ -134,277 +198,437 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
             planned.name,
         )
 
-    return tuple(planned.name for planned in sorted(others, key=distance)[:count])
+    ordered = sorted(others, key=distance)
+    return tuple(planned.name for planned in ordered[:count])
 
 
 def plan_one(
-    name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _AS_IN_MATRIX
+    name: ImageName, sources: Sources, *, pins: Mapping[str, str] = _NO_CHANGES
 ) -> Planned:
-    """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch.
+    """Plan one image, by its row in the matrix, or by its name only if the matrix lacks it.
 
-    `pins`: versions in place of the matrix's, to ask whether the rules would accept them.
+    `pins` replaces versions of the matrix, to ask whether the rules would accept others.
     """
-    plain = replace(name, platform=Platform.AMD64)
-    row = sources.matrix.row(plain) or ImageRow(name=str(plain))
-    return _planned(name, row, sources, pins)
+    # A row names the image of linux/amd64, and lists the other platforms.
+    row_name = replace(name, platform=Platform.AMD64)
+    row = sources.matrix.row(row_name) or ImageRow(name=str(row_name))
+    return _plan_image(name, row, sources, pins)
 
 
-def _planned(
-    name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str, str] = _AS_IN_MATRIX
+def _plan_image(
+    name: ImageName, row: ImageRow, sources: Sources, pins: Mapping[str, str] = _NO_CHANGES
 ) -> Planned:
+    """Plan one image: run the rules, apply the matrix's exclusions, and resolve it if none refuses.
+
+    `row` is its row in the matrix, and `pins` replaces versions of the matrix.
+    """
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
-    # The stack's torch, else the newest known release of that minor.
-    known = [text for text in facts.torch if Minor.parse(text) == name.torch]
-    release = matrix.stacks.get(str(name.torch), {}).get("torch") or max(
-        known, key=Version, default=None
-    )
-    if hopeless := _impossible(name, release, matrix, facts):
-        return Planned(image_name=name, reasons=(*hopeless, *_meant(name, matrix)), torch=release)
+
+    # The rules need a torch wheel and a stack: without these there is nothing to look at.
+    torch = _torch_release(name, matrix, facts)
+    unknown = tuple(_reasons_without_candidate(name, torch, matrix, facts))
+    if unknown:
+        reasons = (*unknown, *_alias_reasons(name, matrix))
+        return Planned(image_name=name, reasons=reasons, torch=torch)
+
     candidate = _candidate(name, row, matrix, facts, pins)
-    findings = [finding for rule in rules.RULES for finding in rule(candidate)]
-    min_driver = facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver
+    reasons_of_rules, warnings = [], []
+    for rule in rules.RULES:
+        for finding in rule(candidate):
+            if finding.refuses:
+                reasons_of_rules.append(finding.text)
+            else:
+                warnings.append(finding.text)
     planned = Planned(
         image_name=name,
-        reasons=tuple(finding.text for finding in findings if finding.refuses),
-        warnings=tuple(finding.text for finding in findings if not finding.refuses),
+        reasons=tuple(reasons_of_rules),
+        warnings=tuple(warnings),
         torch=candidate.torch,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
         archs=candidate.supported_archs,
-        min_driver=min_driver,
+        min_driver=facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver,
     )
-    excluded = [one.reason for one in matrix.exclude if selectors.parse(one.select)(planned)]
-    reasons = (*planned.reasons, *(f"excluded by matrix.yaml: {reason}" for reason in excluded))
-    if reasons:
-        return replace(planned, reasons=(*reasons, *_meant(name, matrix)))
-    kept = str(matrix.nightly.kept.get(str(name.torch), ""))
+
+    exclusions = []
+    for exclusion in matrix.exclude:
+        is_excluded = selectors.parse(exclusion.select)
+        if is_excluded(planned):
+            exclusions.append(f"excluded by matrix.yaml: {exclusion.reason}")
+    if planned.reasons or exclusions:
+        reasons = (*planned.reasons, *exclusions, *_alias_reasons(name, matrix))
+        return replace(planned, reasons=reasons)
+
     return replace(
-        planned, image=_image_of(candidate, sources, min_driver, planned.warnings), kept=kept
+        planned,
+        image=_resolve_image(candidate, sources, planned.warnings),
+        kept=str(matrix.nightly.kept.get(str(name.torch), "")),
     )
 
 
-def _meant(name: ImageName, matrix: Matrix) -> list[str]:
-    """What a refused image that an alias names is told besides."""
-    aliases = [alias for alias, text in matrix.aliases.items() if text == str(name)]
-    return [
-        f"the alias {one} means it: point that at an accepted image (`aliases` in matrix.yaml)"
-        for one in aliases
-    ]
+def _torch_release(name: ImageName, matrix: Matrix, facts: Facts) -> str | None:
+    """Return the torch release of an image: its stack's, else the newest known one of that minor.
+
+    None if no release of that minor is known.
+    """
+    pinned = matrix.stacks.get(str(name.torch), {}).get("torch")
+    if pinned:
+        return pinned
+    releases = [release for release in facts.torch if Minor.parse(release) == name.torch]
+    return max(releases, key=Version, default=None)
 
 
-def _impossible(
-    name: ImageName, release: str | None, matrix: Matrix, facts: Facts
-) -> tuple[str, ...]:
-    """Reasons that leave nothing for the rules to look at: they need a torch wheel and a stack."""
-    if name.platform is Platform.ARM64 and release not in facts.arm64.torch:
-        first = min(facts.arm64.torch, key=Version)
-        shown = f"torch {release or name.torch}"
-        return (
-            f"{shown} has no wheel for CUDA on aarch64 that was measured: {first} is the first on the index",
-        )
-    if release is None:
-        known = ", ".join(
-            str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch})
-        )
-        return (f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})",)
-    if release not in facts.torch:
-        return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
+def _alias_reasons(name: ImageName, matrix: Matrix) -> list[str]:
+    """Return a sentence for each alias that points at a refused image: it must be moved."""
     reasons = []
-    if stack.choose_variant(facts.torch[release], name.cuda) is None:
-        builds = sorted(map(Minor.parse, facts.torch[release].variants))
-        why = f"none for CUDA {name.cuda.major}"
-        if any(build.major == name.cuda.major for build in builds):
-            why = f"the oldest for CUDA {name.cuda.major} is newer than toolkit {name.cuda}"
-        reasons.append(
-            f"torch {release} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}"
+    for alias, target in matrix.aliases.items():
+        if target == str(name):
+            reasons.append(
+                f"the alias {alias} names this image: "
+                "point it at an accepted one (`aliases` in matrix.yaml)"
+            )
+    return reasons
+
+
+def _reasons_without_candidate(
+    name: ImageName, torch: str | None, matrix: Matrix, facts: Facts
+) -> Iterator[str]:
+    """Yield why there is no candidate for the rules: it has no torch wheel, stack or profile.
+
+    `torch` is the release that the name's minor stands for; None: no release of it is known.
+    """
+    if name.platform is Platform.ARM64 and torch not in facts.arm64.torch:
+        first = min(facts.arm64.torch, key=Version)
+        yield (
+            f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured: "
+            f"{first} is the first on the index"
         )
+        return
+    if torch is None:
+        minors = sorted({Minor.parse(release) for release in facts.torch})
+        known = ", ".join(str(minor) for minor in minors)
+        yield f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})"
+        return
+    if torch not in facts.torch:
+        yield f"nothing is known of torch {torch}: add its row to images/data/facts.yaml"
+        return
+
+    if stack.choose_variant(facts.torch[torch], name.cuda) is None:
+        yield _lacks_wheel(torch, name.cuda, facts)
     if str(name.torch) not in matrix.stacks:
-        reasons.append(
-            f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})"
-        )
-    if name.profile and name.profile not in matrix.profiles:
-        reasons.append(
-            f"matrix.yaml has no profile {name.profile!r} (it has {', '.join(matrix.profiles) or 'none'})"
-        )
-    elif name.profile and str(name.torch) not in (fits := matrix.profiles[name.profile].stacks):
-        reasons.append(f"the profile {name.profile} is pinned for torch {', '.join(fits)} alone")
+        stacks = ", ".join(matrix.stacks)
+        yield f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {stacks})"
+
+    if name.profile:
+        profile = matrix.profiles.get(name.profile)
+        if profile is None:
+            profiles = ", ".join(matrix.profiles) or "none"
+            yield f"matrix.yaml has no profile {name.profile!r} (it has {profiles})"
+        elif str(name.torch) not in profile.stacks:
+            minors_of_profile = ", ".join(profile.stacks)
+            yield f"the profile {name.profile} has pins for torch {minors_of_profile} only"
+
     if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
-        plain = replace(name, python=None)
-        reasons.append(
-            f"Python {name.python} is the default and is not spelled out: the name is {plain}"
+        short_name = replace(name, python=None)
+        yield (
+            f"Python {name.python} is the default, and names leave it out: the name is {short_name}"
         )
-    return tuple(reasons)
+
+
+def _lacks_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
+    """Return the sentence that a torch release has no wheel beside a toolkit, and which it has."""
+    cudas = sorted(Minor.parse(text) for text in facts.torch[torch].variants)
+    wheels = ", ".join(f"cu{cuda.digits}" for cuda in cudas)
+    if any(cuda.major == toolkit.major for cuda in cudas):
+        lacking = f"{toolkit}, nor for an older CUDA {toolkit.major}"
+    else:
+        lacking = str(toolkit.major)
+    return f"torch {torch} has no wheel for CUDA {lacking} (it has {wheels})"
 
 
 def _candidate(
     name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]
 ) -> Candidate:
+    """Gather what the matrix asks for and what the facts know of it.
+
+    `pins` replaces versions of the matrix.
+    """
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    wanted = {**stack_pins, **profile.pins, **pins}
-    wanted = {key: version for key, version in wanted.items() if key not in row.without}
-    # Optional pins that no index has for this platform.
-    lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
-    declined = [key for key in matrix.optional if key in wanted and key in lacking]
-    bases = [
-        key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)
-    ]
-    key = next(iter(bases), matrix.defaults.base)
-    base = matrix.bases[key]
-    torch_facts, cuda = facts.torch[wanted["torch"]], str(name.cuda)
+    versions = {}
+    for package, version in {**stack_pins, **profile.pins, **pins}.items():
+        if package not in row.without:
+            versions[package] = version
+
+    # Optional packages without a wheel for aarch64 are left out, with the reason.
+    declined = {}
+    if name.platform is Platform.ARM64:
+        for package in matrix.optional:
+            if package in versions and package in facts.arm64.lacking:
+                reason = f"no wheel for aarch64 ({facts.arm64.lacking[package]})"
+                declined[f"{package} {versions.pop(package)}"] = (reason,)
+
+    torch_facts = facts.torch[versions["torch"]]
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
-    overrides = {}  # of torch's CUDA major or of none
-    for requirement, why in matrix.overrides.get(str(name.torch), {}).items():
-        package, major = requirement.partition("==")[0], re.search(r"-cu(\d+)==", requirement)
-        if package not in row.without and (major is None or int(major[1]) == wheel_cuda.major):
-            overrides[requirement] = why
+    if name.arch:
+        requested_archs = [name.arch]
+    else:
+        requested_archs = sorted(Arch.parse(text) for text in row.archs)
     candidate = Candidate(
         name=name,
         matrix=matrix,
         facts=facts,
-        base=Base(
-            key=key,
-            reference=base.reference,
-            suite=base.suite or None,
-            python=Minor.parse(base.python),
-            glibc=Minor.parse(base.glibc),
-            platform=name.platform,
-        ),
-        torch=wanted["torch"],
+        base=_base(name, matrix),
+        torch=versions["torch"],
         torch_facts=torch_facts,
         wheel_cuda=wheel_cuda,
         variant=torch_facts.variants[str(wheel_cuda)],
-        toolkit=matrix.toolkits.get(cuda),
-        toolkit_facts=facts.cuda.get(cuda),
-        requested_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
+        toolkit=matrix.toolkits.get(str(name.cuda)),
+        toolkit_facts=facts.cuda.get(str(name.cuda)),
+        requested_archs=tuple(requested_archs),
         profile=profile,
         stack=stack_pins,
-        pins={key: version for key, version in wanted.items() if key not in declined},
+        pins=versions,
         optional=frozenset(matrix.optional),
-        declined={
-            f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined
-        },
-        overrides=overrides,
+        declined=declined,
+        overrides=_overrides(name, row, matrix, wheel_cuda),
     )
-    for key, version in profile.optional.items():
-        if reasons := unfit(candidate, key, version):
-            candidate = replace(
-                candidate, declined={**candidate.declined, f"{key} {version}": reasons}
-            )
-        else:  # it may lack what must be compiled
-            compiled = {key} if facts.packages[key][version].form == "cuda-source" else set()
-            pins, optional = {**candidate.pins, key: version}, candidate.optional | compiled
-            candidate = replace(candidate, pins=pins, optional=optional)
+    return _with_optional_packages(candidate)
+
+
+def _base(name: ImageName, matrix: Matrix) -> Base:
+    """Return the first base with the Python that the name asks for, or else the default base.
+
+    If no base has that Python, the default base is returned, and a rule refuses the image.
+    """
+    key = matrix.defaults.base
+    if name.python:
+        for other, row in matrix.bases.items():
+            if row.python == str(name.python):
+                key = other
+                break
+    base = matrix.bases[key]
+    return Base(
+        key=key,
+        reference=base.reference,
+        suite=base.suite or None,
+        python=Minor.parse(base.python),
+        glibc=Minor.parse(base.glibc),
+        platform=name.platform,
+    )
+
+
+def _overrides(name: ImageName, row: ImageRow, matrix: Matrix, wheel_cuda: Minor) -> dict[str, str]:
+    """Return the matrix's overrides for this image: exact requirement -> why.
+
+    Libraries for another CUDA major than torch's (`nvidia-cudnn-cu12==9.15.1.9`) are left out, and
+    so is what the image's row leaves out.
+    """
+    overrides = {}
+    for requirement, reason in matrix.overrides.get(str(name.torch), {}).items():
+        package = requirement.partition("==")[0]
+        cuda_major = re.search(r"-cu(\d+)==", requirement)
+        is_for_other_cuda = cuda_major and int(cuda_major[1]) != wheel_cuda.major
+        if package not in row.without and not is_for_other_cuda:
+            overrides[requirement] = reason
+    return overrides
+
+
+def _with_optional_packages(candidate: Candidate) -> Candidate:
+    """Return the candidate with the profile's optional packages, each pinned or declined.
+
+    They are tried one after the other: each must agree with those that were pinned before it.
+    """
+    for package, version in candidate.profile.optional.items():
+        reasons = reasons_against(candidate, package, version)
+        if reasons:
+            declined = {**candidate.declined, f"{package} {version}": reasons}
+            candidate = replace(candidate, declined=declined)
+            continue
+        candidate = replace(candidate, pins={**candidate.pins, package: version})
+        # What must be compiled may be lacking until somebody has compiled it.
+        if candidate.facts.packages[package][version].form == "cuda-source":
+            candidate = replace(candidate, optional=candidate.optional | {package})
     return candidate
 
 
-def _image_of(
-    candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]
-) -> Image:
-    """The image of a candidate that no rule refuses."""
-    matrix, profile, toolkit = candidate.matrix, candidate.name.profile, candidate.toolkit
+def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, ...]) -> Image:
+    """Return the image of a candidate that no rule refuses."""
+    matrix, name = candidate.matrix, candidate.name
+    layers = _layer_names(candidate)
     variant = f"cu{candidate.wheel_cuda.digits}"
-    default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
-    *lower, top = matrix.layers  # a profile's own layer comes below the last, which moves most
-    layers = (*lower, *([PROFILE_LAYER] if profile else []), top)
-    pins = _pins(candidate, layers, torch_local="" if default_index else variant)
-    own_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
-    with_pins = {name for pin in candidate.pins for name in matrix.waived.get(pin, ())}
+    # Wheels of another index have the variant as local version: torch 2.7.1+cu128.
+    is_on_default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
+    pins = _pins(candidate, layers, torch_local="" if is_on_default_index else variant)
+    has_profile_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
+
+    # A profile may pin another version of what it waives: then that version is an override.
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
-    parts = [*toolkit.parts, *(toolkit.devel if candidate.name.devel else ())] if toolkit else []
-    nvcc_of_debian = candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler
-    own_name = {
-        _ALLOCATOR: allocator_variable((candidate.name.torch.major, candidate.name.torch.minor))
-    }
-    pruning = None
-    if candidate.name.arch:
-        alternatives = {}
-        if bitsandbytes := candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", "")):
-            kept = (
-                bitsandbytes.file_for(candidate.wheel_cuda),
-                "bitsandbytes/libbitsandbytes_cpu.so",
-            )
-            alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept}
-        pruning = Pruning(
-            arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives
-        )
+    replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
+    waived = {*candidate.profile.waived}
+    for package in candidate.pins:
+        waived.update(matrix.waived.get(package, ()))
+    waived.difference_update(replaced)
+
+    prebuilt = []
+    for package, version in candidate.pins.items():
+        wheel = candidate.official_wheel(package, version)
+        if wheel:
+            prebuilt.append(wheel)
+
+    minimum_driver = candidate.facts.minimum_drivers[str(candidate.wheel_cuda.major)]
     return Image(
-        name=candidate.name,
+        name=name,
         base=candidate.base,
         python=candidate.base.python,
-        toolkit_cuda=candidate.name.cuda,
+        toolkit_cuda=name.cuda,
         wheel_cuda=candidate.wheel_cuda,
-        index=None if default_index else candidate.facts.torch_index.format(variant=variant),
+        index=None if is_on_default_index else candidate.facts.torch_index.format(variant=variant),
         archs=candidate.supported_archs,
-        ptx=tuple(map(Arch.parse, candidate.variant.ptx)),
-        min_driver=min_driver,
+        ptx=tuple(Arch.parse(capability) for capability in candidate.variant.ptx),
+        min_driver=minimum_driver.driver,
         cxx11_abi=candidate.variant.cxx11_abi,
         pins=pins,
-        toolkit=tuple(
-            Pin(name=name, version=version, layer="toolkit")
-            for name, version in (part.split("==") for part in parts)
-        ),
-        nvcc_suite=nvcc_of_debian.debian if nvcc_of_debian else "",
+        toolkit=_toolkit_pins(candidate),
+        nvcc_suite=_nvcc_suite(candidate),
         layers=layers,
-        environment={
-            **{own_name.get(key, key): value for key, value in matrix.environment.items()},
-            **{key: value for key, value in _DRIVER.items() if key not in matrix.environment},
-            "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
-            "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
-            "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
-            **candidate.profile.environment,
-        },
-        revision=sources.revision_on(candidate.name.platform),
-        prebuilt=tuple(
-            wheel for pin in candidate.pins.items() if (wheel := candidate.official_wheel(*pin))
-        ),
+        environment=_environment(candidate),
+        revision=sources.revision_on(name.platform),
+        prebuilt=tuple(prebuilt),
         warnings=warnings,
-        from_source=tuple(sorted(matrix.pure_python)) if own_layer else (),
+        from_source=tuple(sorted(matrix.pure_python)) if has_profile_layer else (),
         cudnn=candidate.cudnn,
-        overrides=(*candidate.overrides, *(f"{name}=={candidate.pins[name]}" for name in replaced)),
-        waived=tuple(sorted({*with_pins, *candidate.profile.waived} - {*replaced})),
-        unfit=none_fits(candidate),
+        overrides=(*candidate.overrides, *replacements),
+        waived=tuple(sorted(waived)),
+        unfit=explain_unfit_companions(candidate),
         unproven=expectations.unproven(candidate.pins),
-        pruning=pruning,
+        pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,
     )
 
 
+def _layer_names(candidate: Candidate) -> tuple[str, ...]:
+    """Return the image's Python layers, bottom first: the matrix's, and the profile's if it has one.
+
+    The matrix's last layer changes most often, so a profile's packages lie below it.
+    """
+    *lower, top = candidate.matrix.layers
+    if candidate.name.profile:
+        return (*lower, PROFILE_LAYER, top)
+    return (*lower, top)
+
+
 def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
-    """In layer order. A profile's own layer has what no layer of the matrix installs."""
-    installed, sources, made_by = (
-        candidate.matrix.layers,
-        candidate.matrix.sources,
-        extensions_of(candidate),
-    )
-    layered = {name for names in installed.values() for name in names}
-    own = [name for name in candidate.pins if name not in layered]
+    """Return the image's packages in the order of its layers.
+
+    Packages that no layer of the matrix installs are in the profile's layer. `torch_local` is the
+    local version (`cu128`) of torch's wheel; empty for the default index's.
+    """
+    layers_of_matrix = candidate.matrix.layers
+    layered = {name for names in layers_of_matrix.values() for name in names}
+    unlayered = [name for name in candidate.pins if name not in layered]
+    extension_rows = compilable_extensions(candidate)
+
     pins = []
-    wanted = [
-        (layer, name)
-        for layer in layers
-        for name in installed.get(layer, own)
-        if name in candidate.pins
-    ]
-    for layer, name in wanted:
-        row, source = candidate.known.get(name), sources.get(made_by.get(name, name))
-        compiled = row if row and row.form == "cuda-source" and name not in made_by else None
-        has_code = source and (name in made_by or (compiled and source.nvcc))
-        required = applying(tuple(compiled.requires), candidate.base.python) if compiled else ()
-        pin = Pin(
-            name=name,
-            version=candidate.pins[name],
-            layer=layer,
-            optional=name in candidate.optional,
-            local=torch_local if name == "torch" else "",
-            compiled=compiled is not None,
-            minimum_arch=Arch.parse(source.minimum_arch) if source and has_code else None,
-            needs=tuple(
-                sorted(f"{on}{one.specifier}" for on, one in required if on not in candidate.pins)
-            ),
-            extensions=made_by.get(name, ""),
-        )
-        pins.append(pin)
+    for layer in layers:
+        for name in layers_of_matrix.get(layer, unlayered):
+            if name in candidate.pins:
+                pin = _pin(candidate, name, layer, extension_rows.get(name, ""))
+                if name == "torch":
+                    pin = replace(pin, local=torch_local)
+                pins.append(pin)
     return tuple(pins)
+
+
+def _pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
+    """Return one package of the image.
+
+    `extensions` is the row of `sources` that makes it with its compiled extensions; empty if none.
+    """
+    facts = candidate.package_facts.get(name)
+    source = candidate.matrix.sources.get(extensions or name)
+    # With `extensions` an index has it as pure Python: what is compiled replaces that later.
+    is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
+
+    minimum_arch = None
+    if source and (extensions or (is_compiled and source.nvcc)):
+        minimum_arch = Arch.parse(source.minimum_arch)
+
+    needs = []
+    if facts and is_compiled:
+        for required, requirement in requirements_here(facts, candidate.base.python):
+            if required not in candidate.pins:
+                needs.append(f"{required}{requirement.specifier}")
+
+    return Pin(
+        name=name,
+        version=candidate.pins[name],
+        layer=layer,
+        optional=name in candidate.optional,
+        compiled=is_compiled,
+        minimum_arch=minimum_arch,
+        needs=tuple(sorted(needs)),
+        extensions=extensions,
+    )
+
+
+def _toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
+    """Return the wheels of /usr/local/cuda-X.Y; a -devel image also has those of the compiler."""
+    toolkit = candidate.toolkit
+    if toolkit is None:
+        return ()
+    parts = list(toolkit.parts)
+    if candidate.name.devel:
+        parts += toolkit.devel
+    pins = []
+    for part in parts:
+        package, version = part.split("==")
+        pins.append(Pin(name=package, version=version, layer="toolkit"))
+    return tuple(pins)
+
+
+def _nvcc_suite(candidate: Candidate) -> str:
+    """Return the Debian suite whose packages bring nvcc; empty if wheels do, or if it has none."""
+    toolkit = candidate.toolkit
+    if candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler:
+        return toolkit.compiler.debian
+    return ""
+
+
+def _environment(candidate: Candidate) -> dict[str, str]:
+    """Return the image's environment variables. A profile's replace those of the matrix."""
+    torch = candidate.name.torch
+    environment = {}
+    for name, value in candidate.matrix.environment.items():
+        if name == _ALLOCATOR:
+            name = allocator_variable((torch.major, torch.minor))
+        environment[name] = value
+    for name, value in _DRIVER.items():
+        environment.setdefault(name, value)
+    capabilities = [arch.capability for arch in candidate.supported_archs]
+    return {
+        **environment,
+        "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
+        "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
+        "TORCH_CUDA_ARCH_LIST": ";".join(capabilities),
+        **candidate.profile.environment,
+    }
+
+
+def _pruning(candidate: Candidate) -> Pruning | None:
+    """Return what is taken out of an image for one GPU architecture; None for any other image."""
+    if candidate.name.arch is None:
+        return None
+    alternatives = {}
+    bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
+    if bitsandbytes:
+        # bitsandbytes has a library for each CUDA, and only ever loads one of them.
+        alternatives["bitsandbytes/libbitsandbytes_*.so"] = (
+            bitsandbytes.file_for(candidate.wheel_cuda),
+            "bitsandbytes/libbitsandbytes_cpu.so",
+        )
+    return Pruning(
+        arch=candidate.name.arch, nvidia=candidate.matrix.prune.nvidia, alternatives=alternatives
+    )

@@ -1,4 +1,7 @@
-"""Which silent faults versions are known to have, before a GPU is there: images/data/silent_faults.yaml. Pure."""
+"""Silent faults: which versions are known to compute wrong numbers without an error. Pure.
+
+The rows stand in images/data/silent_faults.yaml. The plan needs no GPU to warn about them.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,69 +11,81 @@ from images.config.facts import Capability, RangeText, Row, Sentence, within
 
 
 class SilentFault(Row):
-    """A row of silent_faults.yaml; validate/kernels/silent/ has its function."""
+    """A row of silent_faults.yaml. A function in validate/kernels/silent/ measures each fault."""
 
     issue: Sentence
     what: Sentence
     """What is wrong, as the subject of a sentence."""
     package: str = "torch"
-    """An image that pins it is held to the row."""
+    """The fault is looked for in images that pin this package."""
     torch: RangeText = ""
-    """The versions of torch that can do it at all: others refuse it aloud."""
+    """The torch versions that can meet it; others raise an error instead."""
     affected: dict[str, RangeText] = {}
-    """Distribution, or `cudnn` -> the versions that have it: all must hold. Empty: mended before any that we pin."""
+    """Distribution, or `cudnn` -> the versions with the fault; all of them must match.
+
+    Empty: the fault was mended before any version that we pin."""
     remedy: str = ""
     tolerance: float
-    """Largest difference, as a part of the largest right value."""
+    """The largest allowed error, as a part of the largest right value."""
     times: float = 0
-    """As long as the right way it may take; 0: nobody looks."""
+    """How many times as long as the right way it may take; 0: the time is not measured."""
     capability: Capability = "0.0"
+    """The oldest GPU that can show it."""
     gigabytes: float = 0
-    """Of GPU memory that it takes, about: on a smaller GPU nobody reaches the fault."""
+    """About how much GPU memory it takes to reach the fault. A smaller GPU can't show it."""
     cpu: bool = False
-    """It shows without a GPU, in the cpu tier."""
+    """Whether it shows without a GPU, and is measured in the cpu tier."""
     alone: bool = False
-    """It may end its process: it runs in a fork."""
+    """Whether it may end its process, and so is measured in a fork."""
     ordinary: RangeText | None = None
-    """The versions of torch with which plain training meets it, not just shapes or programs that few have: aliases
-    avoid such images. None: no version."""
+    """The torch versions with which plain training meets it; None: none.
+
+    Aliases avoid such images. With other versions, only rare shapes or programs meet it."""
 
     def __str__(self) -> str:
-        return f"silently wrong: {self.what} ({self.issue})" + (
-            f"; {self.remedy}" if self.remedy else ""
-        )
+        sentence = f"silently wrong: {self.what} ({self.issue})"
+        return f"{sentence}; {self.remedy}" if self.remedy else sentence
 
     def is_ordinary(self, torch: str) -> bool:
+        """Return whether plain training with this torch version meets the fault."""
         return self.ordinary is not None and within(torch, self.ordinary)
 
     def of(self, versions: Mapping[str, str]) -> bool:
-        """Whether these versions are known to have it. A cuDNN that is not known excludes nothing."""
-        ranges = self.affected.items()
-        return bool(ranges) and all(
-            within(versions[name], wanted) for name, wanted in ranges if name in versions
-        )
+        """Return whether these versions (by distribution, and `cudnn`) have the fault.
+
+        A distribution whose version is not known, such as cuDNN before it is locked, rules nothing
+        out.
+        """
+        for name, affected in self.affected.items():
+            if name in versions and not within(versions[name], affected):
+                return False
+        return bool(self.affected)
 
 
 @cache
 def faults() -> Mapping[str, SilentFault]:
-    """Subject -> row."""
-    return {
-        name: SilentFault.model_validate(row)
-        for name, row in yamlfile.table("silent_faults.yaml").items()
-    }
+    """Return all rows of silent_faults.yaml, by the subject of their claim."""
+    rows = yamlfile.table("silent_faults.yaml")
+    return {subject: SilentFault.model_validate(row) for subject, row in rows.items()}
 
 
 def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
-    """The faults that these versions (of distributions, and of `cudnn`) are known to have."""
-    return {
-        name: row for name, row in faults().items() if row.package in versions and row.of(versions)
-    }
+    """Return the faults, by subject, that these versions (by distribution, and `cudnn`) have."""
+    of_versions = {}
+    for subject, fault in faults().items():
+        if fault.package in versions and fault.of(versions):
+            of_versions[subject] = fault
+    return of_versions
 
 
 def ordinary(label: str, torch: str) -> list[str]:
-    """The sentences of those that an image's label names (`ISSUE ISSUE`) and plain training meets: aliases avoid it."""
-    return [
-        str(row)
-        for row in faults().values()
-        if row.is_ordinary(torch) and row.issue in label.split()
-    ]
+    """Return a sentence for each fault in an image's label that plain training meets.
+
+    The label has issues (`pytorch#166643 flash-attention#2260`). Aliases avoid such images.
+    """
+    issues = label.split()
+    sentences = []
+    for fault in faults().values():
+        if fault.is_ordinary(torch) and fault.issue in issues:
+            sentences.append(str(fault))
+    return sentences

@@ -1,7 +1,8 @@
-"""The user overlay: where an image's users write and install, what their packages may not move, and what fits them.
+"""The user overlay: where users of an image install packages, and what these may not replace.
 
-Their home has every cache below it, and the environment that they install into: one folder, so that one volume keeps
-it all. The image makes it for everybody to write to (templates/scripts/user.sh).
+Users have one home folder. Every cache lies in it, and so does the environment that they install
+into, so that one volume keeps all of it. The image makes it writable for everybody
+(templates/scripts/user.sh).
 """
 
 from collections.abc import Collection, Mapping
@@ -18,70 +19,79 @@ CACHE = f"{HOME}/.cache"
 # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
 IDENTITY: Mapping[str, str] = {"HOME": HOME, "USER": "trainer", "LANG": "C.UTF-8"}
 SUITE = "/opt/truetag"
-"""What an image has of its own: the suite, the constraints, the environment of the user overlay."""
+"""The image's own folder: the suite, the constraints, the commands of the user overlay."""
 CONSTRAINTS = f"{SUITE}/constraints.txt"
+NO_FITTING_RELEASE = "0+none.fits.this.torch"
+"""A version that no package has. pip and uv show it where they refuse a package held at it."""
 
 
 def python(image: Image) -> str:
-    """What pip and uv install for (templates/additions/python.sh). A path an image: uv remembers what is at one."""
+    """Return the path of the interpreter that pip and uv install for.
+
+    It is a script (templates/additions/python.sh). Its path differs between images, because uv remembers what it found at a path.
+    """
     return f"{SUITE}/additions/{image.lock_name}/python"
 
 
 def environment(image: Image, key: str) -> str:
-    """Where users' packages go. `key` tells one lock from another: packages chosen for one don't fit the next."""
+    """Return the folder of the environment that users install packages into.
+
+    `key` identifies the image's lock: packages that were chosen for one lock don't fit the next.
+    """
     return f"{CACHE}/venvs/{image.lock_name}-{key}"
 
 
-def variables(image: Image) -> Mapping[str, str]:
-    """What the image sets so that caches lie in the home, and so that nothing that is added moves torch."""
-    meant = {
+def variables(image: Image) -> dict[str, str]:
+    """Return the variables that put caches into the home and keep torch from being replaced."""
+    values = {
         "cache": CACHE,
         "image": image.lock_name,
         "constraints": CONSTRAINTS,
         "python": python(image),
     }
-    return {name: value.format(**meant) for name, value in expectations.USER_VARIABLES.items()}
-
-
-NONE_FITS = "0+none.fits.this.torch"
-"""A release that no package has: pip and uv show it where they refuse one."""
-
-
-def held(image: Image, locked: Mapping[str, str], missing: Collection[str]) -> dict[str, str]:
-    """What users' packages may not move: torch, all with kernels for it, and `locked`, of which CUDA's libraries.
-
-    A package with kernels of which no release is made for this torch is held at NONE_FITS.
-    """
-    pins = {
-        pin.name: pin.requirement.partition("==")[2]
-        for pin in image.pins
-        if pin.name not in missing
-        and (pin.name in expectations.HELD or pin.name in expectations.NATIVE or pin.compiled)
-    }
     return {
-        **dict.fromkeys(image.unfit, NONE_FITS),
-        **pins,
-        **{name: version for name, version in locked.items() if name.startswith("nvidia-")},
+        name: template.format(**values) for name, template in expectations.USER_VARIABLES.items()
     }
+
+
+def held_versions(
+    image: Image, locked: Mapping[str, str], missing: Collection[str]
+) -> dict[str, str]:
+    """Return the packages that users' packages may not replace, with the version of each.
+
+    These are torch, packages with kernels for it, and NVIDIA's libraries. A package with kernels of
+    which no release is made for this torch is held at NO_FITTING_RELEASE.
+
+    `locked` has the versions of the layer with torch, and `missing` what this image goes without.
+    """
+    versions = dict.fromkeys(image.unfit, NO_FITTING_RELEASE)
+    for pin in image.pins:
+        has_kernels = pin.name in expectations.NATIVE or pin.compiled
+        if pin.name not in missing and (pin.name in expectations.HELD or has_kernels):
+            versions[pin.name] = pin.requirement.partition("==")[2]
+    for name, version in locked.items():
+        if name.startswith("nvidia-"):
+            versions[name] = version
+    return versions
 
 
 class Package(Row):
-    """A package that people add: additions.yaml says what fits which torch, and what to take instead."""
+    """A package that people add. additions.yaml says which torch it fits, and what else to take."""
 
     requirement: str = ""
-    """What is typed after `pip install`; default: its name."""
+    """What stands after `pip install`; default: its name."""
     module: str = ""
-    """What is imported of it; default: its name."""
+    """The module that is imported; default: its name."""
     torch: dict[str, str] = {}
-    """Minor version of torch -> the release that is built for it: pip looks at no other, of dozens."""
+    """Torch minor -> the release built for it, so that pip does not try dozens of others."""
     instead: str = ""
-    """What to take where it is refused: `pip` in the image says so, too."""
+    """What to take where it is refused. `pip` in the image prints it."""
 
 
-def packages() -> Mapping[str, Package]:
-    """Name -> row of additions.yaml, with the defaults filled in."""
-    data = yamlfile.table("additions.yaml")
-    return {
-        name: Package(**{"requirement": name, "module": name.replace("-", "_"), **(row or {})})
-        for name, row in data.items()
-    }
+def packages() -> dict[str, Package]:
+    """Return the rows of additions.yaml by package, with their defaults filled in."""
+    packages_by_name = {}
+    for name, row in yamlfile.table("additions.yaml").items():
+        defaults = {"requirement": name, "module": name.replace("-", "_")}
+        packages_by_name[name] = Package(**{**defaults, **(row or {})})
+    return packages_by_name

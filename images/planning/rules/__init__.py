@@ -1,6 +1,7 @@
-"""Why a combination can't exist, or what to warn about. Pure: one small function a rule, all of them run.
+"""The rules: why an image can't exist, or what its user should know. Pure; `plan` runs all of them.
 
-To add a rule: write a function from Candidate to findings in stack.py or packages.py, and name it in RULES.
+A rule is one small function from a candidate to findings. To add one, write it in stack.py or
+packages.py and name it in RULES.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,19 +11,19 @@ from images.planning.rules import packages, stack
 
 Rule = Callable[[Candidate], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
-    stack.wheel_is_torchs_best,
-    stack.exists_on_arm64,
-    stack.toolkit_can_be_had,
-    stack.python_has_a_base_and_torch,
-    packages.companions_fit,
-    stack.archs_are_of_this_processor,
-    stack.archs_are_covered,
-    packages.xformers_covers_archs,
-    packages.profile_pins_are_known_and_said,
-    packages.requirements_agree,
-    packages.releases_do_not_conflict,
-    packages.waivers_and_overrides_are_said,
-    packages.silent_faults_are_said,
-    packages.wheels_of_no_index_are_said,
+    stack.check_torch_wheel,
+    stack.check_arm64,
+    stack.check_toolkit,
+    stack.check_python,
+    packages.check_companions,
+    stack.check_processor_and_compilers,
+    stack.check_device_code,
+    packages.check_xformers_archs,
+    packages.check_profile_pins,
+    packages.check_requirements,
+    packages.check_conflicts,
+    packages.warn_about_waivers_and_overrides,
+    packages.warn_about_silent_faults,
+    packages.warn_about_missing_wheels,
 )
-"""In the order of their findings."""
+"""In the order in which their findings are shown."""

@@ -1,8 +1,13 @@
-"""Packages: each must be made for this torch, CUDA and Python, agree with the others, and be had somewhere. Pure."""
+"""Rules about packages: each fits torch, CUDA, Python and the others, and has a wheel. Pure.
+
+A rule yields findings about a candidate: reasons to refuse the image, and warnings. The sentences
+stand in `plan` and in docs/images.md, so they begin with the cause and end with the way out.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -15,175 +20,292 @@ from images.planning import silent
 from images.planning.candidate import Candidate, Finding, refuse, warn
 
 Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
+"""What is known of one release of a package that has CUDA code of its own."""
 
 
-def companions_fit(candidate: Candidate) -> Iterator[Finding]:
-    """Triton, and packages with CUDA code of their own, are known, and made for this torch, CUDA and Python."""
+def check_companions(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse Triton, xformers, torchao or bitsandbytes that do not fit this torch, CUDA and Python.
+
+    A release that facts.yaml does not know is refused, too.
+    """
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
+        needed = candidate.torch_facts.triton
         yield refuse(
-            f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}"
+            f"torch {candidate.torch} needs triton{needed}, but the stack pins triton {triton}"
         )
-    for package, known in candidate.facts.companions.items():
+
+    for package, releases in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
-        if version in known:
-            yield from _fits(candidate, package, known)
+        if version in releases:
+            yield from _check_companion(candidate, package, releases)
         elif version and package not in candidate.facts.arm64.lacking:
             yield refuse(
                 f"nothing is known of {package} {version}: add its row to images/data/facts.yaml"
             )
 
 
-def _fits(candidate: Candidate, package: str, known: Mapping[str, Companion]) -> Iterator[Finding]:
-    what, wheel = f"{package} {candidate.pins[package]}", candidate.wheel_cuda
-    row, torch = known[candidate.pins[package]], f"the stack pins {candidate.torch}"
-    if not within(candidate.torch, row.torch):
-        fitting = [
-            one
-            for one, other in known.items()
-            if within(candidate.torch, other.torch) and _links(other, wheel)
-        ]
-        fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
-        yield refuse(f"{what} needs torch {row.torch}, {torch}: {fix}")
-    if isinstance(row, XformersFacts) and not _links(row, wheel):
-        own = Minor.parse(row.cuda)
+def _check_companion(
+    candidate: Candidate, package: str, releases: Mapping[str, Companion]
+) -> Iterator[Finding]:
+    """Yield what is wrong with the pinned release of one package that has CUDA code of its own.
+
+    `releases` has every known release of the package, by version: the reasons name one that fits.
+    """
+    version = candidate.pins[package]
+    release = releases[version]
+    name = f"{package} {version}"
+    wheel_cuda = candidate.wheel_cuda
+
+    if not within(candidate.torch, release.torch):
+        fitting = []
+        for other_version, other in releases.items():
+            if within(candidate.torch, other.torch) and _runs_beside(other, wheel_cuda):
+                fitting.append(other_version)
+        if fitting:
+            fix = f"pin {max(fitting, key=Version)}"
+        else:
+            fix = f"leave {package} out of the stack"
         yield refuse(
-            f"{what} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings CUDA {wheel}: "
-            "its kernels would not load. Leave it out (`without: [xformers]`), or take a "
-            f"cu{own.major}x variant of torch {candidate.torch}"
+            f"{name} needs torch {release.torch}, but the stack pins {candidate.torch}: {fix}"
         )
-    elif isinstance(row, TorchaoFacts) and not _links(row, wheel):
-        needs = f"{what} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {wheel}"
-        yield refuse(f"{needs}: leave it out (`without: [torchao]`)")
-    elif isinstance(row, BitsandbytesFacts) and (library := row.library_for(wheel)) != wheel:
-        others = [
-            one for one, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)
-        ]
-        fix = f"; pin {' or '.join(others)}" if others else ""
-        lacks = f"{what} has no library for CUDA {wheel} (libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup})"
-        runs = f"{what} runs its CUDA {library} library beside torch's CUDA {wheel}"
-        yield warn(runs) if library else refuse(f"{lacks}{fix}")
-    if not isinstance(row, TorchaoFacts) and not within(f"{candidate.base.python}.0", row.python):
-        yield refuse(f"{what} needs Python {row.python}, the base has {candidate.base.python}")
+
+    if isinstance(release, XformersFacts) and not _runs_beside(release, wheel_cuda):
+        own_cuda = Minor.parse(release.cuda)
+        yield refuse(
+            f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, "
+            f"but torch's wheel brings CUDA {wheel_cuda}: its kernels would not load. "
+            "Leave it out (`without: [xformers]`), or take a "
+            f"cu{own_cuda.major}x variant of torch {candidate.torch}"
+        )
+    elif isinstance(release, TorchaoFacts) and not _runs_beside(release, wheel_cuda):
+        yield refuse(
+            f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings "
+            f"CUDA {wheel_cuda}: leave it out (`without: [torchao]`)"
+        )
+    elif isinstance(release, BitsandbytesFacts):
+        yield from _check_bitsandbytes_library(candidate, name, release)
+
+    # facts.yaml says nothing of the Python that torchao needs.
+    if not isinstance(release, TorchaoFacts):
+        python = candidate.base.python
+        if not within(f"{python}.0", release.python):
+            yield refuse(f"{name} needs Python {release.python}, but the base has {python}")
 
 
-def _links(row: Companion, wheel_cuda: Minor) -> bool:
-    """Whether a release is linked with the CUDA major that torch's wheel brings, or with none."""
-    major = (
-        Minor.parse(row.cuda).major
-        if isinstance(row, XformersFacts)
-        else getattr(row, "cuda_major", None)
-    )
-    return major in (None, wheel_cuda.major)
+def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
+    """Return whether a release needs no CUDA runtime of another major than torch's wheel brings.
+
+    True for bitsandbytes: it has a library for each CUDA, which is looked at separately.
+    """
+    if isinstance(release, XformersFacts):
+        return Minor.parse(release.cuda).major == wheel_cuda.major
+    if isinstance(release, TorchaoFacts):
+        return release.cuda_major in (None, wheel_cuda.major)
+    return True
 
 
-def none_fits(candidate: Candidate) -> dict[str, str]:
-    """Package with kernels that a candidate lacks, and that has no known release for its torch and CUDA -> why."""
-    why = {}
-    for name, known in candidate.facts.companions.items():
-        tried = (replace(candidate, pins={**candidate.pins, name: version}) for version in known)
-        if (
-            known
-            and name not in candidate.pins
-            and all(any(one.refuses for one in _fits(of, name, known)) for of in tried)
-        ):
-            why[name] = (
-                f"no release from {min(known, key=Version)} to {max(known, key=Version)} is made for "
-                f"torch {candidate.torch} with CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
-            )
-    return why
+def _check_bitsandbytes_library(
+    candidate: Candidate, name: str, release: BitsandbytesFacts
+) -> Iterator[Finding]:
+    """Refuse a bitsandbytes without a library for torch's CUDA; warn if it is for another minor."""
+    wheel_cuda = candidate.wheel_cuda
+    library = release.library_for(wheel_cuda)
+    if library is None:
+        fitting = []
+        for version, other in candidate.facts.bitsandbytes.items():
+            if other.library_for(wheel_cuda):
+                fitting.append(version)
+        fix = f"; pin {' or '.join(fitting)}" if fitting else ""
+        file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
+        yield refuse(
+            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup}){fix}"
+        )
+    elif library != wheel_cuda:
+        yield warn(f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}")
 
 
-def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
-    row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
-    fits = {arch: row.covers(arch) for arch in candidate.supported_archs} if row else {}
-    if lacking := ", ".join(str(arch) for arch, fit in fits.items() if fit == "no"):
-        yield warn(f"xformers has no kernels for {lacking}: torch's own attention runs there")
-    refused = [arch for arch in fits if row and row.refuses(arch)]
-    if late := ", ".join(map(str, refused)):
+def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
+    """Return why the image lacks xformers, torchao or bitsandbytes: package -> reason.
+
+    Only packages that are not pinned and of which no known release fits this torch and CUDA.
+    """
+    reasons = {}
+    for package, releases in candidate.facts.companions.items():
+        if package in candidate.pins or not releases:
+            continue
+        if any(_release_fits(candidate, package, version, releases) for version in releases):
+            continue
+        oldest, newest = min(releases, key=Version), max(releases, key=Version)
+        reasons[package] = (
+            f"no release from {oldest} to {newest} is made for torch {candidate.torch} with "
+            f"CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
+        )
+    return reasons
+
+
+def _release_fits(
+    candidate: Candidate, package: str, version: str, releases: Mapping[str, Companion]
+) -> bool:
+    """Return whether no rule would refuse this release if the image pinned it."""
+    with_release = replace(candidate, pins={**candidate.pins, package: version})
+    findings = _check_companion(with_release, package, releases)
+    return not any(finding.refuses for finding in findings)
+
+
+def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about GPU architectures that xformers has no code for, or refuses as too new."""
+    release = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
+    if release is None:
+        return
+
+    without_kernels, refused, by_ptx_only = [], [], []
+    for arch in candidate.supported_archs:
+        fit = release.covers(arch)
+        if fit == "no":
+            without_kernels.append(arch)
+        if release.refuses(arch):
+            refused.append(arch)
+        elif fit == "ptx":
+            by_ptx_only.append(arch)
+
+    if without_kernels:
+        archs = _joined(without_kernels)
+        yield warn(f"xformers has no kernels for {archs}, so torch's own attention runs there")
+    if refused:
         yield warn(
-            f"xformers' CUTLASS and FlashAttention 3 refuse {late}: flash alone is left, torch's own, in 16 bit"
+            f"xformers refuses {_joined(refused)} as too new for its CUTLASS and FlashAttention 3 "
+            "operators, so only torch's own flash attention is left there, which takes 16-bit "
+            "inputs only"
         )
-    if late := ", ".join(
-        str(arch) for arch, fit in fits.items() if fit == "ptx" and arch not in refused
-    ):
+    if by_ptx_only:
         yield warn(
-            f"xformers has no machine code for {late}: its attention calls torch's own kernels there"
+            f"xformers has no machine code for {_joined(by_ptx_only)}, so its attention calls "
+            "torch's own kernels there"
         )
 
 
-def profile_pins_are_known_and_said(candidate: Candidate) -> Iterator[Finding]:
+def _joined(archs: list[Arch]) -> str:
+    """Return architectures as a text: `sm_60, sm_70`."""
+    return ", ".join(str(arch) for arch in archs)
+
+
+def check_profile_pins(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse pins of the profile that facts.yaml lacks; warn if one replaces the stack's."""
     for name, version in candidate.profile.pins.items():
-        own = candidate.stack.get(name)
-        if own is None and version not in candidate.facts.packages.get(name, {}):
-            row = f"`python -m tools.releases {name}=={version}` prints its row for images/data/facts.yaml"
-            yield refuse(f"nothing is known of {name} {version}: {row}")
-        if own not in (None, version):
+        stack_version = candidate.stack.get(name)
+        if stack_version is None:
+            if version not in candidate.facts.packages.get(name, {}):
+                yield refuse(
+                    f"nothing is known of {name} {version}: `python -m tools.releases "
+                    f"{name}=={version}` prints its row for images/data/facts.yaml"
+                )
+        elif stack_version != version:
             yield warn(
-                f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}"
+                f"the profile {candidate.name.profile} pins {name} {version} "
+                f"instead of the stack's {stack_version}"
             )
 
 
-def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
-    """What contradicts is refused with both sides named, and what is dead; nothing is moved to make it fit."""
-    for name in candidate.known:
-        yield from map(refuse, unfit(candidate, name, candidate.pins[name]))
-    yield from map(refuse, _clashing(candidate))
+def check_requirements(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse packages that contradict the image or each other, and packages that are abandoned.
+
+    Each reason names both sides. No version is moved to make something fit.
+    """
+    for name in candidate.package_facts:
+        for reason in reasons_against(candidate, name, candidate.pins[name]):
+            yield refuse(reason)
+
+    for reason in _clashes(candidate):
+        yield refuse(reason)
+
     for name in candidate.pins:
-        if replaced := candidate.facts.replaced.get(name):
-            yield refuse(f"{name} is no longer maintained: pin {replaced.by} instead")
+        replacement = candidate.facts.replaced.get(name)
+        if replacement:
+            yield refuse(f"{name} is no longer maintained: pin {replacement.by} instead")
 
 
-def releases_do_not_conflict(candidate: Candidate) -> Iterator[Finding]:
-    """Releases that are known to fail together are refused, though no requirement forbids them."""
+def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse releases that are known to fail together, though no requirement says so."""
     for conflict in candidate.facts.conflicts:
-        if conflict.explains(candidate.pins):
-            yield refuse(conflict.told(candidate.pins))
+        if conflict.applies_to(candidate.pins):
+            yield refuse(conflict.sentence(candidate.pins))
 
 
-def waivers_and_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
+def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about each requirement of a package that the matrix sets aside, with its reason."""
     for name, reason in candidate.profile.waived.items():
-        asking = [
-            f"{pin} {candidate.pins[pin]} requires {requirement.name}{requirement.specifier}"
-            for pin, row in candidate.known.items()
-            for on, requirement in applying(tuple(row.requires), candidate.base.python)
-            if on == name
-        ]
-        yield warn(f"{', '.join(asking) or f'nothing requires {name}'}: waived, {reason}")
+        requirements = []
+        for pinned, row in candidate.package_facts.items():
+            for required, requirement in requirements_here(row, candidate.base.python):
+                if required == name:
+                    requirements.append(
+                        f"{pinned} {candidate.pins[pinned]} requires "
+                        f"{requirement.name}{requirement.specifier}"
+                    )
+        if not requirements:
+            yield warn(f"nothing requires {name}, which the matrix waives: {reason}")
+        elif name in candidate.pins:
+            instead = f"the image has {name} {candidate.pins[name]} instead"
+            yield warn(f"{', '.join(requirements)}, but {instead} (waived): {reason}")
+        else:
+            yield warn(f"{', '.join(requirements)}, but the image lacks it (waived): {reason}")
+
     for requirement, reason in candidate.overrides.items():
-        yield warn(f"{requirement} whatever is required: {reason}")
+        yield warn(f"{requirement} replaces the version that packages require: {reason}")
 
 
-def silent_faults_are_said(candidate: Candidate) -> Iterator[Finding]:
-    """Those that plain training meets in a sentence each; of the others, which they are."""
-    found = silent.known(
-        {**candidate.pins, **({"cudnn": candidate.cudnn} if candidate.cudnn else {})}
-    )
-    ordinary = {name for name, row in found.items() if row.is_ordinary(candidate.pins["torch"])}
-    yield from (warn(str(row)) for name, row in found.items() if name in ordinary)
-    if rare := sorted(row.issue for name, row in found.items() if name not in ordinary):
-        yield warn(f"silently wrong at rare shapes or programs: {', '.join(rare)}")
+def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about known wrong results without an error.
+
+    A fault that plain training meets gets a sentence. All others share one, with their issues.
+    """
+    versions = dict(candidate.pins)
+    if candidate.cudnn:
+        versions["cudnn"] = candidate.cudnn
+
+    issues_of_rare_faults = []
+    for fault in silent.known(versions).values():
+        if fault.is_ordinary(candidate.pins["torch"]):
+            yield warn(str(fault))
+        else:
+            issues_of_rare_faults.append(fault.issue)
+
+    if issues_of_rare_faults:
+        issues = ", ".join(sorted(issues_of_rare_faults))
+        yield warn(f"silently wrong at rare shapes or in rare programs: {issues}")
 
 
-def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
-    """Why a package has no place in an image; empty: it has."""
+def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
+    """Return why a package can't be in an image at this version; empty if it can."""
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
         return (f"nothing is known of {name} {version}",)
-    against = _contradictions(candidate, name, version, row)
-    source_only = row.form == "cuda-source" and not candidate.official_wheel(name, version)
-    source_only = source_only and not (
-        name in candidate.optional and name in candidate.pins
-    )  # the image may lack it
-    return (*against, *(uncompilable(candidate, name, version) if source_only else ()))
+
+    reasons = list(_contradictions(candidate, name, version, row))
+    has_wheel = row.form != "cuda-source" or candidate.official_wheel(name, version)
+    may_be_lacking = name in candidate.optional and name in candidate.pins
+    if not has_wheel and not may_be_lacking:
+        reasons += reasons_against_compiling(candidate, name, version)
+    return tuple(reasons)
 
 
-@cache
-def applying(requires: tuple[str, ...], python: Minor) -> tuple[tuple[str, Requirement], ...]:
-    """(canonical name, requirement) that hold on Linux x86-64 with this Python: profiles are built there alone.
+class RequiredPackage(NamedTuple):
+    """A requirement of a package, under the canonical name of the distribution that it requires."""
 
-    Kept: parsing takes long, and most images ask it of the same rows.
-    """
+    name: str
+    requirement: Requirement
+
+
+def requirements_here(row: PackageFacts, python: Minor) -> tuple[RequiredPackage, ...]:
+    """Return the requirements of a package whose markers hold on Linux x86-64 with this Python."""
+    return _requirements_that_hold(tuple(row.requires), python)
+
+
+@cache  # Parsing is slow, and most images ask it of the same packages.
+def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[RequiredPackage, ...]:
+    """Parse Requires-Dist lines, and return those whose markers hold. Raises InvalidRequirement."""
+    # Images with a profile are built for x86-64 only, and only a profile's packages have rows.
     environment = {
         "extra": "",
         "implementation_name": "cpython",
@@ -195,120 +317,185 @@ def applying(requires: tuple[str, ...], python: Minor) -> tuple[tuple[str, Requi
         "python_version": str(python),
         "sys_platform": "linux",
     }
-    parsed = map(Requirement, requires)
-    holding = (one for one in parsed if one.marker is None or one.marker.evaluate(environment))
-    return tuple((str(canonicalize_name(one.name)), one) for one in holding)
+    required = []
+    for line in lines:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            name = str(canonicalize_name(requirement.name))
+            required.append(RequiredPackage(name, requirement))
+    return tuple(required)
 
 
 def _contradictions(
     candidate: Candidate, name: str, version: str, row: PackageFacts
 ) -> Iterator[str]:
-    """What a package requires and this image contradicts."""
-    what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
-    for on, requirement in applying(tuple(row.requires), candidate.base.python):
-        if (
-            on in pins
-            and on not in profile.waived
-            and not requirement.specifier.contains(pins[on], prereleases=True)
-        ):
-            own = on in profile.pins or on in profile.optional
-            owner = (
-                f"the profile {candidate.name.profile}"
-                if own
-                else f"the stack of torch {candidate.name.torch}"
-            )
-            yield f"{what} requires {requirement.name}{requirement.specifier}, {owner} pins {on} {pins[on]}"
-    if row.torch and not within(candidate.torch, row.torch):
-        yield f"{what} is compiled against torch {row.torch}, the stack pins {candidate.torch}"
-    if row.cuda_majors and candidate.wheel_cuda.major not in row.cuda_majors:
-        majors = ", ".join(map(str, row.cuda_majors))
-        yield f"{what} is built for CUDA {majors}, torch's wheel brings CUDA {candidate.wheel_cuda}"
-    if row.python and not within(f"{candidate.base.python}.0", row.python):
-        yield f"{what} needs Python {row.python}, the base has {candidate.base.python}"
+    """Yield each thing that a package needs and that this image has otherwise."""
+    package = f"{name} {version}"
+    pins, profile, python = candidate.pins, candidate.profile, candidate.base.python
 
-
-def _clashing(candidate: Candidate) -> Iterator[str]:
-    """Two packages that ask for different versions of a third that nobody pins."""
-    asked = [
-        (f"{name} {candidate.pins[name]}", on, requirement)
-        for name, row in candidate.known.items()
-        for on, requirement in applying(tuple(row.requires), candidate.base.python)
-        if on not in candidate.pins
-    ]
-    exact: dict[str, tuple[str, str]] = {}
-    for by, on, requirement in asked:
-        for wanted in requirement.specifier:
-            if wanted.operator == "==" and "*" not in wanted.version:
-                exact.setdefault(on, (by, wanted.version))
-    for by, on, requirement in asked:
-        first, version = exact.get(on, (by, ""))
-        if first != by and not requirement.specifier.contains(version, prereleases=True):
-            what = f"{requirement.name}{requirement.specifier}"
-            yield f"{by} requires {what}, which excludes the {on} {version} that {first} requires"
-
-
-def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
-    """What is left out for that; who makes what is neither an index's wheel nor an official one; and the same of a
-    profile's packages whose compiled extensions no index has."""
-    for name, reasons in candidate.declined.items():
-        yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")
-    for name, version in candidate.pins.items():
-        row, optional = candidate.known.get(name), name in candidate.optional
-        indexed = row.form != "cuda-source" if row else not optional
-        if indexed or candidate.official_wheel(name, version):
+    for required, requirement in requirements_here(row, python):
+        if required not in pins or required in profile.waived:
             continue
-        if optional and (hopeless := "; ".join(uncompilable(candidate, name, version))):
-            yield warn(f"{hopeless}: built without it, unless a wheelhouse has one (--wheelhouse)")
+        if requirement.specifier.contains(pins[required], prereleases=True):
             continue
-        until = "the image lacks it until" if optional else "no image can be built before"
-        compile_it = command("wheels", str(candidate.name), name)
-        yield warn(
-            f"{_published(candidate, name, version)}: {until} `{compile_it}` has compiled it"
+        if required in profile.pins or required in profile.optional:
+            owner = f"the profile {candidate.name.profile}"
+        else:
+            owner = f"the stack of torch {candidate.name.torch}"
+        yield (
+            f"{package} requires {requirement.name}{requirement.specifier}, "
+            f"but {owner} pins {required} {pins[required]}"
         )
-    for name, source in _named_extensions(candidate).items():
-        lacks = f"{name} {candidate.pins[name]} lacks its compiled extensions"
-        until = f" until `{command('wheels', str(candidate.name), source)}` has compiled them"
-        hopeless = "; ".join(uncompilable(candidate, source, candidate.pins[name]))
-        yield warn(f"{lacks}: {hopeless}" if hopeless else f"{lacks}{until}")
+
+    if row.torch and not within(candidate.torch, row.torch):
+        yield (
+            f"{package} is compiled against torch {row.torch}, "
+            f"but the stack pins torch {candidate.torch}"
+        )
+    if row.cuda_majors and candidate.wheel_cuda.major not in row.cuda_majors:
+        majors = ", ".join(str(major) for major in row.cuda_majors)
+        yield (
+            f"{package} is built for CUDA {majors}, "
+            f"but torch's wheel brings CUDA {candidate.wheel_cuda}"
+        )
+    if row.python and not within(f"{python}.0", row.python):
+        yield f"{package} needs Python {row.python}, but the base has {python}"
 
 
-def extensions_of(candidate: Candidate) -> dict[str, str]:
-    """Distribution -> the row of `sources` that makes it with its compiled extensions, of those that can be made."""
-    named = _named_extensions(candidate).items()
-    return {
-        name: row
-        for name, row in named
-        if not any(uncompilable(candidate, row, candidate.pins[name]))
-    }
+class _Demand(NamedTuple):
+    """A requirement for a distribution that the matrix does not pin."""
+
+    by: str
+    """The package that requires it: `axolotl 0.19.0`."""
+    name: str
+    requirement: Requirement
 
 
-def _named_extensions(candidate: Candidate) -> dict[str, str]:
-    """Pinned distribution -> row of `sources`, as the profile names them."""
-    sources, rows = candidate.matrix.sources, candidate.profile.extensions
-    named = {sources[row].distribution or row: row for row in rows if row in sources}
-    return {name: row for name, row in named.items() if name in candidate.pins}
+def _clashes(candidate: Candidate) -> Iterator[str]:
+    """Yield each pair of packages that require different versions of a third, unpinned package.
+
+    Only requirements of one exact version (`==1.0`) are compared with the others: what ranges have
+    in common is left to uv.
+    """
+    demands = []
+    for pinned, row in candidate.package_facts.items():
+        for name, requirement in requirements_here(row, candidate.base.python):
+            if name not in candidate.pins:
+                by = f"{pinned} {candidate.pins[pinned]}"
+                demands.append(_Demand(by, name, requirement))
+
+    # The first exact version that is required of each distribution, and the package that does.
+    exact: dict[str, tuple[str, str]] = {}
+    for demand in demands:
+        for specifier in demand.requirement.specifier:
+            if specifier.operator == "==" and "*" not in specifier.version:
+                exact.setdefault(demand.name, (specifier.version, demand.by))
+
+    for by, name, requirement in demands:
+        if name not in exact:
+            continue
+        version, first = exact[name]
+        if by != first and not requirement.specifier.contains(version, prereleases=True):
+            yield (
+                f"{by} requires {requirement.name}{requirement.specifier}, "
+                f"which excludes the {name} {version} that {first} requires"
+            )
 
 
-def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]:
-    """Why no wheel of a package that is source only can be made for an image, wherever it is tried."""
-    source, what = candidate.matrix.sources.get(name), _published(candidate, name, version)
+def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about packages that the image lacks, or that must be compiled before it has them."""
+    for package, reasons in candidate.declined.items():
+        yield warn(f"the image lacks {package} (optional): {'; '.join(reasons)}")
+
+    for name, version in candidate.pins.items():
+        row = candidate.package_facts.get(name)
+        is_optional = name in candidate.optional
+        # Of packages without a row, only optional ones lack a wheel on the index.
+        is_on_index = row.form != "cuda-source" if row else not is_optional
+        if is_on_index or candidate.official_wheel(name, version):
+            continue
+        obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
+        if is_optional and obstacles:
+            yield warn(
+                f"{obstacles}: the image is built without it, "
+                "unless a wheelhouse has one (--wheelhouse)"
+            )
+            continue
+        until = "the image lacks it until" if is_optional else "no image can be built before"
+        compile_command = command("wheels", str(candidate.name), name)
+        cause = _why_without_wheel(candidate, name, version)
+        yield warn(f"{cause}: {until} `{compile_command}` has compiled it")
+
+    for name, source in _extensions_of_profile(candidate).items():
+        version = candidate.pins[name]
+        obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
+        compile_command = command("wheels", str(candidate.name), source)
+        ending = f": {obstacles}" if obstacles else f" until `{compile_command}` has compiled them"
+        yield warn(f"{name} {version} lacks its compiled extensions{ending}")
+
+
+def compilable_extensions(candidate: Candidate) -> dict[str, str]:
+    """Return the profile's packages whose compiled extensions can be made for this image.
+
+    Canonical name -> the row of `sources` in matrix.yaml that makes the package with them.
+    """
+    extensions = {}
+    for name, source in _extensions_of_profile(candidate).items():
+        if not any(reasons_against_compiling(candidate, source, candidate.pins[name])):
+            extensions[name] = source
+    return extensions
+
+
+def _extensions_of_profile(candidate: Candidate) -> dict[str, str]:
+    """Return pinned package -> row of `sources`, for the rows under `extensions` of the profile."""
+    sources = candidate.matrix.sources
+    extensions = {}
+    for row in candidate.profile.extensions:
+        name = sources[row].distribution or row
+        if name in candidate.pins:
+            extensions[name] = row
+    return extensions
+
+
+def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> Iterator[str]:
+    """Yield why nobody can compile a wheel of a package for this image; nothing if somebody can.
+
+    `name` is a row of `sources` in matrix.yaml, if there is one for the package.
+    """
+    source = candidate.matrix.sources.get(name)
+    cause = _why_without_wheel(candidate, name, version)
     if source is None or version not in source.releases:
-        yield f"{what}, and `sources` in matrix.yaml does not have it"
+        yield f"{cause}, and `sources` in matrix.yaml does not have it"
         return
+
     if not within(candidate.torch, source.torch):
-        yield f"{what} and compiles on torch {source.torch}, the stack pins {candidate.torch}"
-    if source.nvcc and not (
-        candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)
-    ):
-        yield f"{what}, and no `compiler` of `toolkits` in matrix.yaml has an nvcc of CUDA {candidate.name.cuda}"
+        yield (
+            f"{cause}, and it compiles on torch {source.torch}, "
+            f"but the stack pins torch {candidate.torch}"
+        )
+    if not source.nvcc:
+        return
+
+    toolkit = candidate.toolkit
+    if toolkit is None or not (toolkit.devel or toolkit.compiler):
+        yield (
+            f"{cause}, and no `compiler` of `toolkits` in matrix.yaml "
+            f"has an nvcc of CUDA {candidate.name.cuda}"
+        )
     minimum = Arch.parse(source.minimum_arch)
-    if source.nvcc and not any(arch >= minimum for arch in candidate.supported_archs):
-        yield f"{what} and compiles for {minimum} and newer, the image supports no such architecture"
+    if not any(arch >= minimum for arch in candidate.supported_archs):
+        yield (
+            f"{cause}, and it compiles for {minimum} and newer, "
+            "but the image supports no such architecture"
+        )
 
 
-def _published(candidate: Candidate, name: str, version: str) -> str:
+def _why_without_wheel(candidate: Candidate, name: str, version: str) -> str:
+    """Return why a package has no wheel to install, as the first half of a sentence."""
     if not any(release.package == name for release in candidate.facts.prebuilt):
         return f"{name} {version} is published as source only"
-    torch, cuda, python = candidate.name.torch, candidate.wheel_cuda.major, candidate.base.python
-    build = f"torch {torch}, CUDA {cuda}, Python {python}, {'new' if candidate.variant.cxx11_abi else 'old'} C++ ABI"
-    return f"no official wheel of {name} {version} is known for {build}"
+    abi = "new" if candidate.variant.cxx11_abi else "old"
+    return (
+        f"no official wheel of {name} {version} is known for torch {candidate.name.torch}, "
+        f"CUDA {candidate.wheel_cuda.major}, Python {candidate.base.python}, {abi} C++ ABI"
+    )

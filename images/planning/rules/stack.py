@@ -1,137 +1,177 @@
-"""Torch's build, platform, toolkit, Python and GPU architectures: what they need of each other. Pure."""
+"""Rules about torch's build, platform, toolkit, Python and GPU architectures of an image. Pure."""
 
 from collections.abc import Iterator
 
 from images.config.facts import TorchFacts
-from images.config.names import Minor
+from images.config.names import ImageName, Minor
 from images.config.platforms import Platform
 from images.planning.candidate import Candidate, Finding, refuse, warn
 from validate.compute_capability import ON_ARM_ALONE
 
 
 def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
-    """The CUDA build of torch to put beside a toolkit: its own, else the nearest lower minor of the same major.
+    """Return the CUDA of the torch wheel to install beside a toolkit; None if there is none.
 
-    CUDA's minor version compatibility allows the difference; torch's extension builder only warns about it.
+    It is the toolkit's own CUDA, or the nearest lower minor of the same major. CUDA's minor version
+    compatibility allows the difference, and torch's extension builder only warns about it.
     """
-    builds = map(Minor.parse, torch.variants)
-    return max(
-        (build for build in builds if build.major == toolkit.major and build <= toolkit),
-        default=None,
-    )
+    fitting = []
+    for text in torch.variants:
+        cuda = Minor.parse(text)
+        if cuda.major == toolkit.major and cuda <= toolkit:
+            fitting.append(cuda)
+    return max(fitting, default=None)
 
 
-def wheel_is_torchs_best(candidate: Candidate) -> Iterator[Finding]:
+def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
+    """Warn if torch's wheel is for another CUDA than the toolkit, or its code is not measured."""
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
         yield warn(
-            f"torch {candidate.torch} has no cu{toolkit.digits} wheel: toolkit {toolkit} beside its "
-            f"cu{wheel.digits} wheel (CUDA minor version compatibility)"
+            f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
+            f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)"
         )
-    if unverified := candidate.variant.unverified:
+    unverified = candidate.variant.unverified
+    if unverified:
         yield warn(
-            f"archs of torch {candidate.torch} cu{wheel.digits} are not measured ({unverified})"
+            f"the GPU architectures of torch {candidate.torch} cu{wheel.digits} "
+            f"are not measured ({unverified})"
         )
 
 
-def exists_on_arm64(candidate: Candidate) -> Iterator[Finding]:
-    """Packages that must be there (the plan has left out optional ones already), and what somebody has tried there:
-    nvcc would run emulated, or on a machine that nobody has tried (docs/arm64.md)."""
+def check_arm64(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse what does not exist, or was never tried, on linux/arm64.
+
+    The plan has already left out optional packages without an aarch64 wheel. Profiles and -devel
+    were not tried: nvcc would run emulated, or on a machine that we never had (docs/arm64.md).
+    """
     if candidate.name.platform is not Platform.ARM64:
         return
     for name, reason in candidate.facts.arm64.lacking.items():
         if name in candidate.pins:
-            lacking = f"{name} {candidate.pins[name]} has no wheel for aarch64 ({reason})"
-            yield refuse(f"{lacking}: leave it out (`without: [{name}]`)")
+            package = f"{name} {candidate.pins[name]}"
+            yield refuse(
+                f"{package} has no wheel for aarch64 ({reason}): leave it out (`without: [{name}]`)"
+            )
     if candidate.name.profile:
         yield refuse(
-            f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone"
+            f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 only"
         )
     if candidate.name.devel:
-        yield refuse("-devel was tried on linux/amd64 alone")
+        yield refuse("-devel images were tried on linux/amd64 only")
 
 
-def toolkit_can_be_had(candidate: Candidate) -> Iterator[Finding]:
-    """For -devel with its compiler: of wheels, or of a Debian suite that the base's apt reaches; and it takes the
-    base's gcc. NVIDIA's devel image provides for `wheels` alone: it would make the image stand on a second one that not
-    every machine can have."""
+def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse a CUDA that `toolkits` in matrix.yaml lacks, and a -devel image without an nvcc.
+
+    nvcc comes from wheels, or from a Debian suite that the base's apt reaches, and must accept the
+    base's gcc. NVIDIA's devel image has it, too, but serves only `wheels`: an image that took nvcc
+    from it would stand on a second base, which not every machine can pull.
+    """
     name, toolkit, facts = candidate.name, candidate.toolkit, candidate.toolkit_facts
     if toolkit is None or facts is None:
-        known = ", ".join(map(str, sorted(map(Minor.parse, candidate.matrix.toolkits))))
+        known = sorted(Minor.parse(text) for text in candidate.matrix.toolkits)
+        shown = ", ".join(str(cuda) for cuda in known)
         yield refuse(
-            f"no parts for a CUDA {name.cuda} toolkit in matrix.yaml (`toolkits` has {known})"
+            f"matrix.yaml has no parts for a CUDA {name.cuda} toolkit (`toolkits` has {shown})"
         )
-    gcc = candidate.matrix.bases[candidate.base.key].gcc
     if not name.devel:
         return
+
+    gcc = candidate.matrix.bases[candidate.base.key].gcc
     if facts and gcc > facts.gcc_max:
         yield refuse(
-            f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, {candidate.base.key} has gcc {gcc}"
+            f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, "
+            f"but {candidate.base.key} has gcc {gcc}"
         )
     if toolkit is None or toolkit.devel:
         return
-    if not (toolkit.compiler and toolkit.compiler.debian):
-        others = [
-            one
-            for row in candidate.matrix.images
-            if (one := row.image_name).devel and not one.profile
-        ]
-        others = [one for one in others if one != name]
-        others.sort(key=lambda one: (abs(one.torch.minor - name.torch.minor), str(one)))
-        nearest = " or ".join(map(str, others[:2])) or "a -devel image of CUDA 12.4 or 13"
+
+    comes_from_debian = toolkit.compiler is not None and toolkit.compiler.debian
+    if not comes_from_debian:
+        nearest = " or ".join(str(other) for other in _nearest_devel_images(candidate)[:2])
+        instead = nearest or "a -devel image of CUDA 12.4 or 13"
         yield refuse(
-            f"-devel needs a devel CUDA {name.cuda} toolkit, and its nvcc is published neither as wheels (from 13.0 "
-            f"on) nor as packages of Debian (12.4): take {nearest}, or this image without -devel on a base that has "
-            "nvcc (--base REF)"
+            f"the nvcc of CUDA {name.cuda}, which a -devel image needs, is published neither as "
+            "wheels (from 13.0 on) nor as packages of Debian (12.4): "
+            f"take {instead}, or this image without -devel on a base that has nvcc (--base REF)"
         )
     elif not candidate.base.suite:
         yield refuse(
-            f"nvcc {name.cuda} comes from Debian's packages, which {candidate.base.key} does not reach: take the image "
-            "of the default Python, or a base that has nvcc (--base REF)"
+            f"nvcc {name.cuda} comes from Debian's packages, which {candidate.base.key} does not "
+            "reach: take the image of the default Python, or a base that has nvcc (--base REF)"
         )
 
 
-def python_has_a_base_and_torch(candidate: Candidate) -> Iterator[Finding]:
+def _nearest_devel_images(candidate: Candidate) -> list[ImageName]:
+    """Return the matrix's other -devel images without a profile, the nearest torch first."""
+    others = []
+    for row in candidate.matrix.images:
+        name = row.image_name
+        if name.devel and not name.profile and name != candidate.name:
+            others.append(name)
+
+    def distance(other: ImageName) -> tuple[int, str]:
+        return abs(other.torch.minor - candidate.name.torch.minor), str(other)
+
+    return sorted(others, key=distance)
+
+
+def check_python(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse a Python that no base of the matrix has, or that torch has no wheel for."""
     if candidate.name.python and candidate.base.python != candidate.name.python:
         yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
-    has, python = candidate.torch_facts.pythons, candidate.base.python
-    if str(python) not in has:
+
+    python = candidate.base.python
+    pythons_of_torch = candidate.torch_facts.pythons
+    if str(python) not in pythons_of_torch:
         yield refuse(
-            f"torch {candidate.torch} has no wheel for Python {python} (it has {', '.join(has)})"
+            f"torch {candidate.torch} has no wheel for Python {python} "
+            f"(it has {', '.join(pythons_of_torch)})"
         )
 
 
-def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
-    on_arm = candidate.name.platform is Platform.ARM64
+def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse requested GPU architectures of another processor's boards, or unknown to a compiler.
+
+    Triton's ptxas and NVRTC compile while programs run, for the GPU that they find.
+    """
+    is_arm = candidate.name.platform is Platform.ARM64
     for arch in candidate.requested_archs:
-        board = candidate.facts.arm64.boards.get(arch.capability)
-        if not on_arm and arch in ON_ARM_ALONE:
+        if not is_arm and arch in ON_ARM_ALONE:
             yield refuse(
-                f"{arch} is a GPU of boards with ARM processors, and images are for x86-64"
+                f"{arch} is a GPU of boards with ARM processors, but this image is for x86-64"
             )
-        for program, archs in candidate.compilers.items():
-            if arch.capability not in archs:
+        for program, known_archs in candidate.compilers.items():
+            if arch.capability not in known_archs:
                 yield refuse(
                     f"{program} does not know {arch}: what is compiled at run time would fail there"
                 )
-        if on_arm and board and board.unfit:
+        board = candidate.facts.arm64.boards.get(arch.capability)
+        if is_arm and board and board.unfit:
             yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
 
 
-def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
+def check_device_code(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse requested GPU architectures that a part of the image has no code for.
+
+    Warn where a part has only PTX, which is code that the driver compiles. An image of which no
+    architecture was requested must have at least one that all its parts have code for.
+    """
     if not candidate.supported_archs:
-        yield refuse(
-            f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together"
-        )
+        parts = " and ".join(candidate.binaries)
+        yield refuse(f"no GPU architecture is covered by {parts} together")
+
     for arch in candidate.requested_archs:
-        for what, code in candidate.binaries.items():
-            covered = code.covers(arch)
-            if covered == "no":
-                has = ", ".join([*code.archs, *(f"PTX {text}" for text in code.ptx)])
-                yield refuse(f"{what} has no code for {arch} (it has {has})")
-            elif covered == "ptx":
+        for part, code in candidate.binaries.items():
+            fit = code.covers(arch)
+            if fit == "no":
+                archs = [*code.archs, *(f"PTX {text}" for text in code.ptx)]
+                yield refuse(f"{part} has no code for {arch} (it has {', '.join(archs)})")
+            elif fit == "ptx":
                 yield warn(
-                    f"{what} runs on {arch} only through PTX, compiled by the driver at first use"
+                    f"{part} runs on {arch} only through PTX, which the driver compiles "
+                    "at first use"
                 )
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
             yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")

@@ -295,7 +295,7 @@ def additions_claim(context: ClaimContext) -> Claim:
         "gid": ARBITRARY_UID,
         "folder": user_overlay.CACHE,
         "mount": "volume",
-        "held": user_overlay.held(image, locked_with_torch, context.missing),
+        "held": user_overlay.held_versions(image, locked_with_torch, context.missing),
     }
     statement = (
         "a user without root adds a package with pip, and none that wants another torch moves it"

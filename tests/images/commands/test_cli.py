@@ -43,7 +43,7 @@ def test_plan_json_is_alone_on_stdout() -> None:
         "12.4",
         "present",
     )
-    assert any("none for CUDA 11" in reason for reason in rows[1]["reasons"])
+    assert any("has no wheel for CUDA 11" in reason for reason in rows[1]["reasons"])
 
 
 @pytest.mark.parametrize(("arguments", "sentence", "following"), cases(__file__, "wrong"))

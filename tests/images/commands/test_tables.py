@@ -136,5 +136,5 @@ def test_what_is_said_beside_results_is_wrapped_and_printed_as_it_is(
 def test_a_pipe_gets_whole_lines_without_colours() -> None:
     piped = run("plan", "cu118-torch215", COLUMNS="").stdout
     assert "\x1b" not in piped
-    (why,) = (line for line in piped.splitlines() if "none for CUDA 11" in line)
+    (why,) = (line for line in piped.splitlines() if "has no wheel for CUDA 11" in line)
     assert why.startswith("cu118-torch215: refused: ") and "nearest images of the matrix" in why

@@ -65,7 +65,7 @@ def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> No
     planned = plan.plan(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
     told = {one.name: one.reasons[-1] for one in planned if one.reasons}
     assert (
-        "the alias latest means it" in told["cu118-torch27"]
+        "the alias latest names this image" in told["cu118-torch27"]
         and sum("alias" in text for text in told.values()) == 1
     )
     assert any(one.image for one in planned)

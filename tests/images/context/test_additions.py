@@ -229,8 +229,8 @@ def test_an_image_without_transformers_asks_for_nothing_more(interpreter: Path, 
 
 
 def test_what_has_no_release_for_this_torch_is_refused() -> None:
-    assert constraints("cu126-torch25")["torchao"] == user_overlay.NONE_FITS
-    assert constraints("cu130-torch211")["xformers"] == user_overlay.NONE_FITS, (
+    assert constraints("cu126-torch25")["torchao"] == user_overlay.NO_FITTING_RELEASE
+    assert constraints("cu130-torch211")["xformers"] == user_overlay.NO_FITTING_RELEASE, (
         "it is built for CUDA 12 alone"
     )
     assert "xformers" not in image("cu126-torch211").unfit, "one fits: it is left to pip"
