@@ -131,7 +131,7 @@ class Image:
     toolkit: tuple[Pin, ...]
     """The wheels that make up /usr/local/cuda-X.Y."""
     nvcc_suite: str = ""
-    """The Debian suite that a -devel image takes nvcc from; empty if it has none, or from wheels."""
+    """The Debian suite that a -devel image takes nvcc from; empty: none, or wheels have it."""
     layers: tuple[str, ...]
     """Names of the Python layers, bottom first."""
     environment: Mapping[str, str]

@@ -510,7 +510,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
 
 
 def _layer_names(candidate: Candidate) -> tuple[str, ...]:
-    """Return the image's Python layers, bottom first: the matrix's, and the profile's if it has one.
+    """Return the image's Python layers, bottom first: the matrix's and the profile's.
 
     The matrix's last layer changes most often, so a profile's packages lie below it.
     """

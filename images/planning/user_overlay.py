@@ -28,7 +28,8 @@ NO_FITTING_RELEASE = "0+none.fits.this.torch"
 def python(image: Image) -> str:
     """Return the path of the interpreter that pip and uv install for.
 
-    It is a script (templates/additions/python.sh). Its path differs between images, because uv remembers what it found at a path.
+    It is a script (templates/additions/python.sh). Its path differs
+    between images, because uv remembers what it found at a path.
     """
     return f"{SUITE}/additions/{image.lock_name}/python"
 
