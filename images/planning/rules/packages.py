@@ -251,8 +251,8 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
         else:
             yield warn(f"{', '.join(requirements)}, but the image lacks it (waived): {reason}")
 
-    for requirement, reason in candidate.overrides.items():
-        yield warn(f"{requirement} replaces the version that packages require: {reason}")
+    for override, reason in candidate.overrides.items():
+        yield warn(f"{override} replaces the version that packages require: {reason}")
 
 
 def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
