@@ -27,6 +27,8 @@ from images.validation.claims.device_code import device_code_claims
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
 from validate.checks.static.files import FilesEvidence
+from validate.checks.static.libraries import LibrariesEvidence, LinkedLibrary
+from validate.checks.static.symbols import SymbolsEvidence
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
@@ -368,11 +370,11 @@ def _is_aside(path: str) -> bool:
     return not is_code or top_folder in _ASIDE
 
 
-def _judge_libraries(subject: str, expect: Any, evidence: Any) -> Finding:
+def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:
     """Judge what libraries link. What a required package offers is there once that was imported."""
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    linked = []
+    linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
         required = {
             name for owner in library["owners"] for name in expect["requires"].get(owner, ())
@@ -383,10 +385,11 @@ def _judge_libraries(subject: str, expect: Any, evidence: Any) -> Finding:
             if required.isdisjoint(offered_by):
                 missing.append(name)
         linked.append({**library, "missing": missing})
-    return libraries.judge(subject, expect, {**evidence, "second_owners": [], "linked": linked})
+    own: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
+    return libraries.judge(subject, expect, own)
 
 
-def _judge_symbols(subject: str, expect: Any, evidence: Any) -> Finding:
+def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
     """Judge symbols. What other libraries have depends on who is loaded first; of variants for torches one must fit."""
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
@@ -396,7 +399,8 @@ def _judge_symbols(subject: str, expect: Any, evidence: Any) -> Finding:
         if not library.get("alternatives") and (library["versions"] or not all_elsewhere):
             lacking.append(library)
     count = evidence["lacking_count"] - len(evidence["lacking"]) + len(lacking)
-    return symbols.judge(subject, expect, {**evidence, "lacking": lacking, "lacking_count": count})
+    own: SymbolsEvidence = {**evidence, "lacking": lacking, "lacking_count": count}
+    return symbols.judge(subject, expect, own)
 
 
 def _required(lines: Sequence[Any]) -> list[str]:

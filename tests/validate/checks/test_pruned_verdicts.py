@@ -107,8 +107,15 @@ def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
             tuple(map(int, claim.expect["archs"])),
             tuple(claim.expect.get("by_design", ())),
         )
-        task = devicecode._Task(file.name, "pkg/lib.so", targets, by_design, claim.expect["kind"])
-        *_, found = devicecode._look(("pkg", task))
+        task = devicecode.FileTask(
+            subject="pkg",
+            file=file.name,
+            shown="pkg/lib.so",
+            targets=targets,
+            by_design=by_design,
+            kind=claim.expect["kind"],
+        )
+        _, found = devicecode.inspect_file(task)
     (served,) = found["served"].values()
     counted = (
         {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}

@@ -357,10 +357,15 @@ def test_what_another_python_may_export_is_excused_and_nothing_else(
         defined_versions=frozenset(),
         needed_versions={},
     )
-    task = symbols._Task(
-        path="a.so", owners=(), scope=(), named={}, driver=False, any_python=any_python
+    task = symbols.SymbolTask(
+        path="a.so",
+        owners=(),
+        scope=(),
+        file_of={},
+        needs_driver=False,
+        any_python=any_python,
     )
-    found = symbols._lacks(task, {"a.so": needs})
+    found = symbols.find_lacking(task, {"a.so": needs})
     assert found and found["undefined"] == [name.decode() for name in undefined]
 
 
@@ -373,6 +378,6 @@ def test_files_are_found_as_path_glob_finds_them(pattern: str, tmp_path: Path) -
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     (tmp_path / "link").symlink_to("a")
-    assert sorted(devicecode._glob(str(tmp_path), pattern)) == sorted(
+    assert sorted(devicecode.glob_files(str(tmp_path), pattern)) == sorted(
         map(str, tmp_path.glob(pattern))
     )

@@ -1,17 +1,25 @@
-"""device-code: the state of each kernel of a library on each GPU architecture claimed, read from the fat binaries
-themselves.
+"""device-code: check that each library has compiled kernels for every GPU that is claimed.
 
-For each arch and region, the probe looks at the entry that the driver would take. A kernel in it is machine code
-(`cubin`), PTX that the driver compiles at first use (`jit`), missing though the region has it for other archs
-(`absent`), or next to nothing where the same kernel is real for another arch (`stub`). Two kinds are counted apart:
-kernels that carry another architecture in their own name, and those that the claim lists as made so by design.
+A library carries its kernels in fat binaries: regions, each with one entry for an architecture. In
+each region, the probe looks at the entry that the driver would take on a GPU. A kernel of it is
 
-There are three kinds of claim. `kernels` looks at each kernel, `files` at each file as a whole. `pruned` asks which
-code no GPU of `archs` has a use for, in all files but NVIDIA's own; with `nvidia`, in those too. Such code is what
-pruning would still remove (binaries/kernel_states.py).
+- `cubin`: machine code;
+- `jit`: PTX, which the driver compiles at first use;
+- `absent`: missing, though the region has it for other architectures;
+- `stub`: next to nothing, though the same kernel is real for another architecture.
 
-Pruning leaves zeros and a mark in place of code. The driver passes over marked code. All kinds of claim report it: as
-code that a target lacks, or as code that should be gone.
+Two kinds are counted apart: kernels that carry another architecture in their own name, and those
+that the claim lists as made so by design.
+
+There are three kinds of claim:
+
+- `kernels` looks at each kernel.
+- `files` looks at each file as a whole.
+- `pruned` looks for code that no GPU of the claim has a use for and that pruning would still remove
+  (binaries/kernel_states.py). It leaves out NVIDIA's own files, unless the claim says `nvidia`.
+
+Pruning leaves zeros and a mark in place of code. The driver passes over marked code, so all kinds
+of claim report marked code that is still there.
 """
 
 import fnmatch
@@ -22,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict, cast
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
@@ -46,315 +54,521 @@ from validate.judging import (
 SETTINGS = Settings(reads_files_only=True)
 
 _MOST_NAMED = 5
+"""How many kernels of one state the evidence names."""
 _LONGEST_NAME = 100
 
+Kind = Literal["kernels", "files", "pruned"]
 
-class _Task(NamedTuple):
+
+class KnownGap(TypedDict):
+    """Architectures that upstream's own build of a file lacks, although upstream claims them."""
+
+    cuda: str
+    file: str
+    """Pattern of its path."""
+    archs: list[int]
+    reason: str
+
+
+class _CodeExpect(TypedDict):
+    kind: Literal["kernels", "files"]
+    files: list[str]
+    """Patterns of files that must hold code."""
+    archs: Mapping[str, str]
+    """`90` for sm_90 -> `cubin` or `jit`, the least that must be there."""
+    known_gaps: list[KnownGap]
+
+
+class CodeExpect(_CodeExpect, total=False):
+    """What a claim of kind `kernels` or `files` says."""
+
+    also: list[str]
+    """Patterns of files that may hold code."""
+    by_design: list[KernelByDesign]
+    """Of `kernels`: kernels that are empty or left out on purpose."""
+
+
+class PrunedExpect(TypedDict):
+    """What a claim of kind `pruned` says."""
+
+    kind: Literal["pruned"]
+    files: list[str]
+    archs: Mapping[str, str]
+    """The only architectures that need code."""
+    nvidia: bool
+    """NVIDIA's own files were pruned, too."""
+    by_design_of: Mapping[str, list[KernelByDesign]]
+    """Distribution -> its kernels that are empty or left out on purpose."""
+
+
+class KernelCounts(TypedDict, total=False):
+    """How many kernels of a file have which state on one architecture. Zeros may be absent."""
+
+    cubin: int
+    jit: int
+    absent: int
+    stub: int
+    for_other_archs: int
+    by_design: int
+    emptied: int
+    """Regions, not kernels: their code for the architecture was taken out."""
+    named: dict[str, list[str]]
+    """State -> the first kernels that have it, for states that are faults."""
+
+
+class MeasuredFile(TypedDict, total=False):
+    """What was seen of a file. Which fields there are depends on the kind of the claim."""
+
+    error: str
+    """Why it can't be read; then there is no other field but the next."""
+    undecoded: bool
+    """It can't be read because this machine lacks the library that decompresses it."""
+    archs: list[str]
+    """`sm_90`, or `compute_90` for PTX. Of `pruned`: only of code that stays."""
+
+    # Of `kernels` and `files`.
+    served: dict[str, KernelCounts | str]
+    """By architecture. Of `files`: `cubin`, `jit` or `none`."""
+    hidden: dict[str, int]
+    """Architecture -> regions in which a mark hides code that it has a use for."""
+
+    # Of `kernels`.
+    regions: int
+    kernels: int
+
+    # Of `pruned`.
+    surplus: list[str]
+    """Architectures of code that no claimed one has a use for."""
+    surplus_entries: int
+    surplus_bytes: int
+    marked: list[str]
+    """Architectures of code that is marked as taken out, and still there."""
+    marked_bytes: int
+    whole: int
+    """Regions that pruning leaves whole: without their surplus, a fault would no longer show."""
+
+
+class CodeEvidence(TypedDict):
+    """The files of a claim, by their path below the folder of packages."""
+
+    files: dict[str, MeasuredFile]
+
+
+class FileTask(NamedTuple):
+    """A file to inspect for a claim."""
+
+    subject: str
     file: str
     shown: str
+    """Its path below the folder of packages."""
     targets: tuple[int, ...]
+    """The architectures that are claimed: 90 for sm_90."""
     by_design: tuple[KernelByDesign, ...] | None
-    """None: it is NVIDIA's own, which is judged as a whole."""
-    kind: str
+    """None: the file is NVIDIA's own, which pruning takes as a whole."""
+    kind: Kind
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    _, _, everything = installed.of_user()
-    tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
-    flat = [(subject, task) for subject, own in tasks.items() for task in own]
-    flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
-    found: dict[str, dict[str, Mapping[str, Any]]] = {subject: {} for subject in tasks}
-    for subject, shown, facts in map_on_all_cores(_look, flat):
-        found[subject][shown] = facts
-    for subject, files in found.items():
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CodeEvidence]]:
+    """Yield what device code is in the files of each claim, read on all cores."""
+    _, _, distributions = installed.of_user()
+    files_of: dict[str, dict[str, MeasuredFile]] = {}
+    tasks: list[FileTask] = []
+    for claim in claims:
+        files_of[claim.subject] = {}
+        tasks += list_tasks(claim, distributions)
+
+    # The largest files first, so that no core waits for another one at the end.
+    tasks.sort(key=lambda task: Path(task.file).stat().st_size, reverse=True)
+    for task, measured in map_on_all_cores(inspect_file, tasks):
+        files_of[task.subject][task.shown] = measured
+    for subject, files in files_of.items():
         yield subject, {"files": dict(sorted(files.items()))}
 
 
-def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
-    """Each file once that the claim names, by what is on the disk: RECORD is `files`'s business."""
+def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[FileTask]:
+    """Return a task for each file on the disk that the claim's patterns match, without links.
+
+    Whether the files are those that RECORD lists is for the check `files` to find.
+    """
     expect = claim.expect
+    # Path -> path below the folder of packages.
     chosen: dict[str, str] = {}
-    for location in installed.locations(everything):
+    for location in installed.locations(distributions):
         for pattern in (*expect["files"], *expect.get("also", ())):
-            for path in sorted(_glob(location, pattern)):
+            for path in sorted(glob_files(location, pattern)):
                 if Path(path).is_file() and not Path(path).is_symlink():
                     chosen.setdefault(path, path.removeprefix(f"{location}/"))
     if expect["kind"] == "pruned":
-        return list(_pruned(expect, chosen, everything))
+        return list(list_pruned_tasks(claim, chosen, distributions))
+
     targets = tuple(int(arch) for arch in expect["archs"])
     by_design = tuple(expect.get("by_design", ()))
-    return [
-        _Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()
-    ]
+    tasks = []
+    for path, shown in chosen.items():
+        tasks.append(FileTask(claim.subject, path, shown, targets, by_design, expect["kind"]))
+    return tasks
 
 
-def _glob(folder: str, pattern: str) -> Iterable[str]:
-    """As Path.glob, which walks all folders again for each pattern that begins with any of them."""
-    before, anywhere, name = pattern.partition("**/")
-    if not anywhere or "/" in name or set(before) & set("*?["):
+def glob_files(folder: str, pattern: str) -> Iterable[str]:
+    """Return what Path(folder).glob(pattern) finds, as strings.
+
+    Path.glob walks all folders again for each pattern like `**/NAME` or `pkg/**/NAME`. Here all
+    such patterns share one walk.
+    """
+    parent, double_star, name = pattern.partition("**/")
+    if not double_star or "/" in name or set(parent) & set("*?["):
         return map(str, Path(folder).glob(pattern))
-    below = _below(f"{folder}/{before}")
-    return (f"{one}/{fitting}" for fitting in fnmatch.filter(below, name) for one in below[fitting])
+
+    folders_by_name = walk_once(f"{folder}/{parent}")
+    paths = []
+    for fitting_name in fnmatch.filter(folders_by_name, name):
+        for fitting_folder in folders_by_name[fitting_name]:
+            paths.append(f"{fitting_folder}/{fitting_name}")
+    return paths
 
 
 @cache
-def _below(folder: str) -> Mapping[str, Sequence[str]]:
-    """Name of a file -> the folders that have one."""
-    found: dict[str, list[str]] = {}
-    for one, _, files in os.walk(folder):
-        for name in files:
-            found.setdefault(name, []).append(one.rstrip("/"))
-    return found
+def walk_once(top: str) -> Mapping[str, Sequence[str]]:
+    """Return the name of each file below a folder -> the folders that have a file of that name."""
+    folders_by_name: dict[str, list[str]] = {}
+    for folder, _, names in os.walk(top):
+        for name in names:
+            folders_by_name.setdefault(name, []).append(folder.rstrip("/"))
+    return folders_by_name
 
 
-def _pruned(
-    expect: Mapping[str, Any], chosen: Mapping[str, str], everything: Sequence[Distribution]
-) -> Iterator[_Task]:
-    """Those that are no empty files, no text by the name of a library, and of nobody whose files are not pruned."""
+def list_pruned_tasks(
+    claim: Claim, chosen: Mapping[str, str], distributions: Sequence[Distribution]
+) -> Iterator[FileTask]:
+    """Yield a task for each file that pruning may have changed.
+
+    `chosen` is path -> path below the folder of packages. Left out are files that are no 64-bit ELF
+    (linker scripts have names of libraries), and NVIDIA's own unless the claim says that they were
+    pruned, too.
+    """
+    expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])
-    owners = installed.owners(everything)
+    owners = installed.owners(distributions)
     for path, shown in chosen.items():
-        names = [owner.name for owner in owners.get(path, ())] or [""]
-        rows = tuple(row for name in names for row in expect["by_design_of"].get(name, ()))
-        nvidias = any(fatbin.is_nvidias(name, path) for name in names)
+        # A file that no distribution lists is still pruned.
+        owner_names = [owner.name for owner in owners.get(path, ())] or [""]
+        by_design: list[KernelByDesign] = []
+        for name in owner_names:
+            by_design += expect["by_design_of"].get(name, ())
+        is_nvidias = any(fatbin.is_nvidias(name, path) for name in owner_names)
+
         with Path(path).open("rb") as stream:
-            begin = stream.read(elf.HEADER_BYTES)
-        is_library = begin.startswith(elf.MAGIC) and not elf.is_32bit(begin)
-        if is_library and (expect["nvidia"] or not nvidias):
-            yield _Task(path, shown, targets, None if nvidias else rows, "pruned")
+            header = stream.read(elf.HEADER_BYTES)
+        is_library = header.startswith(elf.MAGIC) and not elf.is_32bit(header)
+        if is_library and (expect["nvidia"] or not is_nvidias):
+            excuses = None if is_nvidias else tuple(by_design)
+            yield FileTask(claim.subject, path, shown, targets, excuses, "pruned")
 
 
-def _look(pair: tuple[str, _Task]) -> tuple[str, str, Mapping[str, Any]]:
-    subject, task = pair
-    look = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}[task.kind]
+def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
+    """Return the task and what was seen of its file, or the error that kept it from being read."""
+    inspect = {"kernels": inspect_kernels, "files": inspect_as_whole, "pruned": inspect_surplus}
     try:
         with (
             Path(task.file).open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return subject, task.shown, look(data, task)
-    except (FatbinError, OSError, ValueError) as error:
-        if isinstance(error, FatbinError) and isinstance(error.__cause__, OSError | AttributeError):
-            return subject, task.shown, {"error": str(error), "undecoded": True}
-        return subject, task.shown, {"error": str(error)}
+            return task, inspect[task.kind](data, task)
+    except FatbinError as error:
+        # A decoder that ctypes could not load, or that lacks a function.
+        if isinstance(error.__cause__, OSError | AttributeError):
+            return task, {"error": str(error), "undecoded": True}
+        return task, {"error": str(error)}
+    except (OSError, ValueError) as error:
+        return task, {"error": str(error)}
 
 
-def _by_file(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
-    """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
-    found = tuple(fatbin.regions(data))
-    # Entries that differ by their place alone are one.
-    entries = {
-        replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
-        for region in found
-        for entry in kernel_states.left(data, region)
-    }
+def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
+    """Return which architectures a file has any code for.
+
+    Single kernels are not looked at: NVIDIA makes many for one architecture only, and rightly so.
+    """
+    regions = tuple(fatbin.regions(data))
+    entries = set()
+    for region in regions:
+        for entry in kernel_states.left(data, region):
+            # Without its place in the file, an entry equals all others of its kind.
+            entries.add(replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding=""))
     return {
-        "archs": sorted({_arch(entry) for entry in entries}),
+        "archs": sorted({name_arch(entry) for entry in entries}),
         "served": {str(target): kernel_states.served(entries, target) for target in task.targets},
-        "hidden": _hidden(found, task.targets),
+        "hidden": count_hidden(regions, task.targets),
     }
 
 
-def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
-    """In how many regions the mark of what was taken out hides code that a target has a use for."""
-    return dict(
-        Counter(str(target) for region in found for target in targets if region.hides(target))
-    )
+def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
+    """Return architecture -> the number of regions in which a mark hides code for it.
+
+    The mark says that the code was taken out by pruning; an architecture without such a region is
+    left out.
+    """
+    counts: Counter[str] = Counter()
+    for region in regions:
+        for target in targets:
+            if region.hides(target):
+                counts[str(target)] += 1
+    return dict(counts)
 
 
-def _surplus(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
-    """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
+def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
+    """Return which code of a file no target has a use for: its architectures, entries and bytes."""
+    excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
     surplus: list[Entry] = []
     marked: list[Entry] = []
-    whole = 0
-    excuses = None if task.by_design is None else Excuses(task.by_design)
-    for found in kernel_states.surplus(data, task.targets, excuses):
-        left = frozenset(kernel_states.left(data, found.region))
-        archs |= {_arch(entry) for entry in left.difference(found.kept)}
-        surplus += left.intersection(found.entries)
-        marked += found.region.hidden
-        whole += not left.isdisjoint(found.kept)
+    whole_regions = 0
+    for unneeded in kernel_states.surplus(data, task.targets, excuses):
+        not_emptied = frozenset(kernel_states.left(data, unneeded.region))
+        archs |= {name_arch(entry) for entry in not_emptied.difference(unneeded.kept)}
+        surplus += not_emptied.intersection(unneeded.entries)
+        marked += unneeded.region.hidden
+        if not not_emptied.isdisjoint(unneeded.kept):
+            whole_regions += 1
     return {
         "archs": sorted(archs),
-        "surplus": sorted({_arch(entry) for entry in surplus}),
+        "surplus": sorted({name_arch(entry) for entry in surplus}),
         "surplus_entries": len(surplus),
         "surplus_bytes": sum(entry.room for entry in surplus),
-        "marked": sorted({_arch(entry) for entry in marked}),
+        "marked": sorted({name_arch(entry) for entry in marked}),
         "marked_bytes": sum(entry.room for entry in marked),
-        "whole": whole,
+        "whole": whole_regions,
     }
 
 
-def _arch(entry: Entry) -> str:
-    return f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"
+def name_arch(entry: Entry) -> str:
+    """Return the architecture of an entry as CUDA writes it: `sm_90a`, or `compute_90` for PTX."""
+    prefix = "compute" if entry.ptx else "sm"
+    return f"{prefix}_{entry.arch}{entry.variant}"
 
 
-def _by_kernel(data: mmap.mmap, task: _Task) -> Mapping[str, Any]:
+def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
+    """Return how many kernels of a file have which state on each target; name the first faults."""
+    excuses = Excuses(task.by_design or ())
     counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
     total = 0
-    excuses = Excuses(task.by_design or ())
-    found = tuple(fatbin.regions(data))
-    for region in found:
+    regions = tuple(fatbin.regions(data))
+    for region in regions:
         code = Code(data, region)
-        archs |= {_arch(entry) for entry in code.left}
+        archs |= {name_arch(entry) for entry in code.left}
         total += len(code.largest)
         for target in task.targets:
-            counts[target]["emptied"] += code.is_lost(target)
-            for name, state in code.states(target):
-                sort = excuses.sort(name, state, target)
-                counts[target][sort] += 1
-                if sort in FAULTS:
-                    names = named[target].setdefault(sort, [])
-                    names += [name] if len(names) < _MOST_NAMED else []
+            counts[target]["emptied"] += int(code.is_lost(target))
+            for kernel, state in code.states(target):
+                # The same state, or why it is no fault: `by_design`, `for_other_archs`.
+                excused_state = excuses.sort(kernel, state, target)
+                counts[target][excused_state] += 1
+                if excused_state in FAULTS:
+                    names = named[target].setdefault(excused_state, [])
+                    if len(names) < _MOST_NAMED:
+                        names.append(kernel)
+
+    served: dict[str, KernelCounts | str] = {}
+    for target in task.targets:
+        served[str(target)] = cast("KernelCounts", {**counts[target], "named": named[target]})
     return {
-        "regions": len(found),
+        "regions": len(regions),
         "kernels": total,
         "archs": sorted(archs),
-        "served": {
-            str(target): {**counts[target], "named": named[target]} for target in task.targets
-        },
-        "hidden": _hidden(found, task.targets),
+        "served": served,
+        "hidden": count_hidden(regions, task.targets),
     }
 
 
-def judge(subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """device-code. expect: {kind, files: patterns of files that must hold code, archs: {"90": cubin or jit}}; of
-    `kernels` and `files` {also: patterns of files that may, known_gaps: [{cuda, file, archs, reason}] of what upstream
-    claims}; of `kernels` {by_design: [KernelByDesign]}; of `pruned` {nvidia, by_design_of: {distribution:
-    [KernelByDesign]}}.
+def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidence) -> Finding:
+    """Fail where code is missing for a claimed architecture or, of `pruned`, where surplus code is.
 
-    evidence: {files: {path: what _by_kernel, _by_file or _surplus gives, or {error, undecoded: this machine lacks the
-    library that the code is compressed with}}}.
+    The verdict is UNPROVEN if this machine lacks a library that decompresses some of the files, and
+    the others show no fault.
     """
-    found = evidence["files"]
-    undecoded = [path for path, facts in found.items() if facts.get("undecoded")]
-    faults = [
-        f"{path} can't be read: {facts['error']}"
-        for path, facts in found.items()
-        if "error" in facts and path not in undecoded
-    ]
+    files = evidence["files"]
+    undecoded = [path for path, file in files.items() if file.get("undecoded")]
+    unreadable = []
+    for path, file in files.items():
+        if "error" in file and path not in undecoded:
+            unreadable.append(f"{path} can't be read: {file['error']}")
+
     if expect["kind"] == "pruned":
-        finding = _judge_pruned(expect, found, faults, undecoded)
+        finding = judge_pruned(expect, files, unreadable, undecoded)
     else:
-        finding = _judge_code(subject, expect, found, faults, undecoded)
+        finding = judge_code(subject, expect, files, unreadable, undecoded)
+
     if undecoded and finding.status is not Status.FAIL:
-        why, then = (
-            found[undecoded[0]]["error"],
-            "`apt-get install liblz4-1 libzstd1` there, then judge again",
+        cause = files[undecoded[0]]["error"]
+        return unproven(
+            f"{listed(undecoded)} can't be read: {cause}: "
+            "`apt-get install liblz4-1 libzstd1` there, then judge again"
         )
-        return unproven(f"{listed(undecoded)} can't be read: {why}: {then}")
     return finding
 
 
-def _judge_code(
+def judge_code(
     subject: str,
-    expect: Mapping[str, Any],
-    found: Mapping[str, Any],
-    faults: list[str],
+    expect: CodeExpect,
+    files: Mapping[str, MeasuredFile],
+    unreadable: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
-    """Every claimed arch is served; what this machine can't decode counts as there."""
-    faults += [
-        f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
-        for path, facts in found.items()
-        for arch, regions in facts.get("hidden", {}).items()
-    ]
-    read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
+    """Judge whether every file has code for every claimed architecture.
+
+    `unreadable` are the faults of files that can't be read. The files in `undecoded` are taken to
+    hold what is claimed.
+    """
+    faults = list(unreadable)
+    for path, file in files.items():
+        for arch, regions in file.get("hidden", {}).items():
+            faults.append(
+                f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, "
+                "and the driver passes it over"
+            )
+
+    with_code: dict[str, MeasuredFile] = {}
+    for path, file in files.items():
+        if "error" not in file and file["archs"]:
+            with_code[path] = file
+
     for pattern in expect["files"]:
-        if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
+        if not fnmatch.filter(files, pattern):
             faults.append(f"{subject} has no {pattern}")
-        elif (
-            not any(fnmatch.fnmatchcase(path, pattern) for path in (*read, *undecoded))
-            and not faults
-        ):
+        # A fault above says more than that code is missing.
+        elif not fnmatch.filter([*with_code, *undecoded], pattern) and not faults:
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
-    if not read and not faults and not undecoded and not expect["files"]:
+
+    if not (with_code or faults or undecoded or expect["files"]):
         return not_applicable(f"{subject} brings no device code of its own")
+
+    lacking, warnings = find_lacking_archs(expect, with_code)
+    return conclude(faults + lacking, "; ".join([describe_code(expect, with_code), *warnings]))
+
+
+def find_lacking_archs(
+    expect: CodeExpect, with_code: Mapping[str, MeasuredFile]
+) -> tuple[list[str], list[str]]:
+    """Return faults and warnings: what files lack for an architecture, and which of it is known.
+
+    Known is what upstream's own build of a file lacks.
+    """
+    faults: list[str] = []
     warnings: list[str] = []
-    for path, facts in read.items():
-        for arch, how in expect["archs"].items():
-            wrong = list(_arch_faults(path, facts, arch, how))
-            # Why upstream's own build lacks this arch in this file; empty where it has no such excuse.
-            gaps = (
-                row
-                for row in expect["known_gaps"]
-                if int(arch) in row["archs"] and matches(path, [row["file"]])
-            )
-            gap = next((row["reason"] for row in gaps), "")
-            faults += [] if gap else wrong
-            warnings += (
-                [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"]
-                if gap and wrong
-                else []
-            )
-    archs = ", ".join(
-        f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items()
-    )
-    kernels = sum(facts.get("kernels", 0) for facts in read.values())
-    what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
-    return conclude(faults, "; ".join([(f"{what} serve {archs}"), *warnings]))
+    for path, file in with_code.items():
+        for arch, form in expect["archs"].items():
+            arch_faults = list(find_arch_faults(path, file, arch, form))
+            excuse = find_gap(expect["known_gaps"], path, arch)
+            if not excuse:
+                faults += arch_faults
+            elif arch_faults:
+                name = PurePosixPath(path).name
+                warnings.append(f"WARNING: no sm_{arch} in {name} ({excuse})")
+    return faults, warnings
 
 
-def _judge_pruned(
-    expect: Mapping[str, Any], found: Mapping[str, Any], faults: list[str], undecoded: Sequence[str]
-) -> Finding:
-    """No code but what the claimed archs have a use for, and `device-code` for its comparisons."""
-    archs = listed([f"sm_{arch}" for arch in expect["archs"]])
-    read = {
-        path: facts
-        for path, facts in found.items()
-        if "error" not in facts and (facts["archs"] or facts["whole"] or facts["marked"])
-    }
-    if not read and not faults and not undecoded:
-        return failed("there is no library with device code at all")
-    for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
-        if facts["surplus_entries"]:
-            size = f"{facts['surplus_bytes'] / 1e6:.1f} MB"
-            faults.append(
-                f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for"
-            )
-        if facts["marked"]:
-            size = f"{facts['marked_bytes'] / 1e6:.1f} MB"
-            faults.append(
-                f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there"
-            )
-    asked = {f"sm_{arch}{variant}" for arch in expect["archs"] for variant in ("", "a", "f")}
-    others = {arch for facts in read.values() for arch in facts["archs"]} - asked
-    instead = f", and {listed(sorted(others))} where a library has none" if others else ""
-    whole = sum(facts["whole"] for facts in read.values())
-    as_they_come = (
-        f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""
-    )
-    return conclude(
-        faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}"
-    )
+def find_gap(known_gaps: Sequence[KnownGap], path: str, arch: str) -> str:
+    """Return why upstream's own build of this file lacks the architecture; empty: not known."""
+    for gap in known_gaps:
+        if int(arch) in gap["archs"] and matches(path, [gap["file"]]):
+            return gap["reason"]
+    return ""
 
 
-def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:
-    served = facts["served"][arch]
+def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Iterator[str]:
+    """Yield what a file lacks for an architecture (`90`).
+
+    `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough.
+    """
+    served = file["served"][arch]
+    # A file that was looked at as a whole.
     if isinstance(served, str):
-        if served == "none" or (served == "jit" and how == "cubin"):
+        if served == "none" or (served == "jit" and form == "cubin"):
             what = "only PTX" if served == "jit" else "no code"
-            yield f"{path} has {what} for sm_{arch}, but {listed(facts['archs'])}"
+            yield f"{path} has {what} for sm_{arch}, but {listed(file['archs'])}"
         return
-    of = f"of {facts['kernels']} kernels in {path}"
+
+    kernels = f"of {file['kernels']} kernels in {path}"
     if served.get("emptied"):
-        yield f"the sm_{arch} code of {served['emptied']} of {facts['regions']} regions in {path} was emptied"
+        regions = f"{served['emptied']} of {file['regions']} regions in {path}"
+        yield f"the sm_{arch} code of {regions} was emptied"
     if served.get("absent"):
-        yield f"{served['absent']} {of} have no code for sm_{arch}: {_named(served, 'absent')}"
+        names = list_kernels(served, "absent")
+        yield f"{served['absent']} {kernels} have no code for sm_{arch}: {names}"
     if served.get("stub"):
-        yield f"{served['stub']} {of} are empty stubs for sm_{arch}: {_named(served, 'stub')}"
-    if served.get("jit") and how == "cubin":
+        names = list_kernels(served, "stub")
+        yield f"{served['stub']} {kernels} are empty stubs for sm_{arch}: {names}"
+    if served.get("jit") and form == "cubin":
+        names = list_kernels(served, "jit")
         what = "reach through PTX alone, where machine code is expected,"
-        yield f"{served['jit']} {of} {what} sm_{arch}: {_named(served, 'jit')}"
+        yield f"{served['jit']} {kernels} {what} sm_{arch}: {names}"
 
 
-def _named(served: Mapping[str, Any], state: str) -> str:
-    """Return the first kernels of a state, as the library names them."""
+def list_kernels(served: KernelCounts, state: str) -> str:
+    """Return the names of the first kernels of a state as a phrase."""
     return listed([name[:_LONGEST_NAME] for name in served["named"][state]], limit=2)
+
+
+def describe_code(expect: CodeExpect, with_code: Mapping[str, MeasuredFile]) -> str:
+    """Return `12 kernels in 1 files serve sm_80, sm_90 (PTX)`, or `1 libraries serve sm_80`."""
+    kernels = sum(file.get("kernels", 0) for file in with_code.values())
+    if kernels:
+        what = f"{kernels} kernels in {len(with_code)} files"
+    else:
+        what = f"{len(with_code)} libraries"
+    archs = []
+    for arch, form in expect["archs"].items():
+        archs.append(f"sm_{arch} (PTX)" if form == "jit" else f"sm_{arch}")
+    return f"{what} serve {', '.join(archs)}"
+
+
+def judge_pruned(
+    expect: PrunedExpect,
+    files: Mapping[str, MeasuredFile],
+    unreadable: Sequence[str],
+    undecoded: Sequence[str],
+) -> Finding:
+    """Judge whether only code is left that the claimed architectures have a use for.
+
+    Code that was left to show a fault of its library is none. `unreadable` are the faults of files
+    that can't be read, `undecoded` the files that this machine can't decompress.
+    """
+    archs = listed([f"sm_{arch}" for arch in expect["archs"]])
+    with_code: dict[str, MeasuredFile] = {}
+    for path, file in files.items():
+        if "error" not in file and (file["archs"] or file["whole"] or file["marked"]):
+            with_code[path] = file
+    if not with_code and not unreadable and not undecoded:
+        return failed("there is no library with device code at all")
+
+    faults = list(unreadable)
+    for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
+        if file["surplus_entries"]:
+            size = f"{file['surplus_bytes'] / 1e6:.1f} MB"
+            faults.append(
+                f"{path} has {size} for {listed(file['surplus'])} that {archs} has no use for"
+            )
+        if file["marked"]:
+            size = f"{file['marked_bytes'] / 1e6:.1f} MB"
+            faults.append(
+                f"{path} has {size} for {listed(file['marked'])} marked as taken out, "
+                "and still there"
+            )
+
+    good = f"{len(with_code)} libraries hold code for {archs} alone"
+    # Where a library has no code for a claimed architecture, what serves it instead stays.
+    others: set[str] = set()
+    for file in with_code.values():
+        others.update(file["archs"])
+    for arch in expect["archs"]:
+        others -= {f"sm_{arch}", f"sm_{arch}a", f"sm_{arch}f"}
+    if others:
+        good += f", and {listed(sorted(others))} where a library has none"
+    whole = sum(file["whole"] for file in with_code.values())
+    if whole:
+        good += f"; {whole} regions left unpruned because they lack kernels for it"
+    return conclude(faults, good)
 
 
 CLAIMS = {"device-code": judge}

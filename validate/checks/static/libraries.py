@@ -1,16 +1,19 @@
-"""libraries: the loader finds what each shared library and program needs, in the Python environment and in the toolkit.
+"""libraries: check that the dynamic loader finds every library that the image's files need.
 
-The probe loads each library into the process that `import torch` leaves, because all that needs CUDA is imported after
-torch: first the interpreter's own libraries, then torch's closure, then the library itself. Programs start alone. A
-missing library that lies in the same distribution is assumed to be loaded by that distribution first. This is the only
-assumption, and the evidence lists it under `assumed`.
+This is asked of each shared library and program of the Python environment, and of the toolkit. All
+that needs CUDA is imported after torch. So each library is loaded, by the rules of the loader, into
+the process that `import torch` leaves: it holds the interpreter's own libraries and those of torch.
+Programs start in a process of their own.
+
+A missing library that lies in the same distribution is assumed to be loaded by that distribution
+first. This is the only assumption, and the evidence lists it under `assumed`.
 """
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple, TypedDict, cast
 
 from validate.binaries.loader import (
     Files,
@@ -29,145 +32,308 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed, matches
 
-_TORCHS = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
-"""So begin the names of torch's own libraries."""
+_TORCHS_LIBRARIES = ("libc10", "libtorch.", "libtorch_c", "libtorch_python")
+"""Beginnings of the names of torch's own libraries."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, _, everything = installed.of_user()
-    search = SearchPath.of(given.environ, given.directory, machine_named(given.machine))
-    locations = installed.locations(everything)
+class LinkException(TypedDict):
+    """A file that may lack some libraries."""
+
+    path: str
+    """Pattern of the end of its path."""
+    names: list[str]
+    """Patterns of the libraries that it may lack."""
+    reason: str
+
+
+class _LibrariesExpect(TypedDict):
+    of: Literal["environment", "toolkit"]
+    home: str
+    """The folder of the toolkit."""
+    cuda_libraries: Mapping[str, str | None]
+    """`libcudart` -> the major in its SONAME that torch's CUDA has; None: it says nothing."""
+    host: list[str]
+    """Patterns of libraries that the container runtime brings from the host: the driver's."""
+    other_platforms: list[str]
+    """Patterns of libraries that exist on other platforms only: ROCm's, say."""
+    exceptions: list[LinkException]
+
+
+class LibrariesExpect(_LibrariesExpect, total=False):
+    """What a claim about libraries says."""
+
+    pinned: list[str]
+    """Of a derived image: the distributions of its base image. The others were added."""
+
+
+class _Unreadable(TypedDict):
+    path: str
+    error: str
+
+
+class Unreadable(_Unreadable, total=False):
+    """A file with the name or the beginning of a library that the loader can't read.
+
+    The fields below stand only where the file is for another machine.
+    """
+
+    owners: list[str]
+    alternative: str
+    """A library of the same name that one of the owners brings for this machine."""
+    beside: str
+    """Where there is no alternative: any library of the owners that is for this machine."""
+
+
+class MissingLibrary(TypedDict):
+    """A library that is not found, and the file that needs it."""
+
+    path: str
+    name: str
+
+
+class HeldLibrary(TypedDict):
+    """The file that torch's process has for a CUDA library."""
+
+    path: str
+    owners: list[str]
+
+
+class _LinkedLibrary(TypedDict):
+    path: str
+    owners: list[str]
+    missing: list[str]
+    """Names of libraries that are not found. What these would need is not known."""
+    assumed: dict[str, str]
+    """Name -> the file of the same distribution that is taken to be loaded first."""
+    needs_cuda: list[str]
+    """CUDA libraries that the file itself names, found or not."""
+
+
+class LinkedLibrary(_LinkedLibrary, total=False):
+    """A library or program, and how the loader resolves what it needs."""
+
+    offered: dict[str, list[str]]
+    """Name of a missing library -> distributions that have a file of that name."""
+
+
+class Rival(TypedDict):
+    """A CUDA library of a distribution that the loader's search path has a second time."""
+
+    name: str
+    path: str
+    owners: list[str]
+    other: str
+    """The second file, which no distribution lists."""
+
+
+class _LibrariesEvidence(TypedDict):
+    files: int
+    unreadable: list[Unreadable]
+    linked: list[LinkedLibrary]
+    """Of the toolkit: those that miss something. Of the environment: the telling ones."""
+
+
+class LibrariesEvidence(_LibrariesEvidence, total=False):
+    """How the loader resolves libraries. The fields below are those of the environment only."""
+
+    torch_misses: list[MissingLibrary]
+    """What `import torch` would not find."""
+    torch_holds: dict[str, HeldLibrary]
+    """SONAME of a CUDA library -> the file that torch gets."""
+    second_owners: list[Rival]
+    provided: list[tuple[str, str, tuple[str, ...]]]
+    """SONAME, path and owners of each CUDA library."""
+
+
+class UserLibraries(NamedTuple):
+    """The libraries and programs of the user's Python environment."""
+
+    libraries: list[Found]
+    unreadable: list[Unreadable]
+    files: Files
+    """Everything that was read, so that no file is read twice."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
+    """Yield how the loader resolves the libraries of the environment, and of the toolkit."""
+    user, _, _ = installed.of_user()
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     for claim in claims:
-        expect = claim.expect
-        if expect["of"] == "toolkit":
-            theirs, files = objects(locations, installed.names_of_owners(everything)), of_user()[2]
-            yield claim.subject, _toolkit(expect["home"], theirs, Process(search, files), files)
+        if claim.expect["of"] == "toolkit":
+            yield claim.subject, measure_toolkit(claim.expect["home"], search)
         else:
-            yield (
-                claim.subject,
-                _environment(expect["cuda_libraries"], given.python, locations, search),
-            )
+            cuda_stems = claim.expect["cuda_libraries"]
+            yield claim.subject, measure_environment(cuda_stems, user.python, search)
 
 
 @cache
-def of_user() -> tuple[Sequence[Found], Sequence[dict[str, Any]], Files]:
-    """The libraries and programs of the user's environment, those that can't be read, and what was read for that."""
-    given, _, everything = installed.of_user()
-    owners, files = installed.names_of_owners(everything), Files(machine_named(given.machine))
-    return *read_all(objects(installed.locations(everything), owners), owners, files), files
+def of_user() -> UserLibraries:
+    """Read every library and program of the user's Python environment, once a process."""
+    user, _, distributions = installed.of_user()
+    owners = installed.names_of_owners(distributions)
+    files = Files(machine_named(user.machine))
+    paths = objects(installed.locations(distributions), owners)
+    libraries, unreadable = read_all(paths, owners, files)
+    return UserLibraries(libraries, cast("list[Unreadable]", unreadable), files)
 
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(of_user,))
 
 
-def _toolkit(home: str, theirs: Iterable[str], process: Process, files: Files) -> Mapping[str, Any]:
-    """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
-    read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
-    own = [path for path in objects_under([home]) if os.path.realpath(path) not in read_there]
-    found, unreadable = read_all(own, {}, files)
+def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
+    """Return which libraries and programs of the toolkit in `home` miss a library."""
+    _, _, distributions = installed.of_user()
+    owners = installed.names_of_owners(distributions)
+    files = of_user().files
+
+    # The toolkit of a -devel image has links to torch's CUDA libraries. These are left to the claim
+    # about the environment.
+    of_environment = set()
+    for path in objects(installed.locations(distributions), owners):
+        if Path(path).exists():
+            of_environment.add(os.path.realpath(path))
+    own = [path for path in objects_under([home]) if os.path.realpath(path) not in of_environment]
+
+    libraries, unreadable = read_all(own, {}, files)
+    process = Process(search, files)
+    linked = []
+    for library in libraries:
+        resolved = resolve_needs(library, process, cuda_stems=(), holders={})
+        if resolved["missing"]:
+            linked.append(resolved)
     return {
-        "files": len(found),
-        "unreadable": unreadable,
-        "linked": [
-            entry for library in found if (entry := _link(library, process, (), {}))["missing"]
-        ],
+        "files": len(libraries),
+        "unreadable": cast("list[Unreadable]", unreadable),
+        "linked": linked,
     }
 
 
-def _environment(
-    stems: Collection[str], python: str, locations: Sequence[str], search: SearchPath
-) -> Mapping[str, Any]:
-    (found, unreadable, files), owners = (
-        of_user(),
-        installed.names_of_owners(installed.of_user()[2]),
-    )
-    interpreter_alone = Process(search, files)
-    missing_at_start = interpreter_alone.load(os.path.realpath(python))
-    with_torch = interpreter_alone.copy()
-    missing_at_start += import_torch(with_torch, locations, found)
-    # (distribution, library name) to the file that bears that name.
-    holders: dict[tuple[str, str], str] = {}
+def measure_environment(
+    cuda_stems: Collection[str], python: str, search: SearchPath
+) -> LibrariesEvidence:
+    """Return how the libraries and programs of the Python environment would be loaded.
+
+    `cuda_stems` are the names of CUDA's libraries up to `.so`. `python` is the interpreter.
+    """
+    _, _, distributions = installed.of_user()
+    owners = installed.names_of_owners(distributions)
+    libraries, unreadable, files = of_user()
+
+    interpreter_only = Process(search, files)
+    missing_at_start = interpreter_only.load(os.path.realpath(python))
+    with_torch = interpreter_only.copy()
+    missing_at_start += import_torch(with_torch, installed.locations(distributions), libraries)
+
+    holders = index_by_owner(libraries)
     offered: dict[str, set[str]] = {}
-    for library in found:
+    for library in libraries:
         offered.setdefault(Path(library.path).name, set()).update(library.owners)
-        for owner in library.owners:
-            holders.setdefault((owner, Path(library.path).name), library.path)
-            if library.elf.soname:
-                holders.setdefault((owner, library.elf.soname), library.path)
-    linked = [
-        _link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found
-    ]
-    for entry in linked:
-        entry["offered"] = {
-            name: sorted(offered[name]) for name in entry["missing"] if name in offered
+
+    linked = []
+    for library in libraries:
+        # Programs are not loaded after torch: they start by themselves.
+        process = interpreter_only if library.elf.executable else with_torch
+        resolved = resolve_needs(library, process, cuda_stems, holders)
+        resolved["offered"] = {
+            name: sorted(offered[name]) for name in resolved["missing"] if name in offered
         }
-    troubled = {owner for entry in linked if entry["missing"] for owner in entry["owners"]}
+        linked.append(resolved)
+
+    torch_holds: dict[str, HeldLibrary] = {}
+    for name, path in sorted(with_torch.held.items()):
+        if stem(name) in cuda_stems:
+            torch_holds[name] = {"path": path, "owners": list(owners.get(path, ()))}
+    provided = set()
+    for library in libraries:
+        if stem(library.elf.soname) in cuda_stems:
+            provided.add((library.elf.soname, library.path, library.owners))
     return {
-        "files": len(found),
+        "files": len(libraries),
         "unreadable": unreadable,
         "torch_misses": [
             {"path": missing.needed_by, "name": missing.name} for missing in missing_at_start
         ],
-        "torch_holds": {
-            name: {"path": path, "owners": list(owners.get(path, ()))}
-            for name, path in sorted(with_torch.held.items())
-            if stem(name) in stems
-        },
-        "linked": [
-            entry
-            for entry in linked
-            if entry["missing"]
-            or entry["needs_cuda"]
-            or entry["assumed"]
-            or not troubled.isdisjoint(entry["owners"])
-        ],
-        "second_owners": list(_second_owners(found, stems, search, files, owners)),
-        "provided": sorted(
-            {
-                (one.elf.soname, one.path, one.owners)
-                for one in found
-                if stem(one.elf.soname) in stems
-            }
-        ),
+        "torch_holds": torch_holds,
+        "linked": choose_telling(linked),
+        "second_owners": list(find_rivals(libraries, cuda_stems, search, files, owners)),
+        "provided": sorted(provided),
     }
 
 
-def _link(
+def index_by_owner(libraries: Iterable[Found]) -> dict[tuple[str, str], str]:
+    """Return (distribution, library name) -> the file. A name is the file's own or its SONAME."""
+    holders: dict[tuple[str, str], str] = {}
+    for library in libraries:
+        for owner in library.owners:
+            holders.setdefault((owner, Path(library.path).name), library.path)
+            if library.elf.soname:
+                holders.setdefault((owner, library.elf.soname), library.path)
+    return holders
+
+
+def resolve_needs(
     library: Found,
     process: Process,
-    stems: Collection[str],
+    cuda_stems: Collection[str],
     holders: Mapping[tuple[str, str], str],
-    *,
-    alone: Process | None = None,
-) -> dict[str, Any]:
-    before = alone if alone is not None and library.elf.executable else process
-    missing = sorted({missing.name for missing in before.copy().load(library.path)})
-    own = {
-        name: holders[owner, name]
-        for name in missing
-        for owner in library.owners
-        if (owner, name) in holders
-    }
+) -> LinkedLibrary:
+    """Load a library or program into a copy of a process, and return what it misses.
+
+    What the loader does not find is `assumed` where a file of the same distribution has that name
+    (`holders`, see index_by_owner), else it is `missing`.
+    """
+    missing = sorted({missing.name for missing in process.copy().load(library.path)})
+    assumed = {}
+    for name in missing:
+        for owner in library.owners:
+            if (owner, name) in holders:
+                assumed[name] = holders[owner, name]
     return {
         "path": library.path,
         "owners": list(library.owners),
-        "missing": [name for name in missing if name not in own],
-        "assumed": own,
-        "needs_cuda": sorted(name for name in library.elf.needed if stem(name) in stems),
+        "missing": [name for name in missing if name not in assumed],
+        "assumed": assumed,
+        "needs_cuda": sorted(name for name in library.elf.needed if stem(name) in cuda_stems),
     }
 
 
-def _second_owners(
-    found: Sequence[Found],
-    stems: Collection[str],
+def choose_telling(linked: Sequence[LinkedLibrary]) -> list[LinkedLibrary]:
+    """Return the libraries that a judge needs to see.
+
+    These are the ones that miss, assume or need something of CUDA, and all others of a distribution
+    in which one misses something: an alternative among them may excuse that one.
+    """
+    troubled_owners: set[str] = set()
+    for library in linked:
+        if library["missing"]:
+            troubled_owners.update(library["owners"])
+
+    telling = []
+    for library in linked:
+        has_news = library["missing"] or library["needs_cuda"] or library["assumed"]
+        if has_news or not troubled_owners.isdisjoint(library["owners"]):
+            telling.append(library)
+    return telling
+
+
+def find_rivals(
+    libraries: Sequence[Found],
+    cuda_stems: Collection[str],
     search: SearchPath,
     files: Files,
     owners: Mapping[str, object],
-) -> Iterator[Mapping[str, Any]]:
-    """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
-    for library in found:
-        names = {library.elf.soname, Path(library.path).name}
-        for name in sorted(name for name in names if library.owners and stem(name) in stems):
+) -> Iterator[Rival]:
+    """Yield CUDA libraries of distributions of which the loader's search path has another copy.
+
+    Only copies that no distribution lists (`owners`: path -> distributions) and that this machine
+    can load are rivals.
+    """
+    for library in libraries:
+        if not library.owners:
+            continue
+        for name in sorted({library.elf.soname, Path(library.path).name}):
+            if stem(name) not in cuda_stems:
+                continue
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.loadable(real):
@@ -179,179 +345,253 @@ def _second_owners(
                     }
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """libraries. expect: {of: `environment` or `toolkit`, home, cuda_libraries: {stem: SONAME version of this CUDA, or
-    null where it says nothing of it}, host: libraries that the host injects, other_platforms: names of what only those
-    have, exceptions: [{path, names, reason}], of a child pinned: its parent's distributions}.
+class JudgedLibrary(NamedTuple):
+    """A library or program, and what of its needs is a fault."""
 
-    evidence: {files, unreadable: read_all's, linked: [{path, owners, missing, needs_cuda: what of CUDA it needs,
-    assumed: {name that its distribution is taken to load: file}, offered: {what it misses: distributions that have a
-    file of that name}}]}, and of the environment {torch_misses: [{name,
-    path: of what needs it}], torch_holds: {SONAME of a CUDA library: {path, owners}}, second_owners: [{name, path,
-    owners, other: the file that the loader's path offers}], provided: [(SONAME, path, owners) of each CUDA library]}.
-    """
+    path: str
+    owners: list[str]
+    needs_cuda: list[str]
+    missing: list[str]
+    """What the loader does not find, without the driver's libraries: they come from the host."""
+    troubles: list[str]
+    """What is missing, and what is of another CUDA major than torch's, found or not."""
+
+
+def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
+    """Fail where a library or program can't be loaded, or gets another CUDA than torch's."""
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
-    faults = [
-        f"{one['path']} can't be loaded: {one['error']}"
-        for one in evidence["unreadable"]
-        if "alternative" not in one and not ("beside" in one and _is_added(expect, one))
-    ]
+    faults = list(find_unreadable(expect, evidence["unreadable"]))
     # What `import torch` misses, all that needs torch misses too: the root comes first.
-    torch_misses = [
-        one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])
-    ]
-    faults += [
-        f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses
-    ]
-    linked = [_with_troubles(expect, one) for one in evidence["linked"]]
-    troubled = [one for one in linked if one["troubles"] and not _excused(expect, one, linked)]
-    faults += _of_added(expect, [one for one in troubled if _is_added(expect, one)])
-    ours = [one for one in troubled if not _is_added(expect, one)]
-    for one in sorted(ours, key=lambda one: (not one["needs_cuda"], one["path"])):
-        what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
-        if one["missing"]:
-            faults.append(
-                f"{what} {listed(_telling_first(expect, one['missing']))}, which the loader does not find"
-            )
-        else:
-            faults.append(f"{what} {listed(one['troubles'])} of another CUDA major than torch's")
+    for missing in evidence.get("torch_misses", ()):
+        if not matches(missing["name"], expect["host"]):
+            faults.append(f"`import torch` misses {missing['name']}, needed by {missing['path']}")
+    faults += find_link_faults(expect, evidence["linked"])
+    good = f"all {evidence['files']} libraries and programs find what they need"
     if expect["of"] == "toolkit":
-        return conclude(
-            faults, f"all {evidence['files']} libraries and programs find what they need"
-        )
-    torch_holds = evidence["torch_holds"]
-    # Where wheels bring CUDA, torch must get all of it from wheels.
-    if any(held["owners"] for held in torch_holds.values()):
-        for name, held in torch_holds.items():
-            if not held["owners"]:
-                faults.append(f"torch gets {name} from {held['path']}, which no distribution owns")
-    for soname, path, owners in evidence["provided"]:
-        excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
-        if _is_major(expect, soname, own=False) and not excused:
-            faults.append(
-                f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
-            )
-    faults += [
-        f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
-        for one in evidence["second_owners"]
-    ]
-    good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
-    assumed = sorted({Path(one["path"]).name for one in linked if one["assumed"]})
-    return conclude(
-        faults,
-        f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good,
-    )
+        return conclude(faults, good)
+
+    faults += find_cuda_faults(expect, evidence)
+    good += ", one CUDA"
+    assumed = {Path(library["path"]).name for library in evidence["linked"] if library["assumed"]}
+    if assumed:
+        good += f" (taking {listed(sorted(assumed))} to be loaded after their siblings)"
+    return conclude(faults, good)
 
 
-def _with_troubles(expect: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`troubles`: what it needs and does not find, and what of another CUDA it needs, found or not.
+def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -> Iterator[str]:
+    """Yield files that the loader can't read, unless their package works without them."""
+    for file in unreadable:
+        has_alternative = "alternative" in file
+        # An added package may bring files for other machines beside its own.
+        is_extra = "beside" in file and is_added(expect, file.get("owners", ()))
+        if not has_alternative and not is_extra:
+            yield f"{file['path']} can't be loaded: {file['error']}"
 
-    The driver's libraries come from the host.
+
+def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -> Iterator[str]:
+    """Yield what libraries and programs need and do not get.
+
+    Added packages come first, in a sentence each. Then those of the image, the users of CUDA first.
     """
-    missing = [name for name in one["missing"] if not matches(name, expect["host"])]
-    foreign = [name for name in one["needs_cuda"] if _is_major(expect, name, own=False)]
-    return {**one, "missing": missing, "troubles": sorted({*missing, *foreign})}
+    judged = [judge_library(expect, library) for library in linked]
+    of_added = []
+    of_image = []
+    for library in judged:
+        if not library.troubles or is_excused(expect, library, judged):
+            continue
+        if is_added(expect, library.owners):
+            of_added.append(library)
+        else:
+            of_image.append(library)
+
+    yield from describe_added(expect, of_added)
+    for library in sorted(of_image, key=lambda library: (not library.needs_cuda, library.path)):
+        needs = f"{library.path} of {listed(library.owners) or 'no distribution'} needs"
+        if library.missing:
+            names = listed(sort_telling_first(expect, library.missing))
+            yield f"{needs} {names}, which the loader does not find"
+        else:
+            yield f"{needs} {listed(library.troubles)} of another CUDA major than torch's"
 
 
-def _is_added(expect: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
-    """Whether a file is of a package that a child added."""
-    return (
-        bool(one.get("owners"))
-        and "pinned" in expect
-        and not set(one["owners"]) & set(expect["pinned"])
+def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibrary:
+    """Return a library with what of its needs is a fault, before exceptions are looked at."""
+    missing = [name for name in library["missing"] if not matches(name, expect["host"])]
+    of_other_cuda = [name for name in library["needs_cuda"] if is_of_other_cuda(expect, name)]
+    return JudgedLibrary(
+        path=library["path"],
+        owners=library["owners"],
+        needs_cuda=library["needs_cuda"],
+        missing=missing,
+        troubles=sorted({*missing, *of_other_cuda}),
     )
 
 
-def _of_added(expect: Mapping[str, Any], troubled: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence a package: of alternatives, each lacks another release of the same."""
-    for owner in dict.fromkeys(listed(one["owners"]) for one in troubled):
-        of_owner = [one for one in troubled if listed(one["owners"]) == owner]
-        names = _telling_first(expect, {name for one in of_owner for name in one["troubles"]})
-        files = listed([Path(one["path"]).name for one in of_owner], limit=1)
-        foreign = [name for name in names if _is_major(expect, name, own=False)]
-        of = (
-            " of another CUDA major than torch's" if foreign else ", which the loader does not find"
-        )
-        yield f"{owner}, which was added, needs {listed(foreign or names)}{of} ({files})"
+def is_added(expect: LibrariesExpect, owners: Sequence[str]) -> bool:
+    """Return whether a file of these distributions was added by a derived image."""
+    return bool(owners) and "pinned" in expect and not set(owners) & set(expect["pinned"])
 
 
-def _telling_first(expect: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """CUDA's libraries, then torch's, then the rest: where those lack, the rest is beside the point."""
+def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) -> Iterator[str]:
+    """Yield one sentence for each added package that has troubles.
+
+    A package with alternatives would else be named once for each: every alternative lacks another
+    release of the same library.
+    """
+    by_package: dict[str, list[JudgedLibrary]] = {}
+    for library in libraries:
+        by_package.setdefault(listed(library.owners), []).append(library)
+
+    for package, of_package in by_package.items():
+        troubles: set[str] = set()
+        for library in of_package:
+            troubles.update(library.troubles)
+        names = sort_telling_first(expect, troubles)
+        of_other_cuda = [name for name in names if is_of_other_cuda(expect, name)]
+        if of_other_cuda:
+            what = f"{listed(of_other_cuda)} of another CUDA major than torch's"
+        else:
+            what = f"{listed(names)}, which the loader does not find"
+        files = listed([Path(library.path).name for library in of_package], limit=1)
+        yield f"{package}, which was added, needs {what} ({files})"
+
+
+def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[str]:
+    """Return CUDA's libraries, then torch's, then others: without the first, no other matters."""
     cuda = expect["cuda_libraries"]
     return sorted(
-        names, key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS), name)
+        names,
+        key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS_LIBRARIES), name),
     )
 
 
-def _excused(
-    expect: Mapping[str, Any], one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]
+def is_excused(
+    expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA.
+    """Return whether a library may have its troubles.
 
-    Of an added package: what it lacks is not CUDA's or torch's, where another of the package works: there is one for
-    each release of FFmpeg, or it is a plugin. Of a module of Python's, one of its name: mpi4py has MPI.mpich.*.so and
-    MPI.openmpi.*.so. A package of which none works can't be used.
+    `judged` are all libraries of the environment: a sibling that works may serve in its place.
     """
-    if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
-        return True
-    cudas = any(
-        stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS)
-        for name in one["troubles"]
+    for exception in expect["exceptions"]:
+        if is_covered(exception, library.path, library.troubles):
+            return True
+
+    lacks_cuda_or_torch = any(
+        stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS_LIBRARIES)
+        for name in library.troubles
     )
-    if _is_added(expect, one) and not cudas:
-        working = [
-            other for other in linked if not other["troubles"] and other["owners"] == one["owners"]
-        ]
-        is_module = one["path"].endswith(".abi3.so") or ".cpython-" in one["path"]
-        return any(
-            _imported_as(other["path"]) == _imported_as(one["path"]) for other in working
-        ) or bool(working and not is_module)
-    foreign = expect["other_platforms"]
-    elsewhere = all(
-        matches(name, foreign) or _is_major(expect, name, own=False) for name in one["troubles"]
+    if is_added(expect, library.owners) and not lacks_cuda_or_torch:
+        return has_working_alternative(library, judged)
+
+    is_for_another_platform = all(
+        matches(name, expect["other_platforms"]) or is_of_other_cuda(expect, name)
+        for name in library.troubles
     )
-    # One that finds all it needs, and is linked against this image's CUDA.
-    siblings = (
-        other
-        for other in linked
-        if _family(other["path"]) == _family(one["path"]) and not other["troubles"]
-    )
-    return elsewhere and any(
-        _is_major(expect, name, own=True) for other in siblings for name in other["needs_cuda"]
-    )
+    return is_for_another_platform and has_sibling_for_our_cuda(expect, library, judged)
 
 
-def _imported_as(path: str) -> str:
-    """Folder and name of a module, without what tells its alternatives apart."""
+def has_working_alternative(library: JudgedLibrary, judged: Sequence[JudgedLibrary]) -> bool:
+    """Return whether another library of the same distributions works in place of this one.
+
+    For a module of Python's, that is one that is imported by the same name: mpi4py has
+    MPI.mpich.*.so and MPI.openmpi.*.so. For any other library, any one will do: there is one for
+    each release of FFmpeg, say, or it is a plugin.
+    """
+    is_module = library.path.endswith(".abi3.so") or ".cpython-" in library.path
+    for other in judged:
+        if other.troubles or other.owners != library.owners:
+            continue
+        if not is_module or import_path(other.path) == import_path(library.path):
+            return True
+    return False
+
+
+def has_sibling_for_our_cuda(
+    expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
+) -> bool:
+    """Return whether the same library is there for torch's CUDA, and finds all that it needs.
+
+    bitsandbytes, for example, brings libbitsandbytes_cuda126.so, libbitsandbytes_cuda130.so and
+    others, and loads one of them.
+    """
+    for other in judged:
+        if family(other.path) != family(library.path) or other.troubles:
+            continue
+        if any(is_of_our_cuda(expect, name) for name in other.needs_cuda):
+            return True
+    return False
+
+
+def import_path(path: str) -> str:
+    """Return the path of a module without the suffixes of its name: `mpi4py/MPI`."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
 
 
-def _covers(exception: Mapping[str, Any], path: str, names: Iterable[str]) -> bool:
-    return matches(path, [f"*/{exception['path']}"]) and all(
-        matches(name, exception["names"]) for name in names
-    )
+def family(path: str) -> str:
+    """Return what the paths of alternatives share: the part up to the last underscore.
 
-
-def _family(path: str) -> str:
-    """What alternatives share: `.../bitsandbytes/libbitsandbytes_` of `libbitsandbytes_cuda126.so`."""
+    `bitsandbytes/libbitsandbytes_` of bitsandbytes/libbitsandbytes_cuda126.so, for example. Without
+    an underscore, that is the whole path.
+    """
     folder, _, name = path.rpartition("/")
     head, underscore, _ = name.partition(".so")[0].rpartition("_")
     return f"{folder}/{head}{underscore}" if head else path
 
 
-def soname_major(name: str) -> tuple[str, str]:
-    """`("libcudart", "11")` of `libcudart.so.11.0`."""
-    stem, _, version = name.partition(".so.")
-    return stem, version.partition(".")[0]
+def is_covered(exception: LinkException, path: str, names: Iterable[str]) -> bool:
+    """Return whether an exception is about this file and allows each of these libraries."""
+    if not matches(path, [f"*/{exception['path']}"]):
+        return False
+    return all(matches(name, exception["names"]) for name in names)
 
 
-def _is_major(expect: Mapping[str, Any], name: str, *, own: bool) -> bool:
-    """Whether a name is that of a CUDA library of this image's major (`own`), or of another."""
-    stem, major = soname_major(name)
-    expected = expect["cuda_libraries"].get(stem)
-    return expected is not None and bool(major) and (expected == major) is own
+def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> Iterator[str]:
+    """Yield CUDA libraries of the environment of which there is another major or a second copy."""
+    # Where wheels bring CUDA, torch must get all of it from wheels.
+    torch_holds = evidence["torch_holds"]
+    is_from_wheels = any(held["owners"] for held in torch_holds.values())
+    for name, held in torch_holds.items():
+        if is_from_wheels and not held["owners"]:
+            yield f"torch gets {name} from {held['path']}, which no distribution owns"
+
+    for soname, path, owners in evidence["provided"]:
+        is_allowed = any(
+            is_covered(exception, path, [soname]) for exception in expect["exceptions"]
+        )
+        if is_of_other_cuda(expect, soname) and not is_allowed:
+            owner = listed(list(owners)) or "no distribution"
+            yield f"{path} of {owner} is {soname}: another CUDA major than torch's"
+
+    for rival in evidence["second_owners"]:
+        library = f"{rival['name']} of {listed(rival['owners'])}"
+        yield f"{library} has a rival on the loader's path: {rival['other']}"
+
+
+def is_of_our_cuda(expect: LibrariesExpect, name: str) -> bool:
+    """Return whether a name is that of a CUDA library, and of the major of torch's CUDA."""
+    library, major = split_soname(name)
+    return bool(major) and expect["cuda_libraries"].get(library) == major
+
+
+def is_of_other_cuda(expect: LibrariesExpect, name: str) -> bool:
+    """Return whether a name is that of a CUDA library of another major than torch's CUDA.
+
+    False for names without a version, and for libraries whose version says nothing of CUDA's.
+    """
+    library, major = split_soname(name)
+    expected = expect["cuda_libraries"].get(library)
+    return bool(major) and expected is not None and major != expected
+
+
+def split_soname(name: str) -> tuple[str, str]:
+    """Return name and major version of a SONAME: `libcudart` and `11` of `libcudart.so.11.0`.
+
+    The major is empty where there is no version.
+    """
+    library, _, version = name.partition(".so.")
+    return library, version.partition(".")[0]
 
 
 CLAIMS = {"libraries": judge}

@@ -1,15 +1,19 @@
-"""symbols: a library whose symbols nothing exports fails at the first call, or at import: every need is looked up.
+"""symbols: check that the libraries of each library export every symbol that it needs.
 
-The scope of a library is the loader's: the interpreter and what it needs, torch's RTLD_GLOBAL dependencies, then the
-NEEDED closure of what was opened: libtorch_python.so for all that `import torch` loads, else the library itself, found
-as `libraries` finds it. Where a closure lacks a library `libraries` has said so. What it lacks of the host's driver is
-known by name, so the symbols that only the driver has are counted apart."""
+A symbol that nothing exports fails at the first call, or at import. Symbols are looked up where the
+loader does: in the interpreter and its libraries, in torch's RTLD_GLOBAL dependencies, and in the
+closure of what was opened, which is that file and, by NEEDED, all that it needs. libtorch_python.so
+was opened for all that `import torch` loads, else the library itself.
+
+The files of a closure are found as `libraries` finds them. A closure that lacks a library is left
+to that check. Only the host's driver may be missing here: its symbols are known by their names.
+"""
 
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from validate.binaries import dynsym
 from validate.binaries.dynsym import Symbols
@@ -30,191 +34,311 @@ _LONGEST_NAME = 100
 _MOST_LISTED = 60
 _DRIVER_SYMBOL = re.compile(rb"cu[A-Z]\w+|nvml[A-Z]\w+")
 _PYTHON_SYMBOL = re.compile(rb"_?Py[A-Z_]\w+")
-_ONE_NAME = Symbols(
+_NO_SYMBOLS = Symbols(
     exports=frozenset(), undefined=frozenset(), defined_versions=frozenset(), needed_versions={}
 )
 
 
-class _Task(NamedTuple):
+class SymbolException(TypedDict):
+    """A library that may lack some symbols."""
+
+    path: str
+    """Pattern of the end of its path."""
+    symbols: list[str]
+    """Patterns of the symbols, or of their versions."""
+    reason: str
+
+
+class _SymbolsExpect(TypedDict):
+    host: list[str]
+    """Patterns of libraries that the container runtime brings from the host: the driver's."""
+    exceptions: list[SymbolException]
+
+
+class SymbolsExpect(_SymbolsExpect, total=False):
+    """What a claim about symbols says."""
+
+    any_python: bool
+    """Another release stands in for the image's Python, and may lack what that one exports."""
+
+
+class UnreadableFile(TypedDict):
+    """A file whose symbols can't be read."""
+
+    path: str
+    error: str
+
+
+class LackingSymbols(TypedDict):
+    """What a library needs and no library of its scope exports. Lists are cut."""
+
+    path: str
+    owners: list[str]
+    elsewhere: int
+    """How many of its undefined symbols some other library of the image exports."""
+    undefined: list[str]
+    undefined_count: int
+    versions: list[tuple[str, str, str]]
+    """Symbol version that is needed, the library by its name, and its file, which lacks it."""
+
+
+class LackingLibrary(LackingSymbols):
+    """What a library lacks, and the files that could stand in for it."""
+
+    alternatives: list[str]
+    """Files that do the same for another release, and lack nothing."""
+
+
+class SymbolsEvidence(TypedDict):
+    """Symbols of the libraries and programs of the Python environment."""
+
+    files: int
+    checked: int
+    """Files whose closure is whole, so that their symbols could be looked up."""
+    symbols: int
+    """How many symbols these need."""
+    unreadable: list[UnreadableFile]
+    lacking: list[LackingLibrary]
+    """The list is cut."""
+    lacking_count: int
+
+
+class SymbolTask(NamedTuple):
+    """A library or program whose symbols are to be looked up."""
+
     path: str
     owners: tuple[str, ...]
     scope: tuple[str, ...]
     """Files in which its symbols are looked up."""
-    named: Mapping[str, str]
-    """NEEDED name -> the file that the loader takes for it."""
-    driver: bool
-    """Something in the scope needs the host's driver."""
+    file_of: Mapping[str, str]
+    """Name of a library that it needs -> the file that the loader takes."""
+    needs_driver: bool
+    """Something in the scope needs a library of the host's driver."""
     any_python: bool
-    """Another release stands for its Python, and may lack what that one exports."""
+    """Another release stands in for the image's Python."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, _, everything = installed.of_user()
-    locations, (found, _, files) = installed.locations(everything), libraries.of_user()
-    alone = Process(
-        SearchPath.of(given.environ, given.directory, machine_named(given.machine)), files
-    )
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
+    """Look up every symbol that a library or program of the environment needs."""
+    found = libraries.of_user().libraries
     for claim in claims:
-        tasks = list(_tasks(alone.copy(), given.python, locations, found, claim.expect))
-        # Each file once, the big ones first.
-        paths = sorted(
-            {path for task in tasks for path in task.scope},
-            key=lambda path: -Path(path).stat().st_size,
-        )
-        symbols, unreadable = dict[str, Symbols](), list[Mapping[str, str]]()
-        for path, own, error in map_on_all_cores(_read, paths, chunk=4):
-            symbols[path] = own
-            unreadable += [{"path": path, "error": error}] if error else []
-        lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
-        for facts in lacking:
-            facts["alternatives"] = _alternatives(
-                facts, tasks, symbols, {str(one["path"]) for one in lacking}
-            )
-        evidence = {
+        tasks = list(list_tasks(found, claim.expect))
+        symbols, unreadable = read_symbols(tasks)
+
+        lacking = []
+        for task in tasks:
+            lacking_symbols = find_lacking(task, symbols)
+            if lacking_symbols:
+                lacking.append(lacking_symbols)
+        lacking.sort(key=lambda library: library["path"])
+        lacking_paths = {library["path"] for library in lacking}
+
+        listed_libraries: list[LackingLibrary] = []
+        for library in lacking[:_MOST_LISTED]:
+            alternatives = find_alternatives(library["path"], tasks, symbols, lacking_paths)
+            listed_libraries.append({**library, "alternatives": alternatives})
+        needed = 0
+        for task in tasks:
+            if task.path in symbols:
+                needed += len(symbols[task.path].undefined)
+        evidence: SymbolsEvidence = {
             "files": len(found),
             "checked": len(tasks),
-            "symbols": sum(
-                len(symbols[task.path].undefined) for task in tasks if task.path in symbols
-            ),
+            "symbols": needed,
             "unreadable": unreadable,
-            "lacking": sorted(lacking, key=lambda facts: str(facts["path"]))[:_MOST_LISTED],
+            "lacking": listed_libraries,
             "lacking_count": len(lacking),
         }
         yield claim.subject, evidence
 
 
-def _tasks(
-    alone: Process,
-    python: str,
-    locations: Sequence[str],
-    found: Sequence[Found],
-    expect: Mapping[str, Any],
-) -> Iterator[_Task]:
-    """Libraries whose closure is whole, or lacks the driver alone: of the others nothing can be said."""
-    program, _ = alone.scope(os.path.realpath(python))
-    with_torch = alone.copy()
-    import_torch(with_torch, locations, found)
+def list_tasks(found: Sequence[Found], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
+    """Yield a task for each library and program whose closure is whole, or lacks only the driver.
 
-    def scope_of(name: str) -> list[str]:
-        path = next((one.path for one in found if Path(one.path).name == name), None)
-        return with_torch.copy().scope(path)[0] if path else []
+    Of the others nothing can be said: what is missing might export the symbols.
+    """
+    user, _, distributions = installed.of_user()
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
+    interpreter_only = Process(search, libraries.of_user().files)
+    interpreter_scope, _ = interpreter_only.scope(os.path.realpath(user.python))
+    with_torch = interpreter_only.copy()
+    import_torch(with_torch, installed.locations(distributions), found)
 
-    shared = [*program, *scope_of("libtorch_global_deps.so")]
-    of_torch = scope_of("libtorch_python.so")
+    global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", found)
+    torch_scope = scope_of(with_torch, "libtorch_python.so", found)
     for library in found:
-        process = (alone if library.elf.executable else with_torch).copy()
-        own, missing = process.scope(library.path)
-        lacking = [one.name for one in missing]
-        if all(matches(name, expect["host"]) for name in lacking):
-            before = [] if library.elf.executable else shared
-            opened = of_torch if library.path in of_torch else own
-            yield _Task(
-                path=library.path,
-                owners=library.owners,
-                scope=tuple(dict.fromkeys([*before, *opened])),
-                named={
-                    name: process.held[name] for name in library.elf.needed if name in process.held
-                },
-                driver=bool(lacking),
-                any_python=expect.get("any_python", False),
-            )
+        is_program = library.elf.executable
+        process = (interpreter_only if is_program else with_torch).copy()
+        own_scope, missing = process.scope(library.path)
+        if not all(matches(library.name, expect["host"]) for library in missing):
+            continue
+        # torch's libraries find each other's symbols, as one import opens them all.
+        opened_scope = torch_scope if library.path in torch_scope else own_scope
+        scope = opened_scope if is_program else global_scope + opened_scope
+        file_of = {}
+        for name in library.elf.needed:
+            if name in process.held:
+                file_of[name] = process.held[name]
+        yield SymbolTask(
+            path=library.path,
+            owners=library.owners,
+            scope=tuple(dict.fromkeys(scope)),
+            file_of=file_of,
+            needs_driver=bool(missing),
+            any_python=expect.get("any_python", False),
+        )
 
 
-def _read(path: str) -> tuple[str, Symbols, str]:
+def scope_of(process: Process, name: str, found: Sequence[Found]) -> list[str]:
+    """Return a library's file and all that it needs, in the order in which symbols are looked up.
+
+    `name` is the name of its file. Empty where there is no such library.
+    """
+    for library in found:
+        if Path(library.path).name == name:
+            scope, _ = process.copy().scope(library.path)
+            return scope
+    return []
+
+
+def read_symbols(
+    tasks: Sequence[SymbolTask],
+) -> tuple[dict[str, Symbols], list[UnreadableFile]]:
+    """Return the symbols of each file in the tasks' scopes by path, and the unreadable files."""
+    paths: set[str] = set()
+    for task in tasks:
+        paths.update(task.scope)
+    # The large files first, so that no core waits for another one at the end.
+    ordered = sorted(sorted(paths), key=lambda path: -Path(path).stat().st_size)
+
+    symbols: dict[str, Symbols] = {}
+    unreadable: list[UnreadableFile] = []
+    for path, own_symbols, error in map_on_all_cores(read_file, ordered, chunk=4):
+        symbols[path] = own_symbols
+        if error:
+            unreadable.append({"path": path, "error": error})
+    return symbols, unreadable
+
+
+def read_file(path: str) -> tuple[str, Symbols, str]:
+    """Return the path, its symbols, and an error; with an error, there are no symbols."""
     try:
         return path, dynsym.read(path), ""
     except (ElfError, OSError) as error:
-        return path, _ONE_NAME, str(error)
+        return path, _NO_SYMBOLS, str(error)
 
 
-def _alternatives(
-    facts: Mapping[str, Any],
-    tasks: Sequence[_Task],
-    symbols: Mapping[str, Symbols],
-    lacking: Collection[str],
-) -> list[str]:
-    """Files that do the same for another release: another number in the name, the same exports, nothing lacking."""
-    path = Path(facts["path"])
-    names = (Path(task.path) for task in tasks if task.path not in lacking)
-    alike = (
-        one
-        for one in names
-        if one.parent == path.parent and _NUMBER.sub("", one.name) == _NUMBER.sub("", path.name)
-    )
-    own = symbols[str(path)].exports
-    return [str(one) for one in alike if len(own & symbols[str(one)].exports) * 2 > len(own)]
-
-
-def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> dict[str, Any] | None:
-    """What of a library's needs no file of its scope has; None: nothing."""
-    own = symbols[task.path]
-    left = own.undefined
+def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
+    """Return what a library needs and no file of its scope exports; None: it lacks nothing."""
+    own_symbols = symbols[task.path]
+    missing = own_symbols.undefined
     for path in task.scope:
-        if not left:
+        missing = missing - symbols[path].exports
+        if not missing:
             break
-        left = left - symbols[path].exports
-    elsewhere = [
-        pattern
-        for pattern, may in ((_DRIVER_SYMBOL, task.driver), (_PYTHON_SYMBOL, task.any_python))
-        if may
-    ]
-    undefined = sorted(
-        name for name in left if not any(pattern.fullmatch(name) for pattern in elsewhere)
-    )
-    versions = sorted(_versions(own, task, symbols))
+
+    undefined = []
+    for name in sorted(missing):
+        # These are exported by what is not in the image: the host's driver, the image's own Python.
+        is_drivers = task.needs_driver and _DRIVER_SYMBOL.fullmatch(name)
+        is_pythons = task.any_python and _PYTHON_SYMBOL.fullmatch(name)
+        if not is_drivers and not is_pythons:
+            undefined.append(name)
+    versions = sorted(find_lacking_versions(task, symbols))
     if not undefined and not versions:
         return None
+
+    elsewhere = 0
+    for name in undefined:
+        if any(name in other.exports for other in symbols.values()):
+            elsewhere += 1
     return {
         "path": task.path,
         "owners": list(task.owners),
-        "elsewhere": sum(
-            any(name in one.exports for one in symbols.values()) for name in undefined
-        ),
+        "elsewhere": elsewhere,
         "undefined": [name.decode("utf-8", "replace") for name in undefined[:_MOST_NAMED]],
         "undefined_count": len(undefined),
         "versions": versions[:_MOST_NAMED],
     }
 
 
-def _versions(
-    own: Symbols, task: _Task, symbols: Mapping[str, Symbols]
+def find_lacking_versions(
+    task: SymbolTask, symbols: Mapping[str, Symbols]
 ) -> Iterator[tuple[str, str, str]]:
-    """(version, library, file) where that file, which has versions, does not define the one that is needed."""
-    for name, versions in own.needed_versions.items():
-        file = task.named.get(name, "")
-        defined = symbols[file].defined_versions if file in symbols else frozenset()
-        if defined:
-            yield from ((version, name, file) for version in versions - defined)
+    """Yield each symbol version that a needed library's file does not define.
 
-
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """symbols. expect: {host: libraries that the host injects, exceptions: [{path, symbols, reason}], any_python:
-    another release stands for its Python}.
-
-    evidence: {files, checked, symbols, unreadable: [{path, error}], lacking: [{path, owners, undefined: some,
-    undefined_count, elsewhere: how many of these other libraries have, alternatives: files that do the same,
-    versions: [(what is needed, its library, the file that does not define it)]}], lacking_count}.
+    A version comes with the library's name and file. Files without any version are left out: the
+    loader does not compare versions with them.
     """
+    for name, needed_versions in symbols[task.path].needed_versions.items():
+        file = task.file_of.get(name, "")
+        if file not in symbols or not symbols[file].defined_versions:
+            continue
+        for version in needed_versions - symbols[file].defined_versions:
+            yield version, name, file
+
+
+def find_alternatives(
+    path: str,
+    tasks: Sequence[SymbolTask],
+    symbols: Mapping[str, Symbols],
+    lacking_paths: Collection[str],
+) -> list[str]:
+    """Return files beside a library that do the same for another release, and lack no symbol.
+
+    Such a file has another number in its name (`_C_torch27.so`), and more than half of the
+    library's exports.
+    """
+    library = Path(path)
+    exports = symbols[path].exports
+    alternatives = []
+    for task in tasks:
+        other = Path(task.path)
+        if task.path in lacking_paths or other.parent != library.parent:
+            continue
+        is_same_name = _NUMBER.sub("", other.name) == _NUMBER.sub("", library.name)
+        if is_same_name and len(exports & symbols[task.path].exports) * 2 > len(exports):
+            alternatives.append(task.path)
+    return alternatives
+
+
+def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
+    """Fail where a library lacks a symbol or a version of one, unless an exception allows it."""
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
-    faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
-    for one in evidence["lacking"]:
-        lacks = [*one["undefined"], *(version for version, _, _ in one["versions"])]
-        rows = [row for row in expect["exceptions"] if matches(one["path"], [f"*/{row['path']}"])]
-        if any(all(matches(name, row["symbols"]) for name in lacks) for row in rows):
-            continue
-        what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
-        if one["versions"]:
-            version, name, file = one["versions"][0]
-            faults.append(f"{what} {version} of {name}, which {file} does not define")
-        else:
-            names = [name[:_LONGEST_NAME] for name in one["undefined"][:2]]
-            hidden = one["undefined_count"] - len(names)
-            more = f" and {hidden} more" if hidden > 0 else ""
-            faults.append(f"{what} {', '.join(names)}{more}, which none of its libraries has")
+    faults = []
+    for file in evidence["unreadable"]:
+        faults.append(f"{file['path']} can't be read: {file['error']}")
+    for library in evidence["lacking"]:
+        if not is_excused(library, expect["exceptions"]):
+            faults.append(describe_lacking(library))
     faults += cut(evidence, "lacking", "libraries lack symbols")
-    good = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need are there"
-    return conclude(faults, good)
+    needs = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need"
+    return conclude(faults, f"{needs} are there")
+
+
+def is_excused(library: LackingLibrary, exceptions: Sequence[SymbolException]) -> bool:
+    """Return whether one exception allows all that a library lacks."""
+    lacking = list(library["undefined"])
+    lacking += [version for version, _, _ in library["versions"]]
+    for exception in exceptions:
+        is_about_it = matches(library["path"], [f"*/{exception['path']}"])
+        if is_about_it and all(matches(name, exception["symbols"]) for name in lacking):
+            return True
+    return False
+
+
+def describe_lacking(library: LackingLibrary) -> str:
+    """Return a sentence about what a library lacks: a symbol version, else the first symbols."""
+    needs = f"{library['path']} of {listed(library['owners']) or 'no distribution'} needs"
+    if library["versions"]:
+        version, name, file = library["versions"][0]
+        return f"{needs} {version} of {name}, which {file} does not define"
+
+    names = [name[:_LONGEST_NAME] for name in library["undefined"][:2]]
+    hidden = library["undefined_count"] - len(names)
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return f"{needs} {', '.join(names)}{more}, which none of its libraries has"
 
 
 CLAIMS = {"symbols": judge}

@@ -15,7 +15,7 @@ from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.checks import Settings
-from validate.checks.static.libraries import soname_major
+from validate.checks.static.libraries import split_soname
 from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
 from validate.environment import installed
@@ -286,7 +286,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
     if name == "cudart" and not part.get("links", True):
         yield "the toolkit's cudart has no libcudart.so, by which compilers link it"
     for path, soname in part.get("sonames", {}).items():
-        stem, major = soname_major(soname or "")
+        stem, major = split_soname(soname or "")
         if not stem:
             yield f"{path} is no shared library"
         elif stem == "libcudart" and major != version.partition(".")[0]:
