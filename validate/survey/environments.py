@@ -1,7 +1,7 @@
-"""Python environments of an image, found by reading its files: system, venv, conda. Nothing of the image is run.
+"""Find the Python environments of an image (system, venv, conda) by reading its files.
 
-What `site.py` would put on sys.path is worked out from folders, pyvenv.cfg and .pth files (CPython's docs: "site",
-"venv"; Debian's Python policy for dist-packages).
+Nothing of the image is run. What Python would put on sys.path follows from the folders, pyvenv.cfg
+and .pth files (CPython's docs: "site", "venv"; Debian's Python policy for dist-packages).
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from validate.binaries import elf
 from validate.environment import installed
@@ -36,57 +36,220 @@ class Environment:
     kind: str
     """`venv`, `conda` or `system`."""
     python: str
+    """Path of the interpreter."""
     version: str
+    """`3.11`."""
     path: tuple[str, ...]
     """sys.path: standard library, packages, and what .pth files and PYTHONPATH add."""
     start: Mapping[str, Any]
     """How it would start: the fields of user_environment.Start."""
 
 
-@dataclass(frozen=True)
-class _Folder:
+class InstalledPackage(TypedDict):
+    """A distribution, as its metadata describes it."""
+
+    name: str
+    version: str
+    location: str
+    """The folder of sys.path that holds it."""
+    installer: str
+    """`pip`, `uv`, `conda`; empty: it does not say."""
+    requires: list[str]
+
+
+class _PackageFolder(NamedTuple):
+    """A folder `site-packages` or `dist-packages`."""
+
     path: str
     prefix: str
-    """Of the interpreter that it belongs to: /usr of both folders that Debian's /usr/bin/python3 has."""
-    own: str
-    """The prefix by its place."""
+    """Of the interpreter that it belongs to. It is /usr for both folders of Debian's
+    /usr/bin/python3."""
+    own_prefix: str
+    """The part of the path before `lib`: /usr/local for Debian's second folder."""
     version: str
-    """Empty for Debian's /usr/lib/python3, which all its Pythons share."""
+    """`3.11`. Empty for Debian's /usr/lib/python3, which all its Pythons share."""
+
+    def serves(self, prefix: str, version: str) -> bool:
+        """Return whether the interpreter of this prefix and version imports from the folder."""
+        return self.version in ("", version) and prefix in (self.prefix, self.own_prefix)
 
 
-def find(packages: Iterable[str], environ: Mapping[str, str]) -> list[Environment]:
-    """Return the environments among all folders of packages in an image, the first on PATH at the front."""
+def find_environments(
+    package_folders: Iterable[str], environ: Mapping[str, str]
+) -> list[Environment]:
+    """Return the environments to which folders of packages in an image belong.
+
+    Those on PATH come first, in its order. `environ`: the variables of the image. A folder without
+    an interpreter gives none.
+    """
     folders = []
-    for path in sorted(packages):
-        if found := _FOLDER.fullmatch(path):
-            own, version = (
-                found["prefix"] or "/",
-                found["version"] if "." in found["version"] else "",
-            )
-            debians = found["kind"] == "dist" and own in _DEBIAN
-            folders.append(_Folder(path, "/usr" if debians else own, own, version))
-    made: dict[tuple[str, str], Environment] = {}
+    for path in sorted(package_folders):
+        folder = _parse_package_folder(path)
+        if folder:
+            folders.append(folder)
+
+    environments: dict[tuple[str, str], Environment] = {}
     for folder in folders:
         for python, version in _interpreters(folder):
-            served = [
-                one.path
-                for one in folders
-                if one.version in ("", version) and folder.prefix in (one.prefix, one.own)
-            ]
             key = (folder.prefix, version)
-            made.setdefault(key, _environment(folder.prefix, python, version, served, environ))
-    environments = sorted(
-        made.values(), key=lambda environment: (environment.prefix, environment.version)
+            if key not in environments:
+                own = [other.path for other in folders if other.serves(folder.prefix, version)]
+                environments[key] = _environment(folder.prefix, python, version, own, environ)
+
+    by_prefix_and_version = [environments[key] for key in sorted(environments)]
+    return in_order_of_path(by_prefix_and_version, environ.get("PATH", "").split(":"))
+
+
+def _parse_package_folder(path: str) -> _PackageFolder | None:
+    """Return what the path of a folder of packages tells.
+
+    None if the folder is not at a place that Python looks into.
+    """
+    match = _FOLDER.fullmatch(path)
+    if not match:
+        return None
+    own_prefix = match["prefix"] or "/"
+    is_debians = match["kind"] == "dist" and own_prefix in _DEBIAN
+    return _PackageFolder(
+        path=path,
+        prefix="/usr" if is_debians else own_prefix,
+        own_prefix=own_prefix,
+        version="" if match["version"] == "3" else match["version"],
     )
-    return in_order_of_path(environments, environ.get("PATH", "").split(":"))
+
+
+def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
+    """Yield path and version of each interpreter that imports from a folder of packages.
+
+    A folder of one version has at most one. A folder that all versions share has one for each.
+    """
+    if folder.version:
+        for name in (f"python{folder.version}", "python3", "python"):
+            path = f"{folder.prefix}/bin/{name}"
+            if os.path.isfile(path):  # noqa: PTH113
+                yield path, folder.version
+                return
+        return
+
+    for program in sorted(Path(folder.prefix, "bin").glob("python3.*")):
+        # Not `python3.11-config`.
+        match = _PROGRAM_VERSION.fullmatch(program.name)
+        if match and program.is_file():
+            yield str(program), match[1]
+
+
+def _environment(
+    prefix: str,
+    python: str,
+    version: str,
+    package_folders: Sequence[str],
+    environ: Mapping[str, str],
+) -> Environment:
+    """Return the environment of an interpreter. `package_folders`: those of its own prefix."""
+    settings = _read_venv_settings(prefix)
+    base = str(Path(settings["home"]).parent) if "home" in settings else prefix
+    if settings:
+        kind = "venv"
+    elif Path(prefix, "conda-meta").is_dir():
+        kind = "conda"
+    else:
+        kind = "system"
+
+    # Debian's Python looks into /usr/local before /usr.
+    folders = sorted(
+        package_folders,
+        key=lambda path: (
+            not path.startswith("/usr/local/"),
+            not path.startswith(f"{prefix}/lib"),
+            path,
+        ),
+    )
+    if settings.get("include-system-site-packages") == "true":
+        for path in (
+            f"{base}/lib/python{version}/site-packages",
+            f"{base}/lib/python3/dist-packages",
+        ):
+            if Path(path).is_dir():
+                folders.append(path)
+
+    # `pip install --user` installs here. A venv does not look into it.
+    home = environ.get("HOME") or "/root"
+    user_folder = f"{home}/.local/lib/python{version}/site-packages"
+    if kind != "venv" and Path(user_folder).is_dir() and user_folder not in folders:
+        folders.insert(0, user_folder)
+
+    from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
+    entries = [
+        *from_variable,
+        *_standard_library(base, version),
+        *_with_folders_of_pth_files(folders),
+    ]
+    path = tuple(dict.fromkeys(entries))
+    start = {
+        "path": list(path),
+        "optimize": int(bool(environ.get("PYTHONOPTIMIZE"))),
+        "modules": dict(_startup_modules(path)),
+        "version": version,
+        "prefix": prefix,
+    }
+    return Environment(
+        prefix=prefix, kind=kind, python=python, version=version, path=path, start=start
+    )
+
+
+def _read_venv_settings(prefix: str) -> dict[str, str]:
+    """Return the settings in pyvenv.cfg, by lower-case name; none if this is no venv."""
+    settings = {}
+    for line in read_text(Path(prefix, "pyvenv.cfg")).splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            settings[name.strip().lower()] = value.strip()
+    return settings
+
+
+def _standard_library(base: str, version: str) -> list[str]:
+    """Return the folders of the standard library below this prefix; none if it is not there."""
+    for library in ("lib", "lib64"):
+        folder = f"{base}/{library}/python{version}"
+        if Path(folder).is_dir():
+            return [folder, f"{folder}/lib-dynload"]
+    return []
+
+
+def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
+    """Yield each folder of packages, followed by existing folders that its .pth files name."""
+    for package_folder in package_folders:
+        yield package_folder
+        for file in sorted(Path(package_folder).glob("*.pth")):
+            for line in read_text(file).splitlines():
+                entry = line.strip()
+                # site.py executes lines that begin with `import`.
+                if not entry or entry.startswith(("#", "import ", "import\t")):
+                    continue
+                path = entry if entry.startswith("/") else f"{package_folder}/{entry}"
+                path = os.path.normpath(path)
+                if os.path.isdir(path):  # noqa: PTH112
+                    yield path
+
+
+def _startup_modules(path: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and file of the modules on this sys.path that site.py imports at every start."""
+    for name in ("sitecustomize", "usercustomize"):
+        files = []
+        for folder in path:
+            files += [f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"]
+        existing_files = [file for file in files if os.path.isfile(file)]  # noqa: PTH113
+        if existing_files:
+            yield name, existing_files[0]
 
 
 def in_order_of_path(
     environments: Iterable[Environment], folders: Iterable[str]
 ) -> list[Environment]:
-    """Return the environments whose programs are in these folders, in the order of the folders, and then the others.
+    """Return these environments in the order in which folders hold their programs.
 
-    A virtual environment's interpreter is a link to its base's: the folder tells them apart.
+    Those whose programs are in none of the folders come last. A virtual environment's interpreter
+    is a link to its base's: the folder tells them apart.
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
 
@@ -98,42 +261,51 @@ def in_order_of_path(
 
 
 def package_folders(top: str = "/") -> Iterator[str]:
-    """Folders of packages, none inside another, on the image's own file system."""
-    for folder, folders, _ in os.walk(top):
-        for name in [name for name in folders if name in PACKAGES]:
-            yield os.path.join(folder, name)  # noqa: PTH118
-        folders[:] = [
-            name
-            for name in folders
-            if name not in PACKAGES and (folder != "/" or f"/{name}" not in NEVER)
-        ]
+    """Yield the folders of packages below a folder of the image, none that is inside another."""
+    for folder, subfolders, _ in os.walk(top):
+        to_enter = []
+        for name in subfolders:
+            if name in PACKAGES:
+                yield os.path.join(folder, name)  # noqa: PTH118
+            elif folder != "/" or f"/{name}" not in NEVER:
+                to_enter.append(name)
+        # os.walk enters only what stays in its list.
+        subfolders[:] = to_enter
 
 
-def as_files_say(given: UserEnvironment) -> UserEnvironment:
-    """How its Python would start, or the first on PATH that has packages, by the image's files.
+def with_start_from_files(user: UserEnvironment) -> UserEnvironment:
+    """Return a user's environment with how its Python would start (`start`), by the image's files.
 
-    Raises LookupError: there is none.
-    A program of that name without any, which stands in front of it, is for `lookup` to find.
+    Its Python is the environment of `user.python`, or else the first on PATH that has packages. A
+    program named python that has none is passed over: the check `lookup` reports it. Raises
+    LookupError if there is no Python with packages.
     """
-    folders = [os.path.dirname(given.python), *given.environ.get("PATH", "").split(":")]  # noqa: PTH120
-    environments = in_order_of_path(find(package_folders(), given.environ), folders)
+    own_folder = os.path.dirname(user.python)  # noqa: PTH120
+    folders = [own_folder, *user.environ.get("PATH", "").split(":")]
+    environments = find_environments(package_folders(), user.environ)
     if not environments:
         raise LookupError(f"no Python with packages is there (PATH: {':'.join(folders)})")
-    return replace(given, python=environments[0].python, start=environments[0].start)
+    first = in_order_of_path(environments, folders)[0]
+    return replace(user, python=first.python, start=first.start)
 
 
-def program(names: Sequence[str], search: str) -> str | None:
-    """The first executable of these names on a PATH, links not followed."""
-    for folder in search.split(":"):
-        for name in names:
-            path = f"{folder}/{name}"
-            if folder and os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
-                return path
+def find_program(name: str, search_path: str) -> str | None:
+    """Return the first readable file of this name in the folders of a PATH; None if there is none.
+
+    A link is returned as the link.
+    """
+    for folder in search_path.split(":"):
+        path = f"{folder}/{name}"
+        if folder and os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
+            return path
     return None
 
 
-def text_of(file: Path, longest: int = _LONGEST_TEXT) -> str:
-    """Empty for what is no file, can't be read, or is too long."""
+def read_text(file: Path, longest: int = _LONGEST_TEXT) -> str:
+    """Return the text of a file.
+
+    Empty if it is no regular file, can't be read, or has more than `longest` bytes.
+    """
     try:
         if not file.is_file() or file.stat().st_size > longest:
             return ""
@@ -143,93 +315,24 @@ def text_of(file: Path, longest: int = _LONGEST_TEXT) -> str:
 
 
 def is_elf(path: str) -> bool:
+    """Return whether a file begins like an ELF file; False if it can't be read."""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:
         return stream.read(4) == elf.MAGIC
     return False
 
 
-def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:
-    """Programs of a folder's Python, with its version: one, or every one that shares the folder."""
-    if folder.version:
-        names = [f"python{folder.version}", "python3", "python"]
-        paths = [f"{folder.prefix}/bin/{name}" for name in names]
-        yield from [(path, folder.version) for path in paths if os.path.isfile(path)][:1]  # noqa: PTH113
-        return
-    for path in sorted(Path(folder.prefix, "bin").glob("python3.*")):
-        if path.is_file() and (found := _PROGRAM_VERSION.fullmatch(path.name)):
-            yield str(path), found[1]
-
-
-def _environment(
-    prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]
-) -> Environment:
-    pairs = (
-        line.partition("=")
-        for line in text_of(Path(prefix, "pyvenv.cfg")).splitlines()
-        if "=" in line
-    )
-    settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    base = str(Path(settings["home"]).parent) if "home" in settings else prefix
-    kind = "venv" if settings else "conda" if Path(prefix, "conda-meta").is_dir() else "system"
-    folders = sorted(own, key=lambda path: (not path.startswith(f"{prefix}/lib"), path))
-    folders.sort(key=lambda path: not path.startswith("/usr/local/"))
-    if settings.get("include-system-site-packages") == "true":
-        below = (f"{base}/lib/python{version}/site-packages", f"{base}/lib/python3/dist-packages")
-        folders += [path for path in below if Path(path).is_dir()]
-    user = f"{environ.get('HOME') or '/root'}/.local/lib/python{version}/site-packages"
-    if kind != "venv" and Path(user).is_dir() and user not in folders:
-        folders.insert(0, user)
-    added = [path for path in environ.get("PYTHONPATH", "").split(":") if path]
-    standards = (f"{base}/{lib}/python{version}" for lib in ("lib", "lib64"))
-    standard = next((path for path in standards if Path(path).is_dir()), "")
-    standard_library = [standard, f"{standard}/lib-dynload"] if standard else []
-    path = tuple(dict.fromkeys([*added, *standard_library, *_with_links(folders)]))
-    start = {
-        "path": list(path),
-        "optimize": int(bool(environ.get("PYTHONOPTIMIZE"))),
-        "modules": dict(_customisations(path)),
-        "version": version,
-        "prefix": prefix,
-    }
-    return Environment(
-        prefix=prefix, kind=kind, python=python, version=version, path=path, start=start
-    )
-
-
-def _with_links(folders: Sequence[str]) -> Iterator[str]:
-    """Each folder of packages, and the folders that its .pth files add."""
-    for folder in folders:
-        yield folder
-        for file in sorted(Path(folder).glob("*.pth")):
-            for line in text_of(file).splitlines():
-                entry = line.strip()
-                if entry and not entry.startswith(("#", "import ", "import\t")):
-                    path = os.path.normpath(
-                        f"{folder}/{entry}" if not entry.startswith("/") else entry
-                    )
-                    if os.path.isdir(path):  # noqa: PTH112
-                        yield path
-
-
-def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Modules that site.py imports if they are there."""
-    for name in ("sitecustomize", "usercustomize"):
-        candidates = (
-            f"{folder}/{name}{suffix}" for folder in path for suffix in (".py", "/__init__.py")
+def installed_packages(environment: Environment) -> list[InstalledPackage]:
+    """Return the distributions on an environment's sys.path, in its order."""
+    packages: list[InstalledPackage] = []
+    for distribution in installed.distributions(environment.path):
+        installer = read_text(distribution.info / "INSTALLER").strip()
+        packages.append(
+            {
+                "name": distribution.name,
+                "version": distribution.version,
+                "location": distribution.location,
+                "installer": installer[:40],
+                "requires": list(distribution.requires),
+            }
         )
-        if file := next((one for one in candidates if os.path.isfile(one)), None):  # noqa: PTH113
-            yield name, file
-
-
-def distributions(one: Environment) -> list[dict[str, Any]]:
-    """What is installed, as metadata says: name, version, place, who installed it, requirements."""
-    return [
-        {
-            "name": found.name,
-            "version": found.version,
-            "location": found.location,
-            "installer": text_of(found.info / "INSTALLER").strip()[:40],
-            "requires": list(found.requires),
-        }
-        for found in installed.distributions(one.path)
-    ]
+    return packages

@@ -1,9 +1,10 @@
-"""Surveys an image whose programs nobody trusts: prints one JSON document on what it has, and runs nothing of it.
+"""Survey an image: print one JSON document on what it has, without running anything of it.
 
     python3 -I -S FOLDER/validate survey USER.json [PACKAGES...]
 
-USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py); PACKAGES are the
-folders to survey instead of all that the image has.
+USER.json is what `docker inspect` says of the image's environment
+(environment/user_environment.py). PACKAGES are folders of packages to survey, in place of
+everything that the image has.
 """
 
 import json
@@ -11,10 +12,11 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
@@ -26,9 +28,10 @@ from validate.checks.static.toolkit import driver_libraries
 from validate.environment import user_environment
 from validate.harness.forked import map_on_all_cores
 from validate.survey import environments
-from validate.survey.environments import text_of
+from validate.survey.environments import Environment, read_text
 
-_LARGEST = 32 << 20
+_LARGEST_FILE = 32 << 20
+_LEAST_WITH_DEVICE_CODE = 4096
 _DRIVER_PROGRAMS = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -37,68 +40,113 @@ _DRIVER_PROGRAMS = (
 )
 
 
+class Toolkit(TypedDict):
+    """A CUDA toolkit."""
+
+    home: str
+    version: str
+    """`12.8`; empty: its header cuda.h is missing."""
+
+
+class DeviceCode(TypedDict, total=False):
+    """A library with code for GPUs, or one that can't be read."""
+
+    path: str
+    archs: dict[str, int]
+    """`sm_90` (machine code) or `compute_90` (PTX) -> bytes in the file."""
+    error: str
+    """Why the file can't be read. `archs` is then left out."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Print the document. The exit status says nothing about the image."""
-    print(json.dumps(survey(Path(arguments[0]), arguments[1:])), flush=True)  # noqa: T201  what it is for
+    """Print the document for the arguments USER.json and PACKAGES. Always returns 0."""
+    document = survey(Path(arguments[0]), arguments[1:])
+    print(json.dumps(document), flush=True)  # noqa: T201  what it is for
     return 0
 
 
-def survey(user: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Environments with what is installed in each, device code by library, and facts of the system.
+def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document: environments with packages, device code, and facts of the system.
 
-    `packages`: folders of packages, if not all are meant; then of no toolkit.
+    `package_folders`: folders of packages to survey. By default these are all of the image, and its
+    CUDA toolkits are looked at, too.
     """
-    given = user_environment.read(user)
-    found = environments.find(packages or environments.package_folders(), given.environ)
-    folders = {
-        folder for one in found for folder in one.path if Path(folder).name in environments.PACKAGES
-    }
-    toolkits = [] if packages else list(_toolkits())
-    homes = [toolkit["home"] for toolkit in toolkits]
-    libraries = {
-        os.path.realpath(path)
-        for path in objects_under([*sorted(folders), *homes])
-        if ".so" in path
-    }
-    old = [path for path in map_on_all_cores(_of_numpy_1, sorted(libraries)) if path]
+    user = user_environment.read(user_file)
+    found_environments = environments.find_environments(
+        package_folders or environments.package_folders(), user.environ
+    )
+    toolkits = [] if package_folders else list(_find_toolkits())
+    libraries = _find_libraries(found_environments, toolkits)
+
+    # The results come in the order in which they are done.
+    results = map_on_all_cores(_path_if_for_numpy_1, libraries)
+    for_numpy_1 = sorted(path for path in results if path)
     return {
         "toolkits": toolkits,
-        "driver_files": sorted(set(_driver_files(given.environ, given.directory))),
+        "driver_files": sorted(set(_driver_files(user.environ, user.directory))),
         "environments": [
-            {
-                **one.__dict__,
-                "distributions": environments.distributions(one),
-                "torch": _torch(one),
-                "numpy_1": [
-                    path
-                    for path in old
-                    if path.startswith(tuple(f"{os.path.realpath(folder)}/" for folder in one.path))
-                ],
-            }
-            for one in found
+            _describe_environment(environment, for_numpy_1) for environment in found_environments
         ],
-        "device_code": device_code(sorted(libraries)),
+        "device_code": device_code(libraries),
     }
 
 
-def _of_numpy_1(path: str) -> str:
-    """The path, if it was compiled against NumPy 1's headers: it looks for that core alone, and NumPy 2 refuses it."""
-    if not Path(path).is_file() or size(path) >= _LARGEST:  # a pipe would be waited for
+def _find_libraries(
+    found_environments: Sequence[Environment], toolkits: Sequence[Toolkit]
+) -> list[str]:
+    """Return the real paths of all libraries of these environments and toolkits, sorted."""
+    folders = set()
+    for environment in found_environments:
+        for folder in environment.path:
+            if Path(folder).name in environments.PACKAGES:
+                folders.add(folder)
+    homes = [toolkit["home"] for toolkit in toolkits]
+
+    libraries = set()
+    for path in objects_under([*sorted(folders), *homes]):
+        if ".so" in path:
+            libraries.add(os.path.realpath(path))
+    return sorted(libraries)
+
+
+def _describe_environment(environment: Environment, for_numpy_1: Collection[str]) -> dict[str, Any]:
+    """Return the document's row about an environment.
+
+    `for_numpy_1`: all libraries of the image that were compiled against NumPy 1.
+    """
+    prefixes = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
+    return {
+        **asdict(environment),
+        "distributions": environments.installed_packages(environment),
+        "torch": _torch(environment),
+        "numpy_1": [path for path in for_numpy_1 if path.startswith(prefixes)],
+    }
+
+
+def _path_if_for_numpy_1(path: str) -> str:
+    """Return the path of a library if it was compiled against NumPy 1, else an empty string.
+
+    Such a library names only the core of NumPy 1, so NumPy 2 refuses to load it.
+    """
+    # A pipe would be waited for.
+    if not Path(path).is_file() or size(path) >= _LARGEST_FILE:
         return ""
     with suppress(OSError, ValueError), Path(path).open("rb") as stream:
-        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        is_old = (
-            data.find(b"numpy.core._multiarray_umath")
-            >= 0
-            > data.find(b"numpy._core._multiarray_umath")
-        )
-        return path if is_old else ""
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        names_core_of_1 = content.find(b"numpy.core._multiarray_umath") >= 0
+        names_core_of_2 = content.find(b"numpy._core._multiarray_umath") >= 0
+        if names_core_of_1 and not names_core_of_2:
+            return path
     return ""
 
 
-def _torch(one: environments.Environment) -> dict[str, str]:
-    """torch/version.py, read as text; empty where there is none. A torch for the CPU has no CUDA."""
-    torch = torch_version(one.path)
+def _torch(environment: Environment) -> dict[str, str]:
+    """Return file, version and CUDA version of an environment's torch, without importing it.
+
+    The text of torch/version.py is read. Empty if there is no torch. The CUDA version of a torch
+    for the CPU is empty.
+    """
+    torch = torch_version(environment.path)
     if not torch["file"]:
         return {}
     return {
@@ -108,65 +156,75 @@ def _torch(one: environments.Environment) -> dict[str, str]:
     }
 
 
-def _toolkits() -> Iterator[dict[str, str]]:
-    """Folders with a CUDA toolkit, by the version that its own header says (1000 x major + 10 x minor)."""
+def _find_toolkits() -> Iterator[Toolkit]:
+    """Yield the CUDA toolkits below /usr/local, with the version that their header cuda.h defines."""
     homes = set()
     for folder in Path("/usr/local").glob("cuda*"):
         if folder.is_dir():
             homes.add(os.path.realpath(folder))
+
     for home in sorted(homes):
-        found = re.search(
-            r"^#define\s+CUDA_VERSION\s+(\d+)",
-            text_of(Path(home, "include/cuda.h"), _LARGEST),
-            re.MULTILINE,
-        )
-        number = int(found[1]) if found else 0
-        version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
+        header = read_text(Path(home, "include/cuda.h"), _LARGEST_FILE)
+        definition = re.search(r"^#define\s+CUDA_VERSION\s+(\d+)", header, re.MULTILINE)
+        version = ""
+        if definition:
+            # 12080 is CUDA 12.8.
+            number = int(definition[1])
+            version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
         yield {"home": home, "version": version}
 
 
 def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
-    """The driver's libraries and programs where the loader or PATH would take them: the host brings the right ones."""
+    """Yield libraries and programs of NVIDIA's driver that processes of the image would find.
+
+    An image should have none: the host brings those of its own driver. `directory`: the working
+    directory.
+    """
     try:
         search = SearchPath.of(environ, directory)
     except (OSError, ValueError):
+        # A damaged ld.so.cache.
         search = SearchPath()
-    yield from (one["path"] for one in driver_libraries(search))
+    for library in driver_libraries(search):
+        yield library["path"]
     for name in _DRIVER_PROGRAMS:
-        if found := environments.program((name,), environ.get("PATH", "")):
-            yield found
+        program = environments.find_program(name, environ.get("PATH", ""))
+        if program:
+            yield program
 
 
-_LEAST = 4096
+def device_code(paths: Sequence[str]) -> list[DeviceCode]:
+    """Return a row about each of these files that has code for GPUs or can't be read, by path.
+
+    The files are read by as many processes as there are cores.
+    """
+    # The largest first, so that none is left over at the end.
+    largest_first = sorted(paths, key=size, reverse=True)
+    rows = [row for row in map_on_all_cores(_read_device_code, largest_first) if row]
+    return sorted(rows, key=lambda row: row["path"])
 
 
-def device_code(paths: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a library with device code, as many processes as cores; files that can't be read say why."""
-    weighed = sorted(paths, key=size, reverse=True)
-    return sorted(
-        (row for row in map_on_all_cores(_row, weighed) if row), key=lambda row: str(row["path"])
-    )
-
-
-def _row(path: str) -> dict[str, Any] | None:
-    """`archs`: `sm_90` (machine code) or `compute_90` (PTX) -> bytes in the file."""
-    if size(path) < _LEAST:
+def _read_device_code(path: str) -> DeviceCode | None:
+    """Return the code for GPUs in a file; None if it has none or is no ELF file."""
+    if size(path) < _LEAST_WITH_DEVICE_CODE:
         return None
+
+    sizes: Counter[str] = Counter()
     try:
         with (
             Path(path).open("rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            if data[:4] != elf.MAGIC:
+            if content[:4] != elf.MAGIC:
                 return None
-            entries = [
-                entry
-                for region in fatbin.regions(data, fatbin.ALL)
-                for entry in kernel_states.left(data, region)
-            ]
+            for region in fatbin.regions(content, fatbin.ALL):
+                # Code that a pruner has erased does not count.
+                for entry in kernel_states.left(content, region):
+                    kind = "compute" if entry.ptx else "sm"
+                    sizes[f"{kind}_{entry.arch}{entry.variant}"] += entry.room
     except (FatbinError, ElfError, OSError, ValueError) as error:
         return {"path": path, "error": str(error)}
-    sizes: Counter[str] = Counter()
-    for entry in entries:
-        sizes[f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"] += entry.room
-    return {"path": path, "archs": dict(sorted(sizes.items()))} if entries else None
+
+    if not sizes:
+        return None
+    return {"path": path, "archs": dict(sorted(sizes.items()))}

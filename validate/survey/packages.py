@@ -1,6 +1,9 @@
-"""Prints the packages of an image that its SBOM lists (images/publish/sbom.py), as JSON. Nothing of the image is run.
+"""Print the packages of an image that its SBOM lists, as JSON, without running anything of it.
 
-python3 -I -S FOLDER/validate packages USER.json
+    python3 -I -S FOLDER/validate packages USER.json
+
+USER.json is what `docker inspect` says of the image's environment
+(environment/user_environment.py). The SBOM is written by images/publish/sbom.py.
 """
 
 import importlib.metadata
@@ -9,7 +12,7 @@ import mmap
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 from validate.environment import debian, user_environment
 from validate.environment.installed import canonical
@@ -25,95 +28,161 @@ RUNTIMES = {
     "libstdc++",
     "libtbb",
 }
-"""Libraries that wheels carry under their own names, beside those that auditwheel puts into NAME.libs."""
+"""Libraries that wheels carry under their own names, beside those that auditwheel puts into
+NAME.libs."""
+
+
+class LinkedLibrary(NamedTuple):
+    """How a library is recognised that is linked into others."""
+
+    name: str
+    mark: bytes
+    """Bytes that a file with the library holds. Of C++, a namespace in mangled names."""
+    version: bytes = b""
+    """A regular expression for its version among those bytes. Empty: it has none there."""
+
 
 LINKED = (
-    ("CUTLASS", b"7cutlass", b""),
-    ("FBGEMM", b"6fbgemm", b""),
-    ("LLVM", b"4llvm", rb"LLVM ?(?:version )?([0-9]+\.[0-9]+\.[0-9]+[a-z]*)"),
-    ("oneDNN", b"dnnl_primitive_create", b""),
-    ("oneMKL", b"Intel(R) Math Kernel Library", b""),
-    ("OpenBLAS", b"OpenBLAS ", rb"OpenBLAS ([0-9]+\.[0-9]+\.[0-9]+)"),
-    ("OpenSSL", b"OpenSSL ", rb"OpenSSL ([0-9]+\.[0-9]+\.[0-9]+[a-z]*) "),
-    ("Protobuf", b"google/protobuf/", b""),
-    ("zlib", b"flate ", rb"(?:de|in)flate ([0-9]+(?:\.[0-9]+)+) Copyright"),
+    LinkedLibrary("CUTLASS", b"7cutlass"),
+    LinkedLibrary("FBGEMM", b"6fbgemm"),
+    LinkedLibrary("LLVM", b"4llvm", rb"LLVM ?(?:version )?([0-9]+\.[0-9]+\.[0-9]+[a-z]*)"),
+    LinkedLibrary("oneDNN", b"dnnl_primitive_create"),
+    LinkedLibrary("oneMKL", b"Intel(R) Math Kernel Library"),
+    LinkedLibrary("OpenBLAS", b"OpenBLAS ", rb"OpenBLAS ([0-9]+\.[0-9]+\.[0-9]+)"),
+    LinkedLibrary("OpenSSL", b"OpenSSL ", rb"OpenSSL ([0-9]+\.[0-9]+\.[0-9]+[a-z]*) "),
+    LinkedLibrary("Protobuf", b"google/protobuf/"),
+    LinkedLibrary("zlib", b"flate ", rb"(?:de|in)flate ([0-9]+(?:\.[0-9]+)+) Copyright"),
 )
-"""What is linked into libraries: name, bytes that they then hold (of C++, a namespace in mangled names), and where its
-version stands among them, if it does.
-"""
+
+
+class BundledLibrary(TypedDict):
+    """A library of somebody else that a wheel carries."""
+
+    name: str
+    version: str
+    """Empty: not known."""
+    files: list[str]
+    """The files of the wheel that are it or hold it."""
+
+
+class PythonPackage(TypedDict):
+    """A distribution of Python."""
+
+    name: str
+    version: str
+    licence: str
+    """An SPDX expression; empty: its metadata has none."""
+    bundled: list[BundledLibrary]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print them. `arguments`: what `docker inspect` says of the user (environment/user_environment.py)."""
-    start = environments.as_files_say(user_environment.read(Path(arguments[0]))).start
-    lines = debian.lines(Path("/etc/os-release"))
-    system = {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines)}
-    # Wheels laid out under /usr/local/cuda-X.Y: each left its licence there, named NAME-VERSION.
-    toolkit = [
-        path.stem.rpartition("-")
-        for path in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt"))
-    ]
+    """Print the packages of Python, of the CUDA toolkit and of Debian.
+
+    The argument is USER.json.
+    """
+    user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
     packages = {
-        "python": python_packages(start["path"]),
-        "toolkit": [
-            {"name": name, "version": version, "licence": ""} for name, _, version in toolkit
-        ],
+        "python": python_packages(user.start["path"]),
+        "toolkit": toolkit_packages(),
         "debian": debian_packages(),
-        "os": {key: system.get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
+        "os": os_release(),
     }
     print(json.dumps(packages), flush=True)  # noqa: T201  what it is for
     return 0
 
 
-def python_packages(folders: Sequence[str]) -> list[dict[str, Any]]:
-    """The first of a name on the path is the one that is imported."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in importlib.metadata.distributions(path=list(folders)):
-        name = one.metadata["Name"]
-        if name and canonical(name) not in found:
-            licence = (one.metadata.get_all("License-Expression") or [""])[0]
-            row = {"name": name, "version": one.version, "licence": licence}
-            found[canonical(name)] = {**row, "bundled": bundled(one, canonical(name))}
-    return list(found.values())
+def python_packages(folders: Sequence[str]) -> list[PythonPackage]:
+    """Return the distributions in these folders of sys.path.
+
+    Of several of one name only the first is returned, which Python imports.
+    """
+    packages: dict[str, PythonPackage] = {}
+    for distribution in importlib.metadata.distributions(path=list(folders)):
+        name = distribution.metadata["Name"]
+        if not name or canonical(name) in packages:
+            continue
+        licences = distribution.metadata.get_all("License-Expression") or [""]
+        packages[canonical(name)] = {
+            "name": name,
+            "version": distribution.version,
+            "licence": licences[0],
+            "bundled": bundled_libraries(distribution, canonical(name)),
+        }
+    return list(packages.values())
 
 
-def bundled(one: importlib.metadata.Distribution, name: str) -> list[dict[str, Any]]:
-    """Libraries of others that a wheel carries, as files or linked in; each with the files that hold it."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for file in one.files or ():
-        path = Path(str(one.locate_file(file)))
+def bundled_libraries(
+    distribution: importlib.metadata.Distribution, name: str
+) -> list[BundledLibrary]:
+    """Return the libraries of others that a distribution carries, as files or linked into its own.
+
+    `name`: the canonical name of the distribution.
+    """
+    files_of: dict[tuple[str, str], list[str]] = {}
+    for file in distribution.files or ():
+        path = Path(str(distribution.locate_file(file)))
         if ".so" not in path.name or path.is_symlink() or not environments.is_elf(str(path)):
             continue
-        own = re.sub(r"(-[0-9a-f]{8})*\.so.*", "", path.name)
-        if str(file).split("/")[0].endswith(".libs") or own in RUNTIMES:
-            found.setdefault((own, ""), []).append(str(file))
+
+        # auditwheel puts libraries into NAME.libs and adds a hash: libgomp-a34b3233.so.1.
+        library = re.sub(r"(-[0-9a-f]{8})*\.so.*", "", path.name)
+        is_in_libs = str(file).split("/")[0].endswith(".libs")
+        if is_in_libs or library in RUNTIMES:
+            files_of.setdefault((library, ""), []).append(str(file))
+
+        # NVIDIA's own packages are listed as what they are.
         if not name.startswith("nvidia-"):
-            for key in linked(path):
-                found.setdefault(key, []).append(str(file))
-    return [
-        {"name": key[0], "version": key[1], "files": sorted(files)}
-        for key, files in sorted(found.items())
-    ]
+            for name_and_version in linked_libraries(path):
+                files_of.setdefault(name_and_version, []).append(str(file))
+
+    libraries: list[BundledLibrary] = []
+    for (library, version), files in sorted(files_of.items()):
+        libraries.append({"name": library, "version": version, "files": sorted(files)})
+    return libraries
 
 
-def linked(path: Path) -> Iterator[tuple[str, str]]:
-    """Name and version of what is linked into a library."""
+def linked_libraries(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and version of each of LINKED that is linked into a file.
+
+    A library whose version should be in the file and is not there is left out. The version of a
+    library that does not write it is empty.
+    """
     with (
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        for name, mark, version in LINKED:
-            if content.find(mark) >= 0:
-                told = re.search(version, content) if version else None
-                if told or not version:
-                    yield name, told.group(1).decode() if told else ""
+        for library in LINKED:
+            if content.find(library.mark) < 0:
+                continue
+            if not library.version:
+                yield library.name, ""
+                continue
+            version = re.search(library.version, content)
+            if version:
+                yield library.name, version.group(1).decode()
+
+
+def toolkit_packages() -> list[dict[str, str]]:
+    """Return the packages of the CUDA toolkit.
+
+    They are wheels that were unpacked under /usr/local/cuda-X.Y. Each left its licence there, in a
+    file named NAME-VERSION.txt.
+    """
+    packages = []
+    for licence in sorted(Path("/usr/local").glob("cuda-*/licenses/*-*.txt")):
+        name, _, version = licence.stem.rpartition("-")
+        packages.append({"name": name, "version": version, "licence": ""})
+    return packages
 
 
 def debian_packages() -> list[dict[str, str]]:
-    """Return the installed packages of Debian; `source`: empty where it has the package's name."""
-    rows = []
+    """Return the installed packages of Debian.
+
+    `source` is empty if it is the package's own name.
+    """
+    packages = []
     for fields in debian.installed_packages(debian.read_status()):
-        rows.append(
+        packages.append(
             {
                 "name": fields["Package"],
                 "version": fields["Version"],
@@ -121,4 +190,16 @@ def debian_packages() -> list[dict[str, str]]:
                 "source": fields.get("Source", "").partition(" ")[0],
             }
         )
-    return rows
+    return packages
+
+
+def os_release() -> dict[str, str]:
+    """Return the operating system's name and version, from /etc/os-release.
+
+    Fields that are missing there are empty.
+    """
+    fields = {}
+    for line in debian.lines(Path("/etc/os-release")):
+        name, _, value = line.partition("=")
+        fields[name] = value.strip("'\"")
+    return {name: fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")}

@@ -166,7 +166,7 @@ def test_code_is_told_from_words(
 ) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(content)
-    assert list(packages.linked(library)) == found
+    assert list(packages.linked_libraries(library)) == found
 
 
 def test_only_elf_files_are_libraries(tmp_path: Path) -> None:

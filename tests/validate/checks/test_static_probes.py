@@ -85,7 +85,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     def given(**environ: str) -> None:
         own = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages)}
         found = UserEnvironment(environ={**own, **environ}, directory=str(home), python="")
-        monkeypatch.setattr(user_environment, "recorded", lambda: environments.as_files_say(found))
+        monkeypatch.setattr(
+            user_environment, "recorded", lambda: environments.with_start_from_files(found)
+        )
 
     given()
     for folder in (LIB, "venv/bin"):

@@ -30,7 +30,7 @@ def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_
     (tmp_path / "venv/pyvenv.cfg").write_text(
         f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n"
     )
-    found = environments.find([base, own], {})
+    found = environments.find_environments([base, own], {})
     kinds = {one.prefix: one for one in found}
     venv = kinds[f"{tmp_path}/venv"]
     assert (venv.kind, kinds[f"{tmp_path}/base"].kind) == ("venv", "system")
@@ -45,7 +45,7 @@ def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment
     own = _site(tmp_path / "conda")
     (tmp_path / "conda/conda-meta").mkdir()
     cached = _site(tmp_path / "conda/pkgs/six-1.16", python=False)
-    found = environments.find([own, cached], {})
+    found = environments.find_environments([own, cached], {})
     assert [one.kind for one in found] == ["conda"]
 
 
@@ -53,10 +53,14 @@ def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> No
     folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
     for name in ("a", "b"):
         (tmp_path / name / "bin/python3").symlink_to("python3.11")
-    found = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
+    found = environments.find_environments(
+        folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"}
+    )
     assert [one.prefix for one in found] == [f"{tmp_path}/b", f"{tmp_path}/a"]
     (tmp_path / "link").symlink_to("a")
-    found = environments.find(folders, {"PATH": f"{tmp_path}/link/bin/:{tmp_path}/b/bin"})
+    found = environments.find_environments(
+        folders, {"PATH": f"{tmp_path}/link/bin/:{tmp_path}/b/bin"}
+    )
     assert [one.prefix for one in found] == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 
@@ -70,14 +74,14 @@ def test_files_are_read_for_the_first_python_that_has_packages(
     monkeypatch.setattr(environments, "package_folders", lambda: folders)
     path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
     given = UserEnvironment(environ={"PATH": path}, directory="/", python="")
-    found = environments.as_files_say(given)
+    found = environments.with_start_from_files(given)
     assert (found.python, found.start["prefix"]) == (
         f"{tmp_path}/b/bin/python3.11",
         f"{tmp_path}/b",
     )
     monkeypatch.setattr(environments, "package_folders", list)
     with pytest.raises(LookupError, match="no Python with packages is there"):
-        environments.as_files_say(given)
+        environments.with_start_from_files(given)
 
 
 def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_pa
     Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
     Path(own, "sitecustomize.py").write_text("x = 1\n")
     environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first", "PYTHONOPTIMIZE": "1"}
-    (one,) = environments.find([own, user], environ)
+    (one,) = environments.find_environments([own, user], environ)
     assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
     assert one.start["optimize"] == 1
     assert (
@@ -107,8 +111,8 @@ def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
         "Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n\nbody: none\n"
     )
     (info / "INSTALLER").write_text("conda\n")
-    (one,) = environments.find([own], {})
-    (found,) = environments.distributions(one)
+    (one,) = environments.find_environments([own], {})
+    (found,) = environments.installed_packages(one)
     assert (found["name"], found["installer"], found["requires"]) == (
         "some-thing",
         "conda",
@@ -122,7 +126,7 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
     Path(own, "torch/version.py").write_text(
         "__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n"
     )
-    (one,) = environments.find([own], {})
+    (one,) = environments.find_environments([own], {})
     torch = main._torch(one)
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
     found = {**one.__dict__, "distributions": [], "torch": torch}
