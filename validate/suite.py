@@ -187,7 +187,10 @@ def run(
     looked_at = user or user_environment.of_this_process()
     if not looked_at.start and any(_reads_files(probe) for probe in probes):
         looked_at = environments.with_start_from_files(looked_at)
-    environ = {**(os.environ if user else looked_at.environ), **user_environment.record(looked_at)}
+    environ = {
+        **(os.environ if user else looked_at.environ),
+        **user_environment.as_variable(looked_at),
+    }
     environ |= seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed)
 
     groups, alone = _grouped(probes)

@@ -68,7 +68,7 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     files, count = unseen
     secrets: dict[tuple[str, str], None] = {}
     for _, path, content in files:
-        for _, kind in credentials.of_file(content, path):
+        for _, kind in credentials.find_in_file(content, path):
             # A file may have many of one kind, and several layers the same file.
             secrets[path, kind] = None
     return {
@@ -85,7 +85,7 @@ def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
     """
     found: list[Credential] = []
     for place, text in texts_of_configuration(engine, image):
-        for _, kind in credentials.in_text(text):
+        for _, kind in credentials.find_in_text(text):
             found.append({"where": place, "kind": kind})
     return found
 

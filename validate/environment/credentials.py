@@ -1,16 +1,20 @@
-"""Recognises credentials in text and in file names. Gives back what kind they are, never the credentials themselves."""
+"""Recognise credentials in texts and by file names; report their kind, never the credentials."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from validate.environment.patterns import first_of
 
 _BY_VARIABLE = "a secret"
+"""The kind of what is assigned to a variable whose name says that it is secret."""
 _CODE = tuple(".h .hpp .hxx .c .cc .cpp .cu .cuh .py .pyi .js .ts .pl .pm .rs .go".split())
-"""In programs a variable named `token` holds anything."""
+"""Suffixes of programs. There a variable named `token` holds anything, so _BY_VARIABLE is not
+looked for."""
 
 _KINDS: Mapping[str, str] = {
-    # With its beginning: tables of file types (/usr/share/mime/magic) have the first line alone.
+    # With the beginning of the key: tables of file types (/usr/share/mime/magic) have only the
+    # first line.
     "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\\[nr]|[\s\"'+,])+"
     r"(?:[\w-]+:[^\n\\]{0,200}(?:\\[nr]|\n)+\s*){0,9}[A-Za-z0-9+/=]{16}",
     "a Hugging Face token": r"\bhf_[A-Za-z]{30,}\b",
@@ -21,24 +25,33 @@ _KINDS: Mapping[str, str] = {
     "a Slack token": r"\bxox[abprs]-[\w-]{20,}",
     "an OpenAI or Anthropic key": r"\bsk-(?:ant-|proj-)?[\w-]{32,}",
     "a Google API key": r"\bAIza[\w-]{35}\b",
-    "a password in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@'\"$<{]+:(?!\*)[^\s/@'\"$<{]{3,}@[\w.-]+",
+    "a password in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@'\"$<{]+:"
+    r"(?!\*)[^\s/@'\"$<{]{3,}@[\w.-]+",
     "a password": r"(?i)\blogin\s+\S+\s+password\s+\S{3,}",
-    _BY_VARIABLE: r"(?i)\b\w*(?:api_?key|auth_?token|access_?token|secret(?:_?access)?(?:_?key)?|passw(?:or)?d"
-    r"|(?<!\bpad|\beos|\bbos|\bunk|\bsep|\bcls)(?<!\bmask)_token)"  # a tokenizer's are words
+    _BY_VARIABLE: r"(?i)\b\w*(?:api_?key|auth_?token|access_?token"
+    r"|secret(?:_?access)?(?:_?key)?|passw(?:or)?d"
+    r"|(?<!\bpad|\beos|\bbos|\bunk|\bsep|\bcls)(?<!\bmask)_token)"  # words of a tokenizer
     r"[\"']?\s*[=:]\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:)[\w+/.~-]{8,}",
 }
-"""What a credential looks like, as its issuers document it; the last is a variable whose name says what it holds."""
+"""Kind -> regular expression: what a credential looks like, as its issuers document it."""
 
 _PATTERNS = {kind: re.compile(pattern, re.ASCII) for kind, pattern in _KINDS.items()}
-_MARKS = "PRIVATE hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA pypi-AgE xox sk- AIza".split()
-_GUESSED = {
+_MARKS = (
+    "PRIVATE hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA pypi-AgE xox sk- AIza"
+).split()
+"""Words of which each text with a credential that its issuer marks has at least one."""
+_WORDS_OF_UNMARKED: Mapping[str, tuple[str, ...]] = {
     _BY_VARIABLE: ("api_key", "apikey", "token", "secret", "passw"),
     "a password in an address": ("://",),
     "a password": ("password",),
 }
-"""Kinds that no issuer marks, and words of which each text with one has one: to look for these takes far less time."""
+"""Kinds that no issuer marks -> words, in lower case, of which each text with such a credential has
+at least one.
+
+To look for a word takes far less time than to match a regular expression.
+"""
 SMALL = 128 << 10
-"""Bytes of a text that is looked at for these, too."""
+"""The most bytes that a text may have to be searched for unmarked kinds, too."""
 
 FILES: Mapping[str, str] = {
     "*/.netrc": "logins",
@@ -60,32 +73,64 @@ FILES: Mapping[str, str] = {
     "*/.env": "a project's secrets",
     "/run/secrets/*": "a build's secrets",
 }
-"""Files that hold credentials and nothing else."""
-_file = first_of(FILES)
+"""Pattern of file names -> what such a file holds: credentials and nothing else."""
+_pattern_of_file = first_of(FILES)
 
 
-def in_text(text: str, name: str = "", without: Collection[str] = ()) -> Iterator[tuple[int, str]]:
-    """(line number, kind) of each credential in the text of a file of this name. `without`: kinds not looked for."""
+class Credential(NamedTuple):
+    """A credential in a text."""
+
+    line: int
+    """Its line number, from 1 on."""
+    kind: str
+    """`a GitHub token`."""
+
+
+def find_in_text(
+    text: str, name: str = "", skipped_kinds: Collection[str] = ()
+) -> Iterator[Credential]:
+    """Yield the credentials in the text of a file of this name, kind by kind."""
+    is_code = _is_code(name)
+    lower_text = text.lower()
+    has_mark = any(mark in text for mark in _MARKS)
+    for kind, pattern in _PATTERNS.items():
+        if kind in skipped_kinds or (kind == _BY_VARIABLE and is_code):
+            continue
+
+        # Most texts have none of the words, and need no regular expression.
+        if kind in _WORDS_OF_UNMARKED:
+            may_have_kind = any(word in lower_text for word in _WORDS_OF_UNMARKED[kind])
+        else:
+            may_have_kind = has_mark
+        if not may_have_kind:
+            continue
+
+        for match in pattern.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Credential(line, kind)
+
+
+def _is_code(name: str) -> bool:
+    """Return whether a file of this name holds a program."""
     folder, _, file = name.rpartition("/")
     # Headers of C++'s own library have no suffix: `include/barrier`.
-    is_code = name.endswith(_CODE) or ("include" in folder.split("/") and "." not in file)
-    small, is_marked = text.lower(), any(mark in text for mark in _MARKS)
-    for kind, pattern in _PATTERNS.items():
-        may_be = any(word in small for word in _GUESSED[kind]) if kind in _GUESSED else is_marked
-        if kind in without or not may_be or (kind == _BY_VARIABLE and is_code):
-            continue
-        for found in pattern.finditer(text):
-            yield text.count("\n", 0, found.start()) + 1, kind
+    is_cpp_header = "include" in folder.split("/") and "." not in file
+    return name.endswith(_CODE) or is_cpp_header
 
 
-def of_file(content: bytes, name: str) -> Iterator[tuple[int, str]]:
-    """The same of any file; of large texts and programs, what its issuer marked as a credential alone."""
+def find_in_file(content: bytes, name: str) -> Iterator[Credential]:
+    """Yield the credentials in the content of any file.
+
+    Large and binary files are searched only for what its issuer marked as a credential.
+    """
     if len(content) <= SMALL and b"\0" not in content:
-        yield from in_text(content.decode("utf-8", "replace"), name)
+        yield from find_in_text(content.decode("utf-8", "replace"), name)
     elif any(mark.encode() in content for mark in _MARKS):
-        yield from in_text(content.decode("latin-1"), without=_GUESSED)
+        text = content.decode("latin-1")
+        yield from find_in_text(text, skipped_kinds=_WORDS_OF_UNMARKED)
 
 
-def by_name(path: str) -> str:
-    """What a file of this name holds; empty for all others."""
-    return FILES.get(_file(path) or "", "")
+def kind_by_name(path: str) -> str:
+    """Return what a file of this name holds, such as `AWS keys`; empty if no credentials."""
+    pattern = _pattern_of_file(path)
+    return FILES[pattern] if pattern else ""

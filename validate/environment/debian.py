@@ -1,6 +1,7 @@
-"""Installed Debian packages as dpkg's own database tells them: their states, files, and the MD5 sums of those.
+"""Read dpkg's database: the installed Debian packages, their states, files and MD5 sums.
 
-https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; configuration files are in `status`.
+https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; configuration files are
+in `status`.
 """
 
 import os
@@ -9,16 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 DATABASE = "/var/lib/dpkg"
 
 _CONFIGURATION_FILE = re.compile(r" (?P<path>/.*) (?P<md5>[0-9a-f]{32})( obsolete)?")
-"""A row of `Conffiles`. One with `remove-on-upgrade` may be another package's by now (deb-conffiles(5))."""
+"""A line of the field `Conffiles`. One with `remove-on-upgrade` does not match: the file may be
+another package's by now (deb-conffiles(5))."""
 
 
 @dataclass(frozen=True)
-class Owned:
-    """What dpkg knows of the files of all packages, by real path: /bin is a link to /usr/bin."""
+class PackageFiles:
+    """The files of all installed packages.
+
+    Paths are real ones (see real_path): a package may list /bin/sh, and /bin is a link to /usr/bin.
+    """
 
     packages: Mapping[str, str] = field(default_factory=dict)
     """Path -> the package that has it."""
@@ -29,74 +35,90 @@ class Owned:
 
 
 @cache
-def owned(database: str = DATABASE) -> Owned:
-    """Read which package has which files, once a process. Nothing where there is no database."""
+def read_package_files(database: str = DATABASE) -> PackageFiles:
+    """Return the files of all packages; empty if there is no database. Read once a process."""
     packages: dict[str, str] = {}
     md5: dict[str, str] = {}
     configuration: set[str] = set()
 
     for listing in sorted(Path(database, "info").glob("*.list")):
-        package = listing.stem.partition(":")[0]  # `libc6:amd64`
-        for line in lines(listing):
-            packages[real(line)] = package
-        for line in lines(listing.with_suffix(".md5sums")):
+        package = _package_of(listing)
+        for line in read_lines(listing):
+            packages[real_path(line)] = package
+        for line in read_lines(listing.with_suffix(".md5sums")):
             digest, _, path = line.partition("  ")
-            md5[real(f"/{path}")] = digest
+            md5[real_path(f"/{path}")] = digest
 
     # A diverted file lies elsewhere than its package says.
-    for path, moved_to, diverting_package in diversions(database):
-        owner = packages.get(path, "")
-        if owner and owner != diverting_package:
-            packages[moved_to] = owner
-            if path in md5:
-                md5[moved_to] = md5.pop(path)
+    for diversion in read_diversions(database):
+        owner = packages.get(diversion.path, "")
+        if owner and owner != diversion.package:
+            packages[diversion.moved_to] = owner
+            if diversion.path in md5:
+                md5[diversion.moved_to] = md5.pop(diversion.path)
 
-    for stanza in stanzas(read_status(database)):
+    for stanza in split_stanzas(read_status(database)):
         for line in stanza:
-            if row := _CONFIGURATION_FILE.fullmatch(line):
-                path = real(row["path"])
+            match = _CONFIGURATION_FILE.fullmatch(line)
+            if match:
+                path = real_path(match["path"])
                 configuration.add(path)
-                md5[path] = row["md5"]
+                md5[path] = match["md5"]
 
-    return Owned(packages, md5, frozenset(configuration))
+    return PackageFiles(packages, md5, frozenset(configuration))
 
 
 def listed_packages(database: str = DATABASE) -> set[str]:
     """Return the packages of which dpkg has a list of files."""
-    return {listing.stem.partition(":")[0] for listing in Path(database, "info").glob("*.list")}
+    return {_package_of(listing) for listing in Path(database, "info").glob("*.list")}
 
 
-def lines(file: Path) -> list[str]:
-    """Return the lines of a file; none of what is not there, or no file: a pipe would be waited for."""
+def _package_of(listing: Path) -> str:
+    """Return `libc6` for the list of files `libc6:amd64.list`."""
+    return listing.stem.partition(":")[0]
+
+
+def read_lines(file: Path) -> list[str]:
+    """Return the lines of a file; none if it is no regular file or can't be read.
+
+    A pipe is not opened: to read it would be to wait.
+    """
     try:
-        return (
-            file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            if file.is_file()
-            else []
-        )
+        if not file.is_file():
+            return []
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []
 
 
-def diversions(database: str = DATABASE) -> list[tuple[str, str, str]]:
-    """Return files that are elsewhere than in their package: real path, where it is instead, for whom.
+class Diversion(NamedTuple):
+    """A file that dpkg puts elsewhere than its package says (dpkg-divert(1))."""
 
-    `:` stands for a person, who called dpkg-divert(1).
-    """
-    rows = lines(Path(database, "diversions"))  # three lines each
-    return [
-        (real(path), real(to), whom)
-        for path, to, whom in zip(rows[0::3], rows[1::3], rows[2::3], strict=False)
-    ]
+    path: str
+    """The real path that packages give."""
+    moved_to: str
+    """The real path at which the file lies instead."""
+    package: str
+    """The package whose own file stays at `path`; `:` if a person asked for the diversion."""
 
 
-def stanzas(status: str) -> list[list[str]]:
+def read_diversions(database: str = DATABASE) -> list[Diversion]:
+    """Return all diversions; none if there is no database."""
+    # Each takes three lines.
+    lines = read_lines(Path(database, "diversions"))
+    diversions = []
+    for path, moved_to, package in zip(lines[0::3], lines[1::3], lines[2::3], strict=False):
+        diversions.append(Diversion(real_path(path), real_path(moved_to), package))
+    return diversions
+
+
+def split_stanzas(status: str) -> list[list[str]]:
     """Return the lines of each package's stanza in the text of dpkg's `status`."""
     return [stanza.splitlines() for stanza in status.split("\n\n") if stanza.strip()]
 
 
 def read_fields(stanza: Sequence[str]) -> dict[str, str]:
-    """Return the fields of a stanza that have one line: `Package`, `Status`, `Version` and others."""
+    """Return name -> value of the fields of a stanza that have one line, such as `Version`."""
     fields = {}
     for line in stanza:
         name, colon, value = line.partition(":")
@@ -106,35 +128,47 @@ def read_fields(stanza: Sequence[str]) -> dict[str, str]:
 
 
 def installed_packages(status: str) -> list[dict[str, str]]:
-    """Return the fields of each installed package. One that left its configuration only is none (dpkg-query(1))."""
-    packages = [read_fields(stanza) for stanza in stanzas(status)]
-    return [
-        fields
-        for fields in packages
-        if "Package" in fields and fields.get("Status", "").endswith(" installed")
-    ]
+    """Return the fields of each installed package in the text of dpkg's `status`.
+
+    A removed package that left its configuration is not installed (dpkg-query(1)).
+    """
+    packages = []
+    for stanza in split_stanzas(status):
+        fields = read_fields(stanza)
+        if "Package" in fields and fields.get("Status", "").endswith(" installed"):
+            packages.append(fields)
+    return packages
 
 
 def read_status(database: str = DATABASE) -> str:
-    """Return the text of dpkg's `status`; empty where there is none."""
-    return "\n".join(lines(Path(database, "status")))
+    """Return the text of dpkg's `status`; empty if there is no database."""
+    return "\n".join(read_lines(Path(database, "status")))
 
 
-def states(database: str = DATABASE) -> dict[str, str]:
-    """Return package -> its state as dpkg writes it: `install ok installed`, or `install ok half-configured`."""
-    packages = [read_fields(stanza) for stanza in stanzas(read_status(database))]
-    return {
-        fields["Package"]: fields.get("Status", "") for fields in packages if "Package" in fields
-    }
+def package_states(database: str = DATABASE) -> dict[str, str]:
+    """Return package -> its state as dpkg writes it:
+
+    `install ok half-configured`; empty if it is missing.
+    """
+    states = {}
+    for stanza in split_stanzas(read_status(database)):
+        fields = read_fields(stanza)
+        if "Package" in fields:
+            states[fields["Package"]] = fields.get("Status", "")
+    return states
 
 
-def real(path: str) -> str:
-    """Return a path whose folders are no links; its last part may be one."""
+def real_path(path: str) -> str:
+    """Return a path whose folders are no links.
+
+    Its last part is left as it is, and may be a link.
+    """
     folder, _, name = path.rstrip("/").rpartition("/")
     return f"{_real_folder(folder)}/{name}" if name else "/"
 
 
 @cache
 def _real_folder(folder: str) -> str:
-    found = os.path.realpath(folder or "/")
-    return "" if found == "/" else found
+    """Return the real path of a folder, without `/` at its end: empty for the root folder."""
+    real_folder = os.path.realpath(folder or "/")
+    return "" if real_folder == "/" else real_folder

@@ -1,4 +1,4 @@
-"""Every path of an image, as root reads them from the image's own file system."""
+"""List every path of an image, as root reads them from the image's own file system."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 _NOT_OF_THE_IMAGE = ("/proc", "/sys", "/dev", "/judge")
-"""The kernel's, and where the suite lies."""
+"""Folders of the kernel, and the one in which the suite is mounted."""
 _BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
 
 
@@ -23,16 +23,17 @@ class ImagePaths(NamedTuple):
 
 @cache
 def read_image_paths() -> ImagePaths:
-    """List every path of the image, once a process."""
+    """Return every path of the image. They are listed once a process."""
     unreadable: list[str] = []
     return ImagePaths(dict(walk("/", unreadable)), unreadable)
 
 
 def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every path below a folder, folders too, and append folders that can't be listed to `unreadable`.
+    """Yield path and lstat of everything below a folder, folders too.
 
-    Declared volumes are on file systems of their own, and are the image's. Single files that an
-    engine mounts (/etc/hosts, say) are not.
+    Folders that can't be listed are appended to `unreadable`. Declared volumes are on file systems
+    of their own, and belong to the image. Single files that an engine mounts, such as /etc/hosts,
+    do not.
     """
     root_device = os.lstat(top).st_dev
     folders = [(top, root_device)]
@@ -46,12 +47,13 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
             continue
 
         for entry in entries:
-            path = f"{'' if folder == '/' else folder}/{entry.name}"
+            path = f"/{entry.name}" if folder == "/" else f"{folder}/{entry.name}"
             if path in _NOT_OF_THE_IMAGE:
                 continue
             try:
                 facts = entry.stat(follow_symlinks=False)
-            except OSError:  # it went while its folder was read
+            except OSError:
+                # It was removed while its folder was read.
                 continue
             is_folder = stat.S_ISDIR(facts.st_mode)
             is_mounted_file = not is_folder and facts.st_dev not in (root_device, device)
@@ -63,27 +65,27 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
 
 
 def source_of_bytecode(path: str) -> str:
-    """Return the source that a `.pyc` file is made from, by its name; empty for other files."""
+    """Return the path of the source that a `.pyc` file is made from; empty for other files."""
     match = _BYTECODE.fullmatch(path)
     return f"{match['folder']}/{match['name']}.py" if match else ""
 
 
 def with_folders_above(paths: Iterable[str]) -> set[str]:
-    """Return these paths and every folder above one of them."""
-    found = set(paths)
-    for path in list(found):
+    """Return these paths and every folder above one of them, except the root folder."""
+    all_paths = set(paths)
+    for path in list(all_paths):
         folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in all_paths:
+            all_paths.add(folder)
             folder = folder.rpartition("/")[0]
-    return found
+    return all_paths
 
 
 def is_plain_file(facts: os.stat_result) -> bool:
-    """Return whether a path is a regular file: no folder, link, device, pipe or socket."""
+    """Return whether this is a regular file: no folder, link, device, pipe or socket."""
     return stat.S_ISREG(facts.st_mode)
 
 
 def is_link(facts: os.stat_result) -> bool:
-    """Return whether a path is a symbolic link."""
+    """Return whether this is a symbolic link."""
     return stat.S_ISLNK(facts.st_mode)

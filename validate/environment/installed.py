@@ -1,4 +1,4 @@
-"""Installed distributions as their metadata tells them: name, version, wheel tags, and the files they say they own."""
+"""Read the metadata of installed distributions: name, version, wheel tags, and files."""
 
 import csv
 import os
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from validate.environment import user_environment
 from validate.environment.user_environment import Start, UserEnvironment
@@ -14,78 +15,104 @@ from validate.environment.user_environment import Start, UserEnvironment
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a RECORD file."""
+    """A line of a RECORD file: a file of a distribution."""
 
     path: str
-    """Absolute, normalised, links not followed."""
+    """Absolute and normalised. Links are not followed."""
     sha256: str
-    """URL-safe base64 without padding; empty where the RECORD gives none (RECORD itself, bytecode)."""
+    """URL-safe base64 without padding. Empty where RECORD has none, as for itself and for bytecode.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Distribution:
-    """One `*.dist-info` or `*.egg-info` folder."""
+    """A `*.dist-info` or `*.egg-info` folder."""
 
     name: str
     """Canonical (PEP 503)."""
     version: str
     location: str
-    """The folder on sys.path that holds it."""
+    """The folder of sys.path that holds it."""
     info: Path
-    """What holds its metadata."""
+    """The folder with its metadata; for some an `.egg-info` file."""
     tags: tuple[str, ...]
     """`cp311-cp311-manylinux_2_28_x86_64`, from the WHEEL file."""
     requires: tuple[str, ...]
-    """As it is written: `six>=1`."""
+    """Requirements as they are written: `six>=1`."""
     entries: tuple[Entry, ...] | None
     """None: it has no RECORD, or one that can't be read."""
 
     def modules(self) -> frozenset[str]:
-        """Top-level names that its files can be imported by."""
-        return frozenset(
-            filter(None, (_module(entry.path, self.location) for entry in self.entries or ()))
-        )
+        """Return the top-level names by which its files can be imported."""
+        names = set()
+        for entry in self.entries or ():
+            name = _top_level_name(entry.path, self.location)
+            if name:
+                names.add(name)
+        return frozenset(names)
+
+
+def _top_level_name(path: str, location: str) -> str | None:
+    """Return `torch` for `torch/version.py` and `six` for `six.py`, in a folder of sys.path.
+
+    None for files that can't be imported: scripts, metadata and bytecode.
+    """
+    if not path.startswith(location + os.sep):
+        return None
+    first, _, below = path[len(location) + 1 :].partition(os.sep)
+    if first.endswith((".dist-info", ".egg-info", ".data", ".libs")) or first == "__pycache__":
+        return None
+    if below:
+        return first if first.isidentifier() else None
+    name, _, suffix = first.partition(".")
+    is_module = suffix == "py" or suffix.endswith("so")
+    return name if is_module else None
 
 
 def canonical(name: str) -> str:
-    """PEP 503."""
+    """Return the canonical name of a distribution (PEP 503): `nvidia-ml-py` for `nvidia_ml_py`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
-    """Every distribution in these folders of sys.path, in their order; folders that don't exist are skipped."""
-    found = []
-    for folder in dict.fromkeys(os.path.realpath(folder) for folder in folders if folder):
-        if Path(folder).is_dir():
-            for info in sorted(Path(folder).iterdir()):
-                if info.suffix in (".dist-info", ".egg-info"):
-                    found.append(_read(info))
-    return tuple(found)
+class UserPython(NamedTuple):
+    """The image's user, how Python starts for it, and every distribution on that Python's path."""
+
+    user: UserEnvironment
+    start: Start
+    distributions: tuple[Distribution, ...]
 
 
 @cache
-def of_user() -> tuple[UserEnvironment, Start, tuple[Distribution, ...]]:
-    """The image's user, how Python starts for it, every distribution on that Python's path."""
-    given = user_environment.recorded()
-    start = Start(**given.start)
-    return given, start, distributions(start.path)
+def of_user() -> UserPython:
+    """Return the image's user with its Python and distributions. They are read once a process."""
+    user = user_environment.recorded()
+    start = Start(**user.start)
+    return UserPython(user, start, distributions(start.path))
+
+
+def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
+    """Return every distribution in these folders of sys.path, in their order.
+
+    Folders that don't exist are skipped, and so are those that were there before.
+    """
+    real_folders = [os.path.realpath(folder) for folder in folders if folder]
+    installed = []
+    for folder in dict.fromkeys(real_folders):
+        if not Path(folder).is_dir():
+            continue
+        for info in sorted(Path(folder).iterdir()):
+            if info.suffix in (".dist-info", ".egg-info"):
+                installed.append(_read_distribution(info))
+    return tuple(installed)
 
 
 def locations(installed: Iterable[Distribution]) -> list[str]:
-    """Their folders of sys.path."""
-    return list(dict.fromkeys(one.location for one in installed))
-
-
-@cache
-def names_of_owners(installed: tuple[Distribution, ...]) -> Mapping[str, tuple[str, ...]]:
-    """Absolute path to the names of the distributions that list it."""
-    return {
-        path: tuple(sorted({one.name for one in own})) for path, own in owners(installed).items()
-    }
+    """Return the folders of sys.path that hold these distributions, each once."""
+    return list(dict.fromkeys(distribution.location for distribution in installed))
 
 
 def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]]:
-    """Absolute path to the distributions that list it."""
+    """Return absolute path -> the distributions whose RECORD lists this file."""
     table: dict[str, list[Distribution]] = {}
     for distribution in installed:
         for entry in distribution.entries or ():
@@ -93,28 +120,50 @@ def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]
     return table
 
 
-def _read(info: Path) -> Distribution:
-    metadata = (
-        info
-        if info.is_file()
-        else info / ("METADATA" if info.suffix == ".dist-info" else "PKG-INFO")
-    )
-    headers = list(_headers(metadata))
+@cache
+def names_of_owners(installed: tuple[Distribution, ...]) -> Mapping[str, tuple[str, ...]]:
+    """Return absolute path -> the names of the distributions whose RECORD lists this file."""
+    names = {}
+    for path, file_owners in owners(installed).items():
+        names[path] = tuple(sorted({distribution.name for distribution in file_owners}))
+    return names
+
+
+def _read_distribution(info: Path) -> Distribution:
+    """Return the distribution whose metadata is in this `*.dist-info` or `*.egg-info` folder.
+
+    An `.egg-info` may also be a file. Name and version that the metadata lacks are taken from the
+    folder's name.
+    """
+    if info.is_file():
+        metadata = info
+    elif info.suffix == ".dist-info":
+        metadata = info / "METADATA"
+    else:
+        metadata = info / "PKG-INFO"
+    headers = list(_read_headers(metadata))
     fields = dict(headers)
-    guessed_name, _, guessed_version = info.stem.partition("-")
+
+    # `six-1.16.0.dist-info`, `six-1.16.0-py3.11.egg-info`
+    name, _, version_and_python = info.stem.partition("-")
+    version = version_and_python.partition("-")[0]
+    wheel_headers = _read_headers(info / "WHEEL")
     return Distribution(
-        name=canonical(fields.get("name", guessed_name)),
-        version=fields.get("version", guessed_version.partition("-")[0]),
+        name=canonical(fields.get("name", name)),
+        version=fields.get("version", version),
         location=str(info.parent),
         info=info,
-        tags=tuple(value for name, value in _headers(info / "WHEEL") if name == "tag"),
-        requires=tuple(value for name, value in headers if name == "requires-dist"),
-        entries=_entries(info / "RECORD"),
+        tags=tuple(value for header, value in wheel_headers if header == "tag"),
+        requires=tuple(value for header, value in headers if header == "requires-dist"),
+        entries=_read_record(info / "RECORD"),
     )
 
 
-def _headers(file: Path) -> Iterator[tuple[str, str]]:
-    """Lower-case header names and values, up to the first empty line. Nothing where there is no such file."""
+def _read_headers(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield name, in lower case, and value of each header of a file, up to the first empty line.
+
+    Nothing is yielded if there is no such file.
+    """
     if not file.is_file():
         return
     with file.open(encoding="utf-8", errors="replace") as lines:
@@ -122,11 +171,13 @@ def _headers(file: Path) -> Iterator[tuple[str, str]]:
             if not line.strip():
                 return
             name, colon, value = line.partition(":")
+            # A line that begins with a space continues the one before it.
             if colon and not line[0].isspace():
                 yield name.strip().lower(), value.strip()
 
 
-def _entries(record: Path) -> tuple[Entry, ...] | None:
+def _read_record(record: Path) -> tuple[Entry, ...] | None:
+    """Return the lines of a RECORD file; None if there is none or it can't be parsed."""
     if not record.is_file():
         return None
     location = str(record.parent.parent)
@@ -135,23 +186,11 @@ def _entries(record: Path) -> tuple[Entry, ...] | None:
             rows = [row for row in csv.reader(lines) if row]
     except (csv.Error, UnicodeDecodeError):
         return None
-    return tuple(
-        Entry(
-            path=os.path.normpath(os.path.join(location, row[0])),  # noqa: PTH118  40,000 times
-            sha256=row[1].removeprefix("sha256=") if len(row) > 1 and "sha256=" in row[1] else "",
-        )
-        for row in rows
-    )
 
-
-def _module(path: str, location: str) -> str | None:
-    """`torch` for `torch/version.py`, `six` for `six.py`; None for scripts, metadata and bytecode."""
-    if not path.startswith(location + os.sep):
-        return None
-    first, _, rest = path[len(location) + 1 :].partition(os.sep)
-    if first.endswith((".dist-info", ".egg-info", ".data", ".libs")) or first == "__pycache__":
-        return None
-    if rest:
-        return first if first.isidentifier() else None
-    name, _, suffix = first.partition(".")
-    return name if suffix == "py" or suffix.endswith("so") else None
+    entries = []
+    for row in rows:
+        path = os.path.normpath(os.path.join(location, row[0]))  # noqa: PTH118  40,000 times
+        has_sha256 = len(row) > 1 and "sha256=" in row[1]
+        sha256 = row[1].removeprefix("sha256=") if has_sha256 else ""
+        entries.append(Entry(path=path, sha256=sha256))
+    return tuple(entries)

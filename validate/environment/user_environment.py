@@ -1,4 +1,4 @@
-"""The environment that the image gives its users, before the suite changes it, and how Python starts there."""
+"""The environment that an image gives its users, before the suite changes it."""
 
 import functools
 import json
@@ -22,59 +22,75 @@ class UserEnvironment:
     python: str
     """The interpreter that ran the suite: the environment's own."""
     user: str = ""
-    """Whom the image starts as, as its USER says: `1001`, `1001:0`, `trainer`; empty: root."""
+    """The image's USER: `1001`, `1001:0`, `trainer`; empty: root."""
     machine: str = field(default_factory=lambda: os.uname().machine)
-    """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
+    """What `uname -m` calls the processor: `x86_64`. An emulator gives the machine that it stands
+    for."""
     start: Mapping[str, Any] = field(default_factory=dict)
-    """How that interpreter would start (`Start`), read from files; empty: of that nothing was read."""
+    """How that interpreter would start (the fields of `Start`), read from files; empty: not read
+    yet."""
     hidden: Sequence[str] = ()
-    """Files of the image that can't be seen, as another is mounted over each."""
+    """Files of the image that can't be seen, because another file is mounted over each."""
 
 
 @functools.cache
 def of_this_process() -> UserEnvironment:
-    """Read from the kernel what this process was started with: sitecustomize may have edited os.environ since."""
+    """Return the environment that this process was started with, as the kernel remembers it.
+
+    os.environ may differ: sitecustomize can change it.
+    """
+    environ: dict[str, str] = {}
     try:
-        raw = Path("/proc/self/environ").read_bytes()
-        pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if b"=" in entry)
-        environ = {name: value for name, _, value in pairs}
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
         environ = dict(os.environ)
+    else:
+        for entry in entries:
+            name, equals, value = os.fsdecode(entry).partition("=")
+            if equals:
+                environ[name] = value
     return UserEnvironment(environ=environ, directory=str(Path.cwd()), python=sys.executable)
 
 
-def record(user: UserEnvironment) -> dict[str, str]:
-    """The variable that tells probes of it."""
+def as_variable(user: UserEnvironment) -> dict[str, str]:
+    """Return the variable with which the suite hands a user's environment to its probes."""
     return {_RECORDED_IN: json.dumps(asdict(user))}
 
 
-def read(file: Path) -> UserEnvironment:
-    """Of a file that the host wrote."""
-    return UserEnvironment(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
-
-
 def recorded() -> UserEnvironment:
-    """What the suite recorded before it started this probe; outside of the suite, this process's own."""
+    """Return the user's environment that the suite handed to this probe.
+
+    Outside of the suite this is the process's own.
+    """
     text = os.environ.get(_RECORDED_IN)
     return UserEnvironment(**json.loads(text)) if text else of_this_process()
 
 
+def read(file: Path) -> UserEnvironment:
+    """Return the user's environment from a JSON file that the host wrote."""
+    return UserEnvironment(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How a user's interpreter starts, by the image's files (validate/survey/environments.py): none is asked."""
+    """How a user's interpreter starts, by the image's files (validate/survey/environments.py)."""
 
     path: Sequence[str]
     """sys.path, without the working directory."""
     optimize: int
+    """1 if PYTHONOPTIMIZE is set, else 0."""
     modules: Mapping[str, str]
-    """Those that site.py imports, and their files."""
+    """The modules that site.py imports, such as `sitecustomize` -> their files."""
     version: str
     """`3.11`."""
     prefix: str
 
 
-def runs(file: Path) -> bool:
-    """Whether site.py executes lines of a .pth file: those that begin with `import`."""
+def has_import_lines(file: Path) -> bool:
+    """Return whether a .pth file has lines that site.py executes: those that begin with `import`.
+
+    False if it can't be read.
+    """
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,9 +1,11 @@
-"""What a wheel brings, in a form that is the same for the wheel's own RECORD and for the one of its installed files.
+"""Bring the RECORD of a wheel and that of its installed files into one form, to compare them.
 
-An installer lists the same files under other paths, adds files of its own (its notes, bytecode, launchers of entry
-points) and writes its interpreter into scripts. All of that is left out or undone here, so that a digest of the wheel's
-RECORD, measured outside any image, tells whether an installed RECORD is that wheel's. Paths: `torch/version.py` below
-site-packages, `:bin/f2py` below the environment. Standard library.
+An installer lists the same files under other paths, adds files of its own (its notes, bytecode,
+launchers of entry points) and writes its interpreter into scripts. All of that is left out or
+undone here, so that a digest of the wheel's RECORD, measured outside any image, tells whether an
+installed RECORD is that wheel's.
+
+Paths in this form: `torch/version.py` below site-packages, `:bin/f2py` below the environment.
 """
 
 import base64
@@ -20,12 +22,15 @@ from validate.environment.installed import Distribution
 Rows = Mapping[str, str]
 """Path -> sha256 as RECORD has it, without padding; empty where it has none."""
 
-_NOTES = re.compile(
-    r"[^/]+\.dist-info/(RECORD(\.jws|\.p7s)?|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json|uv_build\.json)"
+_INSTALLER_NOTES = re.compile(
+    r"[^/]+\.dist-info/"
+    r"(RECORD(\.jws|\.p7s)?|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json|uv_build\.json)"
 )
-_DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
+_DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<path>.+)")
+"""A file that a wheel wants to have outside of site-packages."""
 _HEADERS = re.compile(r":include/site/python\d+\.\d+/")
 _PLACEHOLDER = b"#!python"
+"""The first line of scripts in a wheel, in place of which an installer writes its interpreter."""
 _SCRIPTS = ":bin/"
 _LAUNCHERS = (
     """\
@@ -59,50 +64,63 @@ if __name__ == '__main__':
     sys.exit({function}())
 """,
 )
-"""What uv writes for an entry point (crates/uv-install-wheel/src/wheel.rs), and pip (operations/install/wheel.py): its
-newer form and the one of its older releases, as 23.2.1.
+"""The launchers that installers write for an entry point.
+
+They are uv's (crates/uv-install-wheel/src/wheel.rs), pip's (operations/install/wheel.py) and that
+of pip's older releases, such as 23.2.1.
 """
 
 
 def digest_of(rows: Rows) -> str:
-    """Return the one digest of a RECORD: of its paths and their hashes, in whatever order."""
+    """Return a digest of a RECORD: of its paths and their hashes, in whatever order they stand."""
     lines = sorted(f"{path}\0{digest}\n" for path, digest in rows.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def rows_of_wheel(record: Iterable[Sequence[str]]) -> dict[str, str]:
-    """Return the rows of a RECORD as a wheel holds it."""
+    """Return the rows of the RECORD inside a wheel.
+
+    `record`: its lines, as csv.reader reads them.
+    """
     rows = {}
-    for row in record:
-        if row and not _is_installers(row[0]):
-            digest = row[1] if len(row) > 1 else ""
-            rows[installed_path(row[0])] = digest.removeprefix("sha256=").rstrip("=")
+    for line in record:
+        if line and not _is_written_by_installer(line[0]):
+            digest = line[1] if len(line) > 1 else ""
+            rows[installed_path(line[0])] = digest.removeprefix("sha256=").rstrip("=")
     return rows
 
 
 def installed_path(path: str) -> str:
-    """Return where an installer puts a file of a wheel (binary distribution format, "The .data directory")."""
-    found = _DATA.fullmatch(path)
-    if not found:
+    """Return where an installer puts a file of a wheel, in this module's form of paths.
+
+    See "The .data directory" in the specification of the binary distribution format.
+    """
+    data = _DATA.fullmatch(path)
+    if not data:
         return path
-    scheme, rest = found["scheme"], found["rest"]
-    if scheme in ("purelib", "platlib"):
-        return rest
-    if scheme == "headers":
-        return f":include/site/{path.split('-')[0]}/{rest}"
-    return f"{_SCRIPTS}{rest}" if scheme == "scripts" else f":{rest}"
+    match data["scheme"]:
+        case "purelib" | "platlib":
+            return data["path"]
+        case "headers":
+            distribution = path.split("-")[0]
+            return f":include/site/{distribution}/{data['path']}"
+        case "scripts":
+            return f"{_SCRIPTS}{data['path']}"
+        case _:
+            return f":{data['path']}"
 
 
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
-    """Return the RECORD of a distribution in the virtual environment of this folder, as its wheel would have it.
+    """Return the rows of an installed distribution's RECORD as its wheel's RECORD has them.
 
-    Reads the distribution's scripts, too.
+    `environment`: the folder of the virtual environment that it is installed in. The distribution's
+    scripts are read, too.
     """
     python = f"{environment}/bin/python"
-    launchers = {
-        name: [record_hash(text) for text in _launcher_forms(target, python)]
-        for name, target in _entry_points(distribution.info).items()
-    }
+    launcher_hashes = {}
+    for command, target in _entry_points(distribution.info).items():
+        texts = _launcher_texts(target, python)
+        launcher_hashes[command] = [record_hash(text) for text in texts]
 
     rows = {}
     for entry in distribution.entries or ():
@@ -110,42 +128,55 @@ def rows_of_installed(distribution: Distribution, environment: str) -> dict[str,
         if path.startswith("../"):
             below_environment = os.path.relpath(entry.path, environment)
             path = _HEADERS.sub(":include/site/", f":{below_environment}")
-        if _is_installers(path):
+        if _is_written_by_installer(path):
+            continue
+        if not path.startswith(_SCRIPTS):
+            rows[path] = entry.sha256
             continue
 
-        script = path.removeprefix(_SCRIPTS) if path.startswith(_SCRIPTS) else ""
         # A launcher that the installer wrote for an entry point is in no wheel.
-        if entry.sha256 in launchers.get(script, ()):
+        command = path.removeprefix(_SCRIPTS)
+        if entry.sha256 in launcher_hashes.get(command, ()):
             continue
-        hash_in_wheel = _script_hash_in_wheel(entry.path, python) if script else ""
-        rows[path] = hash_in_wheel or entry.sha256
+        rows[path] = _script_hash_in_wheel(entry.path, python) or entry.sha256
     return rows
 
 
 def _entry_points(info: Path) -> dict[str, str]:
-    """Return command -> `module:function`; nothing of a file that can't be read, whatever is wrong with it."""
+    """Return command -> `module:function` of a distribution's entry points.
+
+    A file that can't be read or parsed gives none, whatever is wrong with it.
+    """
     commands = {}
     with contextlib.suppress(Exception):
         for point in importlib.metadata.PathDistribution(info).entry_points:
             if point.group in ("console_scripts", "gui_scripts"):
                 commands[point.name] = point.value.partition("[")[0].strip()
-    # uv adds those that pip's own installation makes.
+    # uv adds the commands that pip makes when it installs itself.
     if info.name.startswith("pip-") and "pip" in commands:
         version = info.parent.parent.name.removeprefix("python")
-        commands["pip3"] = commands[f"pip{version}"] = commands["pip"]
+        commands["pip3"] = commands["pip"]
+        commands[f"pip{version}"] = commands["pip"]
     return commands
 
 
-def _launcher_forms(target: str, python: str) -> Iterator[bytes]:
-    """Yield each text that an installer may write as the launcher of `module:function`."""
+def _launcher_texts(target: str, python: str) -> Iterator[bytes]:
+    """Yield each text that an installer may write as the launcher of `module:function`.
+
+    `python`: the path of the environment's interpreter.
+    """
     module, _, function = (part.strip() for part in target.partition(":"))
     first = function.partition(".")[0]
-    for form in _LAUNCHERS:
-        yield form.format(python=python, module=module, first=first, function=function).encode()
+    for template in _LAUNCHERS:
+        text = template.format(python=python, module=module, first=first, function=function)
+        yield text.encode()
 
 
 def _script_hash_in_wheel(script: str, python: str) -> str:
-    """Return RECORD's hash of a script as its wheel has it; empty where the installer wrote no interpreter into it."""
+    """Return RECORD's hash of a script as its wheel has it, with `#!python` as its first line.
+
+    Empty if the installer did not write its interpreter into the script, or it can't be read.
+    """
     try:
         content = Path(script).read_bytes()
     except OSError:
@@ -158,16 +189,20 @@ def _script_hash_in_wheel(script: str, python: str) -> str:
 
 
 def record_hash(content: bytes) -> str:
-    """Return RECORD's form of a hash, without padding."""
+    """Return the sha256 of a file's content as RECORD writes it, without padding."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-def is_note(path: str) -> bool:
-    """Return whether a file is where an installer says of a distribution what it likes."""
-    return bool(_NOTES.fullmatch("/".join(path.rsplit("/", 2)[-2:])))
+def is_installer_note(path: str) -> bool:
+    """Return whether the file at this absolute path is one of those that an installer writes.
+
+    They are in a distribution's `.dist-info` folder: RECORD, INSTALLER, direct_url.json and others.
+    """
+    folder_and_name = "/".join(path.rsplit("/", 2)[-2:])
+    return bool(_INSTALLER_NOTES.fullmatch(folder_and_name))
 
 
-def _is_installers(path: str) -> bool:
-    """Return whether an installer writes a file itself."""
+def _is_written_by_installer(path: str) -> bool:
+    """Return whether an installer writes this file of site-packages, so that no wheel has it."""
     is_bytecode = "/__pycache__/" in f"/{path}" and path.endswith(".pyc")
-    return bool(_NOTES.fullmatch(path)) or is_bytecode
+    return bool(_INSTALLER_NOTES.fullmatch(path)) or is_bytecode

@@ -1,13 +1,11 @@
-"""For which Python and processor a wheel was built, by its tags.
+"""Tell by a wheel's tag for which Python and processor it was built.
 
-https://packaging.python.org/specifications/platform-compatibility-tags: `cp311-cp311-manylinux_2_28_x86_64`.
+https://packaging.python.org/specifications/platform-compatibility-tags:
+`cp311-cp311-manylinux_2_28_x86_64`.
 """
 
 import re
 from typing import NamedTuple
-
-_NEVER = 1000
-"""A minor version of Python 3 that no interpreter has."""
 
 
 class Target(NamedTuple):
@@ -16,38 +14,52 @@ class Target(NamedTuple):
     python: str
     """`3.11`."""
     machine: str
-    """In the kernel's words: `x86_64`."""
+    """What `uname -m` calls it: `x86_64`."""
 
 
 def fits(tag: str, target: Target) -> bool:
-    """Return whether a wheel with this tag runs on CPython, glibc Linux and the target's machine."""
+    """Return whether a wheel with this tag runs on the target's CPython, machine and glibc Linux.
+
+    Each part of a tag may name several values: `py2.py3-none-any`. A text that is no tag fits
+    nothing.
+    """
     parts = tag.split("-")
     if len(parts) != 3:
         return False
     interpreters, abis, platforms = (part.split(".") for part in parts)
-    minor = int(target.python.partition(".")[2])
+    fits_python = _fits_python(interpreters, abis, int(target.python.partition(".")[2]))
+    return fits_python and any(_fits_machine(platform, target.machine) for platform in platforms)
+
+
+def _fits_python(interpreters: list[str], abis: list[str], minor: int) -> bool:
+    """Return whether a wheel for these interpreters and ABIs runs on CPython 3.`minor`."""
     exact = f"cp3{minor}"
-
-    is_for_this_python = exact in interpreters and not {exact, "abi3", "none"}.isdisjoint(abis)
-    is_stable_abi = "abi3" in abis and any(
-        _oldest_minor(name, "cp3") <= minor for name in interpreters
-    )
-    is_pure_python = "none" in abis and any(
-        _oldest_minor(name, "py3") <= minor for name in interpreters
-    )
-    if not (is_for_this_python or is_stable_abi or is_pure_python):
-        return False
-    return any(_platform_fits(platform, target) for platform in platforms)
-
-
-def _oldest_minor(interpreter: str, prefix: str) -> int:
-    """Return the lowest minor version of Python 3 that `py3`, `py310` or `cp39` names; out of reach for others."""
-    found = re.fullmatch(rf"{prefix}(\d*)", interpreter)
-    return int(found[1] or 0) if found else _NEVER
-
-
-def _platform_fits(platform: str, target: Target) -> bool:
-    if platform in ("any", f"linux_{target.machine}"):
+    if exact in interpreters and not {exact, "abi3", "none"}.isdisjoint(abis):
         return True
-    # Of any glibc: `symbols` looks up the versions that each library needs.
-    return bool(re.fullmatch(rf"manylinux(1|2010|2014|_\d+_\d+)_{target.machine}", platform))
+    # The stable ABI, and pure Python, also run on every later version of Python 3.
+    for interpreter in interpreters:
+        if "abi3" in abis and _names_version_up_to(interpreter, "cp3", minor):
+            return True
+        if "none" in abis and _names_version_up_to(interpreter, "py3", minor):
+            return True
+    return False
+
+
+def _names_version_up_to(interpreter: str, prefix: str, minor: int) -> bool:
+    """Return whether an interpreter such as `cp39` or `py3` is at most version 3.`minor`.
+
+    `prefix`: `cp3` or `py3`, the only kind that counts. `py3` is version 3.0.
+    """
+    match = re.fullmatch(rf"{prefix}(\d*)", interpreter)
+    return match is not None and int(match[1] or 0) <= minor
+
+
+def _fits_machine(platform: str, machine: str) -> bool:
+    """Return whether a wheel for this platform runs on glibc Linux and this machine.
+
+    The version of glibc is not compared: the check `symbols` looks up the versions that each
+    library needs.
+    """
+    if platform in ("any", f"linux_{machine}"):
+        return True
+    return bool(re.fullmatch(rf"manylinux(1|2010|2014|_\d+_\d+)_{machine}", platform))

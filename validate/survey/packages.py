@@ -199,7 +199,7 @@ def os_release() -> dict[str, str]:
     Fields that are missing there are empty.
     """
     fields = {}
-    for line in debian.lines(Path("/etc/os-release")):
+    for line in debian.read_lines(Path("/etc/os-release")):
         name, _, value = line.partition("=")
         fields[name] = value.strip("'\"")
     return {name: fields.get(name, "") for name in ("ID", "VERSION_ID", "VERSION_CODENAME")}

@@ -41,9 +41,9 @@ def root(tmp_path: Path) -> Iterator[Path]:
         "install ok installed",
         f"Conffiles:\n {tmp_path}/etc/tool.conf {md5['etc/tool.conf']}\n",
     )
-    debian.owned.cache_clear()
+    debian.read_package_files.cache_clear()
     yield tmp_path
-    debian.owned.cache_clear()
+    debian.read_package_files.cache_clear()
 
 
 def status(root: Path, state: str, more: str = "") -> None:
@@ -150,7 +150,7 @@ def test_a_custom_base_need_not_be_debians(root: Path) -> None:
         is Status.FAIL
     ), "it is"
     (root / "dpkg/info").rename(root / "gone")
-    debian.owned.cache_clear()
+    debian.read_package_files.cache_clear()
     evidence = check.compare(f"{root}/dpkg", ImagePaths({}, []))
     assert (
         check.judge("debian", {"image_kind": ImageKind.ON_CUSTOM_BASE}, evidence).status
@@ -179,11 +179,11 @@ def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) 
         f"Package: tool\nConffiles:\n {root}/etc/tool.conf {'c' * 32}\nDescription: x\n"
         f"\nPackage: old\nConffiles:\n {root}/etc/tool.conf {'e' * 32} remove-on-upgrade\n {root}/etc/new newconffile\n"
     )
-    found = debian.owned(str(tmp_path / "dpkg"))
+    found = debian.read_package_files(str(tmp_path / "dpkg"))
     assert found.packages[str(tool)] == "tool"
     moved, settings = f"{root}/usr/bin/moved.distrib", f"{root}/etc/tool.conf"
     assert found.md5 == {str(tool): digest, moved: "b" * 32, settings: "c" * 32}
-    assert debian.owned(str(tmp_path / "none")) == debian.Owned({}, {})
+    assert debian.read_package_files(str(tmp_path / "none")) == debian.PackageFiles({}, {})
     # What runs when Python starts may be Debian's, while it is as packaged.
     assert environment.of_debian(str(tool), found) and not environment.of_debian(moved, found)
     tool.write_bytes(b"another")

@@ -89,9 +89,9 @@ git clone ssh://git@host.invalid:22/x
 
 
 def test_credentials_are_recognised_and_never_quoted() -> None:
-    assert not list(credentials.in_text(NO_CREDENTIALS))
+    assert not list(credentials.find_in_text(NO_CREDENTIALS))
     for text, kind in CREDENTIALS.items():
-        found = list(credentials.in_text(f"first line\n{text}\n"))
+        found = list(credentials.find_in_text(f"first line\n{text}\n"))
         assert (2, kind) in found and not any(
             part in str(found) for part in ("pass1234", "abc123", "horse")
         )
@@ -99,7 +99,7 @@ def test_credentials_are_recognised_and_never_quoted() -> None:
 
 def test_of_large_texts_and_programs_what_issuers_mark_is_told() -> None:
     for content in (b"x" * credentials.SMALL, b"\0"):
-        found = credentials.of_file(
+        found = credentials.find_in_file(
             content + b"\nghp_" + b"A1" * 18 + b"\nAPI_KEY=0123456789abcdef", "a"
         )
         assert list(found) == [(2, "a GitHub token")]
@@ -111,11 +111,11 @@ def test_variables_of_programs_are_not_read_as_settings() -> None:
         "auto token = barrier_arrive_and_wait;",
         "/usr/local/cuda-12.4/include/cuda/std/detail",
     )
-    assert not list(credentials.in_text(line, "cooperative_groups.h"))
-    assert not list(credentials.in_text(line, f"{place}/barrier"))
+    assert not list(credentials.find_in_text(line, "cooperative_groups.h"))
+    assert not list(credentials.find_in_text(line, f"{place}/barrier"))
     for path in ("x.conf", f"{place}/barrier.conf", "/home/trainer/barrier"):
-        assert list(credentials.in_text("my_token = barrier_arrive", path)), "a setting"
-    assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), (
+        assert list(credentials.find_in_text("my_token = barrier_arrive", path)), "a setting"
+    assert list(credentials.find_in_text("hf_" + "a" * 34, f"{place}/barrier")), (
         "what an issuer's token looks like is told"
     )
 
@@ -126,13 +126,13 @@ def test_no_text_of_the_suite_which_each_image_has_looks_like_a_credential() -> 
         for path in (ROOT / "validate").rglob("*")
         if path.suffix in (".txt", ".json", ".yaml", ".py")
     ]
-    assert not [path for path in texts if [*credentials.in_text(path.read_text(), path.name)]]
-    assert list(credentials.in_text("chunk_token = abcdefgh1"))
+    assert not [path for path in texts if [*credentials.find_in_text(path.read_text(), path.name)]]
+    assert list(credentials.find_in_text("chunk_token = abcdefgh1"))
 
 
 def test_files_are_known_by_name() -> None:
     paths = ("/root/.netrc", "/home/x/.docker/config.json", "/etc/netrc.md", "/a/.env")
-    assert [path for path in paths if not credentials.by_name(path)] == ["/etc/netrc.md"]
+    assert [path for path in paths if not credentials.kind_by_name(path)] == ["/etc/netrc.md"]
     first = patterns.first_of(["*/b?.so", "/a/[bc]*", "/[!b]/*", "*"])
     assert list(map(first, ("/a/b1.so", "/a/cc", "/a/d", "/b/[bc]"))) == [
         "*/b?.so",

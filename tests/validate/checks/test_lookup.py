@@ -87,7 +87,7 @@ def test_programs_are_followed_along_the_path(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("venv")
     (tmp_path / "conda/notes").write_text("")
     folders = [str(tmp_path / name) for name in ("conda", "venv", "link", "gone")]
-    owners = Owners({debian.real(second): "python3"}, {debian.real(first): "conda"})
+    owners = Owners({debian.real_path(second): "python3"}, {debian.real_path(first): "conda"})
     (hidden, again) = lookup.find_hidden_programs(folders, owners)
     assert hidden == Hidden(
         path=first, owner="conda", hides=second, hidden_owner="Debian's python3"

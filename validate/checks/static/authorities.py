@@ -13,7 +13,9 @@ from validate.claims import Claim
 from validate.environment import debian
 from validate.judging import Finding, failed, passed
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(debian.owned,), run_as=RunAs.ROOT)
+SETTINGS = Settings(
+    reads_files_only=True, shared_reads=(debian.read_package_files,), run_as=RunAs.ROOT
+)
 
 _TRUSTED = "/etc/ssl/certs"
 _BROUGHT_BY_DEBIAN = "/usr/share/ca-certificates/"
@@ -34,7 +36,11 @@ class Measured(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Compare what is trusted with what Debian's ca-certificates brings."""
-    files = [Path(path) for path in debian.owned().md5 if path.startswith(_BROUGHT_BY_DEBIAN)]
+    files = [
+        Path(path)
+        for path in debian.read_package_files().md5
+        if path.startswith(_BROUGHT_BY_DEBIAN)
+    ]
     evidence = compare(files, Path(_TRUSTED))
     for claim in claims:
         yield claim.subject, evidence
@@ -64,7 +70,7 @@ def compare(brought: Sequence[Path], trusted: Path) -> Measured:
 def read_certificates(file: Path) -> list[str]:
     """Return the certificates of a PEM file, without line breaks and what people write between them."""
     certificates = []
-    for part in "\n".join(debian.lines(file)).split(_END):
+    for part in "\n".join(debian.read_lines(file)).split(_END):
         _, begin, certificate = part.partition(_BEGIN)
         if begin:
             certificates.append("".join(certificate.split()))

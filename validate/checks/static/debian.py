@@ -15,7 +15,9 @@ from validate.environment.image_paths import ImagePaths, is_plain_file, read_ima
 from validate.judging import Finding, conclude, cut, failed, listed, passed
 
 SETTINGS = Settings(
-    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+    reads_files_only=True,
+    shared_reads=(debian.read_package_files, read_image_paths),
+    run_as=RunAs.ROOT,
 )
 
 _MOST_LISTED = 40
@@ -63,8 +65,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 def compare(database: str, image: ImagePaths) -> Measured:
     """Return what of the packages in a database of dpkg is not as it was installed."""
-    states = debian.states(database)
-    owned = debian.owned(database)
+    states = debian.package_states(database)
+    owned = debian.read_package_files(database)
 
     plain = [path for path in owned.md5 if path in image.facts and is_plain_file(image.facts[path])]
     sums = hashes(plain, "md5")
@@ -102,7 +104,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
     }
 
 
-def find_packages_without_sums(owned: debian.Owned, image: ImagePaths) -> set[str]:
+def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) -> set[str]:
     """Return the packages with files none of which has a sum. dpkg makes the sums that a package does not bring."""
     with_files = set()
     with_sums = set()

@@ -120,12 +120,12 @@ def _start_code(
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.names_of_owners(everything)
     pth = (file for entry in start.path for file in Path(entry).glob("*.pth"))
-    lines = {str(file) for file in pth if user_environment.runs(file)}
+    lines = {str(file) for file in pth if user_environment.has_import_lines(file)}
     for path in sorted({os.path.realpath(path) for path in start.modules.values()} | lines):
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
-            "of_debian": of_debian(path, debian.owned()),
+            "of_debian": of_debian(path, debian.read_package_files()),
             "does_nothing": _does_nothing(Path(path)),
         }
 
@@ -141,9 +141,9 @@ def _does_nothing(file: Path) -> bool:
     )
 
 
-def of_debian(path: str, packages: debian.Owned) -> bool:
+def of_debian(path: str, packages: debian.PackageFiles) -> bool:
     """Whether this is a file that one of Debian's packages brought, unchanged."""
-    recorded = packages.md5.get(debian.real(path))
+    recorded = packages.md5.get(debian.real_path(path))
     if recorded is None or not Path(path).is_file():
         return False
     # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these files.

@@ -19,7 +19,9 @@ from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 SETTINGS = Settings(
-    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+    reads_files_only=True,
+    shared_reads=(debian.read_package_files, read_image_paths),
+    run_as=RunAs.ROOT,
 )
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
@@ -90,11 +92,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     """Look at every file of the image once, for all claims."""
     user, _, distributions = installed.of_user()
     # Packages have checksums of these.
-    known_files = set(debian.owned().md5)
+    known_files = set(debian.read_package_files().md5)
     for distribution in distributions:
         for entry in distribution.entries or ():
-            if entry.sha256 and not wheel_contents.is_note(entry.path):
-                known_files.add(debian.real(entry.path))
+            if entry.sha256 and not wheel_contents.is_installer_note(entry.path):
+                known_files.add(debian.real_path(entry.path))
 
     patterns: dict[str, str] = {}
     for claim in claims:
@@ -134,7 +136,7 @@ def look_at_files(
             leftover["files"] += 1
             leftover["bytes"] += facts.st_size
 
-        kind = credentials.by_name(path)
+        kind = credentials.kind_by_name(path)
         is_known = (
             path in known_files
             or source_of_bytecode(path) in known_files
@@ -163,7 +165,7 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
         content = stream.read(credentials.SMALL)
         if size <= (_LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT):
             content += stream.read()
-    for line, kind in credentials.of_file(content, path):
+    for line, kind in credentials.find_in_file(content, path):
         yield {"path": path, "line": line, "kind": kind}
 
 

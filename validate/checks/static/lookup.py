@@ -22,7 +22,9 @@ from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed
 
 SETTINGS = Settings(
-    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+    reads_files_only=True,
+    shared_reads=(debian.read_package_files, read_image_paths),
+    run_as=RunAs.ROOT,
 )
 
 _MOST_LISTED = 40
@@ -80,7 +82,7 @@ class Owners(NamedTuple):
 
     def of(self, path: str) -> str:
         """Return the Debian package or distribution that has a file; empty: none."""
-        real = debian.real(path)
+        real = debian.real_path(path)
         package = self.of_debian.get(real)
         return f"Debian's {package}" if package else self.of_wheels.get(real, _OF_NOBODY)
 
@@ -91,8 +93,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     of_wheels: dict[str, str] = {}
     for distribution in distributions:
         for entry in distribution.entries or ():
-            of_wheels[debian.real(entry.path)] = distribution.name
-    owners = Owners(debian.owned().packages, of_wheels)
+            of_wheels[debian.real_path(entry.path)] = distribution.name
+    owners = Owners(debian.read_package_files().packages, of_wheels)
 
     path = user.environ.get("PATH", "").split(":")
     added = user.environ.get("PYTHONPATH", "").split(":")

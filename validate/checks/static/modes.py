@@ -30,7 +30,9 @@ from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, cut, failed
 
 SETTINGS = Settings(
-    reads_files_only=True, shared_reads=(debian.owned, read_image_paths), run_as=RunAs.ROOT
+    reads_files_only=True,
+    shared_reads=(debian.read_package_files, read_image_paths),
+    run_as=RunAs.ROOT,
 )
 
 _MOST_LISTED = 60
@@ -103,7 +105,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Look at the mode and owner of every path."""
     environment, start, distributions = installed.of_user()
     paths = read_image_paths().facts
-    owned = debian.owned()
+    owned = debian.read_package_files()
 
     validated = files_of_distributions(distributions)
     validated |= {path for path in paths if source_of_bytecode(path) in validated}
@@ -163,7 +165,7 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
     files = set()
     for distribution in distributions:
         for entry in distribution.entries or ():
-            files.add(debian.real(entry.path))
+            files.add(debian.real_path(entry.path))
     return files
 
 
@@ -312,7 +314,7 @@ def describe_privileges(path: str, facts: os.stat_result) -> str:
 def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group") -> User:
     """Return whom USER names: `1001`, `trainer` or `trainer:users`. Root where it names nobody."""
     name, _, group_name = user.partition(":")
-    accounts = [line.split(":") for line in debian.lines(Path(passwd))]
+    accounts = [line.split(":") for line in debian.read_lines(Path(passwd))]
     uid = int(name) if name.isdigit() else 0
     gid = 0
     for account in accounts:
@@ -323,7 +325,7 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
 
     if group_name.isdigit():
         gid = int(group_name)
-    for row in (line.split(":") for line in debian.lines(Path(group)) if group_name):
+    for row in (line.split(":") for line in debian.read_lines(Path(group)) if group_name):
         if len(row) > 2 and row[0] == group_name:
             gid = int(row[2])
     return User(uid=uid, gid=gid)
