@@ -165,12 +165,11 @@ def _environment(
         ),
     )
     if settings.get("include-system-site-packages") == "true":
-        for path in (
+        system_folders = (
             f"{base}/lib/python{version}/site-packages",
             f"{base}/lib/python3/dist-packages",
-        ):
-            if Path(path).is_dir():
-                folders.append(path)
+        )
+        folders += [folder for folder in system_folders if Path(folder).is_dir()]
 
     # `pip install --user` installs here. A venv does not look into it.
     home = environ.get("HOME") or "/root"

@@ -157,7 +157,7 @@ def _torch(environment: Environment) -> dict[str, str]:
 
 
 def _find_toolkits() -> Iterator[Toolkit]:
-    """Yield the CUDA toolkits below /usr/local, with the version that their header cuda.h defines."""
+    """Yield the CUDA toolkits below /usr/local, with the version that their cuda.h defines."""
     homes = set()
     for folder in Path("/usr/local").glob("cuda*"):
         if folder.is_dir():
