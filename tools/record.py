@@ -18,7 +18,7 @@ from images.errors import Problem, UserError
 from images.publish import gate
 from images.site import records
 from images.validation.rows import read_evidence
-from images.validation.validation_run import merged
+from images.validation.validation_run import merge_records
 from tools import run
 from validate.claims import HOST_PROBE
 from validate.evidence import Evidence, Outcome
@@ -179,7 +179,7 @@ def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
     return Evidence(
         image=first.image,
         digest=first.digest,
-        records=merged([record for _, part in parts for record in part.records]),
+        records=merge_records([record for _, part in parts for record in part.records]),
         host=host,
         claims=tuple(claim for _, part in parts for claim in part.claims),
     )

@@ -48,7 +48,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     """Measure an image of the engine. Raises UserError where it has no Python with packages."""
     info = engine.inspect(reference)
     options.say(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
-    found = own_python.document(engine, info, "survey", timeout=SURVEY_SECONDS)
+    found = own_python.query_files(engine, info, "survey", timeout=SURVEY_SECONDS)
     found["preload"] = own_python.read_file(engine, info, own_python.PRELOAD).split()
     # Text of strangers is shown to people.
     files: dict[str, Any] = cleaned(found)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from images.errors import Problem, UserError, failed, wrong
-from images.validation.validation_run import limited
+from images.validation.validation_run import with_host_limits
 from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
@@ -118,7 +118,7 @@ def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdi
         )
         for one in claims.in_tiers(tiers or [one.tier for one in run.claims]).claims
     ]
-    return judge(limited(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
+    return judge(with_host_limits(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
 
 
 def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) -> str:

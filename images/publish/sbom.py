@@ -27,7 +27,7 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 
 def read(engine: Engine, reference: str) -> Packages:
     """Read the packages, of whose image nothing is run. Raises UserError where it has no Python with packages."""
-    return own_python.document(engine, engine.inspect(reference), "packages", timeout=_SECONDS)
+    return own_python.query_files(engine, engine.inspect(reference), "packages", timeout=_SECONDS)
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:

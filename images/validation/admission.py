@@ -1,7 +1,8 @@
-"""The one judgement within a measurement: may anything of an image run?
+"""Decides within a measurement whether programs of an image may run.
 
-Nothing of an image whose files are damaged is started: what such programs answer is worth nothing. The claims that
-decide it (ADMISSION of validate/claims.py) are judged on evidence of files alone.
+If files of an image are damaged, nothing of it is started: what its programs answer would be worth
+nothing. The claims that decide this (ADMISSION of validate/claims.py) are judged by evidence about
+files only.
 """
 
 from collections.abc import Mapping
@@ -15,40 +16,48 @@ from validate.judging import Status
 
 
 def with_admission_claims(chosen: ClaimSet) -> ClaimSet:
-    """Return the chosen claims; with the admission claims that were not chosen, if anything of the image will run."""
+    """Return the claims to measure: the chosen ones, and the admission claims if programs will run.
+
+    `chosen`: the claims that a user chose; it also holds the admission claims among the others.
+    """
     if not any(_runs_programs(claim) for claim in chosen.claims):
         return chosen
     return replace(chosen, claims=(*chosen.claims, *chosen.admission), admission=())
 
 
 def _runs_programs(claim: Claim) -> bool:
+    """Tell whether programs of the image run to measure this claim."""
     settings = checks.settings(claim.probe)
     return claim.is_inside and not claim.unproven and not settings.reads_files_only
 
 
 def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
-    """Return why nothing of the image may run: each admission claim (by its key) that does not hold, and why not.
+    """Return the admission claims that do not hold: key -> reason. Without any, programs may run.
 
-    `evidence`: of the image's files. Empty: everything may run.
+    `evidence`: what was measured of the image's files.
     """
     deciding = claims.where(lambda claim: claim.check in ADMISSION)
     broken = {}
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim
-        # A reader that ran out of memory leaves no record. What is known to be unproven was not measured on purpose.
-        was_measured = claim.unproven or evidence.record_of(claim.probe)
-        if verdict.status is Status.FAIL or not was_measured:
+        # A claim that is known to be unproven was not measured on purpose. Any other one without a
+        # record was not read to the end, by a reader that ran out of memory for example.
+        lacks_record = not claim.unproven and evidence.record_of(claim.probe) is None
+        if verdict.status is Status.FAIL or lacks_record:
             broken[claim.key] = verdict.reason
     return broken
 
 
-def left_unproven(not_run: ClaimSet, chosen: ClaimSet, broken: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason of each claim (by its key) that is not measured because the image's files are broken.
+def left_unproven(
+    not_measured: ClaimSet, chosen: ClaimSet, broken: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the claims that stay unmeasured because the image's files are broken: key -> reason.
 
-    A reader who did not choose the broken claim gets its reason here, too.
+    `broken`: what `judge_first` returned. The report shows why a broken claim does not hold only if
+    it is one of the chosen; else the reasons here say it.
     """
     key, cause = next(iter(broken.items()))
     reason = f"nothing of the image was run: {key} failed"
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"
-    return {claim.key: reason for claim in not_run.inside().claims}
+    return {claim.key: reason for claim in not_measured.inside().claims}

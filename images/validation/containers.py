@@ -1,11 +1,10 @@
-"""What is measured in which container; what a container may use, the suite's files, and how it is run in one."""
+"""Plans which claims are measured in which container, and runs the suite (validate/) in one."""
 
 import json
 import posixpath
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 from images.config.paths import EXAMPLES, SUITE
@@ -16,113 +15,249 @@ from images.engine.runtime import KILLED, ContainerSpec, Exit, ImageInfo
 from images.errors import failed
 from validate import channel, checks, hints
 from validate.checks import RunAs
-from validate.claims import ARBITRARY_UID, ClaimSet, Tier
+from validate.claims import ARBITRARY_UID, Claim, ClaimSet, Tier
 from validate.evidence import Record
 
-INSIDE = "/judge"
+SUITE_FOLDER = "/judge"
 """Where the suite lies in a container: a volume of its own, as the root is read-only."""
-IMAGES_PYTHON = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={INSIDE}/none")
-"""It runs the suite from sources, as bytecode of the image could sign what it likes."""
-OF_USER = ("--user", f"{INSIDE}/user.json")
-"""Of suite and survey: the user's environment is that of a file."""
+CLAIMS_OPTION = ("--claims", f"{SUITE_FOLDER}/claims.json")
+"""Option of the suite: the file with the claims to measure."""
+USER_OPTION = ("--user", f"{SUITE_FOLDER}/user.json")
+"""Option of the suite: the file that says how a user's process would start (`user_json`)."""
+IMAGES_PYTHON = ("python3", "-I", "-S", "-B", "-X", f"pycache_prefix={SUITE_FOLDER}/none")
+"""The image's own Python, which runs the suite. It is made to read no bytecode of the image: that
+could be anything, and run in the suite's own process, where it could sign records."""
+
 _GIB = 1024**3
-MEMORY, GPU_MEMORY, SCRATCH = 12 * _GIB, 24 * _GIB, 4 * _GIB
-"""Of a container; of one where probes use GPUs, as each holds torch and a CUDA context; of each of its tmpfs. Bytes."""
+MEMORY = 12 * _GIB
+"""Bytes of memory of a container without GPUs."""
+GPU_MEMORY = 24 * _GIB
+"""Bytes of memory of a container with GPUs, where each probe holds torch and a CUDA context."""
+SCRATCH = 4 * _GIB
+"""Bytes of each tmpfs of a container."""
 SHARED_MEMORY = 8 * _GIB
-"""/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
+"""Bytes of /dev/shm where ranks run on several GPUs, as our docs tell users to set (`--shm-
+size`)."""
 _PAGE = 1 << 16
 """No machine that we know of has larger pages."""
 SUITE_SECONDS = 3600
-"""For the suite in one container. Each probe has a limit of its own, which gives a verdict; past this one there is
-none."""
-_MOST_ON_GPUS = 6
-_GPU_MEMORY_EACH = 3 * _GIB
+"""Time for the suite in one container. Past it the validation run fails without a verdict; each
+probe has a shorter limit of its own, past which its claims FAIL."""
+_MOST_PROBES_ON_GPUS = 6
+_GPU_MEMORY_OF_PROBE = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
 RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
-"""What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
-
-_MOST_PRINTED, _LINES_KEPT = 64 << 20, 1000
-"""Bytes in one container, where any process can print; of what is no record, the last lines are kept."""
+"""What NVIDIA asks for several GPUs in a container, besides room in /dev/shm (NCCL's user guide,
+troubleshooting)."""
+_MOST_PRINTED = 64 << 20
+"""Bytes that a container may print: any process in it can."""
+_MOST_OTHER_LINES = 1000
+"""How many of the last printed lines are stored that are no records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """A container and what is measured in it."""
+    """A container and the claims that are measured in it."""
 
     name: str
-    """Unique among the containers of a run."""
+    """Unique among the containers of a validation run."""
     claims: ClaimSet
     writable: Sequence[str] = ("/tmp",)
     """Folders that are empty and writable there, whatever the image has in them."""
     user: str | None = None
-    """None: the image's own."""
+    """`UID:GID`; None: the image's own."""
     mounts: Mapping[str, str] = field(default_factory=dict)
-    """Folder -> `volume`: a fresh named volume, to which the engine gives the owner and the mode of the image's folder;
-    `own`: an empty folder of the user's own; `foreign`: one of root's, as engines make it for a bind mount of a folder
-    that is missing."""
+    """Folder -> kind of mount. `volume`: a fresh named volume, to which the engine gives owner and
+    mode of the image's folder. `own`: an empty folder that belongs to the container's user.
+    `foreign`: an empty folder of root, as engines make it for a bind mount of a missing folder."""
     gpus: Attachment = NO_GPU
-    ranks: bool = False
-    """Probes start a process a GPU."""
+    has_ranks: bool = False
+    """Whether probes start a process for each GPU."""
     arguments: Sequence[str] = ()
+    """Further arguments of the suite."""
     files: Mapping[str, Files] = field(default_factory=dict)
-    """Folder -> more files that are put there."""
+    """Folder -> files that are put there besides the suite."""
 
 
-def planned(
-    home: str, claims: ClaimSet, gpus: Attachment, start: bytes = b""
+def plan_containers(
+    home: str, claims: ClaimSet, gpus: Attachment, user_file: bytes = b""
 ) -> list[ContainerPlan]:
-    """Return the containers with something to measure, the one that takes longest first. Pure.
+    """Return the containers of a validation run, the one that takes longest first.
 
-    `home`: of the image's user. `start`: how its processes start (own_python.user_of).
+    `home`: the home of the image's user; empty: /root. `user_file`: own_python.user_json of the
+    image. Claims that are known to be unproven are in no container, and a container without claims
+    is left out.
 
-    Claims that are known to be unproven are in none. What runs the image's code gets an empty, writable home. Only the
-    containers of the gpu tiers get GPUs: what attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken
-    for the image's.
+    Only containers of the GPU tiers get GPUs. What attaches them (the driver's libraries,
+    LD_LIBRARY_PATH) is thereby never mistaken for a part of the image.
     """
     claims = claims.inside().where(lambda claim: not claim.unproven)
-    run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
-    of_user = {INSIDE: {"user.json": start}}
+    static = claims.in_tiers([Tier.STATIC])
     cpu = claims.in_tiers([Tier.CPU])
-    any_user = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.ARBITRARY_UID)
-    each_claim = cpu.where(lambda claim: checks.settings(claim.probe).run_as is RunAs.EACH_CLAIM)
-    elsewhere = {claim.probe for part in (any_user, each_claim) for claim in part.claims}
+    as_any_user = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.ARBITRARY_UID)
+    as_user_of_claim = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.EACH_CLAIM)
+    of_other_users = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
+    as_image_user = cpu.less(of_other_users)
 
+    # What runs the image's code gets an empty home that it can write to.
+    writable = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
+    any_user = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     plans = [
-        ContainerPlan(name="cpu", claims=cpu.less(elsewhere), writable=run_in),
+        ContainerPlan(name="cpu", claims=as_image_user, writable=writable),
         ContainerPlan(
-            name="static", claims=claims.in_tiers([Tier.STATIC]), arguments=OF_USER, files=of_user
+            name="static",
+            claims=static,
+            arguments=USER_OPTION,
+            files={SUITE_FOLDER: {"user.json": user_file}},
         ),
-        ContainerPlan(
-            name="any-user",
-            claims=any_user,
-            writable=run_in,
-            user=f"{ARBITRARY_UID}:{ARBITRARY_UID}",
-        ),
+        ContainerPlan(name="any-user", claims=as_any_user, writable=writable, user=any_user),
     ]
-    for number, claim in enumerate(each_claim.claims):
-        plans.append(
-            ContainerPlan(
-                name=f"mount-{number}",
-                claims=ClaimSet(image=claims.image, claims=(claim,)),
-                user=f"{claim.expect['uid']}:{claim.expect['gid']}",
-                mounts={claim.expect["folder"]: claim.expect["mount"]},
-            )
+    for number, claim in enumerate(as_user_of_claim.claims):
+        plan = ContainerPlan(
+            name=f"mount-{number}",
+            claims=ClaimSet(image=claims.image, claims=(claim,)),
+            user=f"{claim.expect['uid']}:{claim.expect['gid']}",
+            mounts={claim.expect["folder"]: claim.expect["mount"]},
         )
+        plans.append(plan)
     if gpus.attached:
-        several = claims.in_tiers([Tier.MULTIGPU])
-        plans.append(
+        one_gpu = claims.in_tiers([Tier.GPU])
+        several_gpus = claims.in_tiers([Tier.MULTIGPU])
+        plans += [
+            ContainerPlan(name="gpu", claims=one_gpu, writable=writable, gpus=gpus),
             ContainerPlan(
-                name="gpu", claims=claims.in_tiers([Tier.GPU]), writable=run_in, gpus=gpus
-            )
-        )
-        plans.append(
-            ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True)
-        )
+                name="multigpu", claims=several_gpus, writable=writable, gpus=gpus, has_ranks=True
+            ),
+        ]
     return [plan for plan in plans if plan.claims.claims]
 
 
+def _user_of_probe(claim: Claim) -> RunAs:
+    return checks.settings(claim.probe).run_as
+
+
+class ContainerResult(NamedTuple):
+    """How a container of a validation run ended, besides the records that came from it."""
+
+    end: Exit
+    refused_limits: str
+    """Why the engine refused RANKS_ULIMITS; empty: it did not, or they were not asked for."""
+
+
+def measure_in_container(
+    engine: Engine,
+    image: ImageInfo,
+    plan: ContainerPlan,
+    seed: int,
+    on_record: Callable[[Record], None],
+) -> ContainerResult:
+    """Run the suite in a planned container, with the image's own Python.
+
+    `seed`: what probes draw their inputs with. `on_record` gets each record as it comes. Raises
+    UserError: the suite did not start, or was killed (`require_end`).
+    """
+    spec = container_spec(engine, image, plan, seed)
+    files = dict(plan.files)
+    files[SUITE_FOLDER] = {**suite_files(plan.claims), **plan.files.get(SUITE_FOLDER, {})}
+    probes = {claim.probe for claim in plan.claims.claims}
+
+    def run(spec: ContainerSpec) -> SuiteRun:
+        return run_suite(
+            engine, spec, files, timeout=SUITE_SECONDS, probes=probes, on_record=on_record
+        )
+
+    refused_limits = ""
+    try:
+        suite_run = run(spec)
+    except EngineError as error:
+        if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
+            raise
+        # A rootless engine may not raise limits. Ranks run without; the evidence will say so.
+        refused_limits = error.problems[0].cause
+        suite_run = run(replace(spec, ulimits={}))
+
+    name = image_label(image)
+    then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
+    require_end(image, plan.name, suite_run, then)
+    return ContainerResult(suite_run.end, refused_limits)
+
+
+def container_spec(
+    engine: Engine, image: ImageInfo, plan: ContainerPlan, seed: int
+) -> ContainerSpec:
+    """Return how the engine is to run a planned container: command, mounts, limits, GPUs."""
+    gpus = plan.gpus
+    command = [
+        *IMAGES_PYTHON,
+        f"{SUITE_FOLDER}/validate",
+        *CLAIMS_OPTION,
+        *plan.arguments,
+        "--seed",
+        str(seed),
+    ]
+    if gpus.attached:
+        command += ["--jobs", str(_probes_at_once(plan, engine.facts.cpus))]
+
+    tmpfs = {}
+    volumes = [SUITE_FOLDER, *plan.files]
+    copied_volumes = []
+    for folder in plan.writable:
+        tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
+    for folder, kind in plan.mounts.items():
+        if kind == "own":
+            # As a bind mount of a user's own folder is inside: nobody else may write to it.
+            uid, _, gid = (plan.user or "").partition(":")
+            owner = f"uid={uid},gid={gid}"
+            tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
+        elif kind == "foreign":
+            volumes.append(folder)
+        elif kind == "volume":
+            copied_volumes.append(folder)
+
+    # Some memory is left to the machine, however small that is.
+    most_memory = engine.facts.memory * 3 // 4
+    memory = min(GPU_MEMORY if gpus.attached else MEMORY, most_memory)
+    return ContainerSpec(
+        image.id,
+        command,
+        tmpfs=tmpfs,
+        volumes=list(dict.fromkeys(volumes)),
+        copied_volumes=copied_volumes,
+        memory=memory,
+        env=gpus.environment(image.env),
+        user=plan.user,
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.device_requests,
+        shm_size=shared_memory(engine.facts.memory) if plan.has_ranks else None,
+        ulimits=RANKS_ULIMITS if plan.has_ranks else {},
+    )
+
+
+def _probes_at_once(plan: ContainerPlan, cpus: int) -> int:
+    """Return how many probes may run at once on the GPUs: as cores and the smallest GPU allow."""
+    gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
+    smallest_memory = min((gpu.memory for gpu in gpus), default=0)
+    at_once = min(cpus, _MOST_PROBES_ON_GPUS, smallest_memory // _GPU_MEMORY_OF_PROBE)
+    # A probe with ranks starts a process for each GPU.
+    if plan.has_ranks and gpus:
+        at_once //= len(gpus)
+    return max(1, at_once)
+
+
+def shared_memory(machine: int) -> int:
+    """Return the bytes of /dev/shm for ranks: a quarter of the machine's memory at most.
+
+    `machine`: bytes of memory of the engine's machine. The result is a whole number of pages.
+    """
+    return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
+
+
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
-    """Return the suite as it goes into a container or an image, with its claims and the examples that they name."""
+    """Return the suite as it goes into a container or an image: path -> content.
+
+    With it go its claims, and the examples that claims name.
+    """
     files = {}
     for path in sorted(SUITE.rglob("*")):
         if path.suffix in (".py", ".json") and "__pycache__" not in path.parts:
@@ -130,10 +265,11 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     # The image's own Python reads no YAML.
     files[f"validate/{hints.IN_CONTAINERS}"] = hints.as_json()
 
-    named = {
-        claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect
-    }
-    for folder in (".", "data", *sorted(named)):
+    example_folders = set()
+    for claim in claims.claims:
+        if "example" in claim.expect:
+            example_folders.add(claim.expect["example"]["folder"])
+    for folder in (".", "data", *sorted(example_folders)):
         for path in sorted((EXAMPLES / folder).iterdir()):
             if path.is_file() and not path.name.startswith("."):
                 files[f"examples/{path.relative_to(EXAMPLES)}"] = path.read_bytes()
@@ -143,13 +279,13 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
 
 
 class SuiteRun(NamedTuple):
-    """What came of a run of the suite in a container, beside its records."""
+    """How a run of the suite in a container ended, besides its records."""
 
     other_lines: list[str]
-    """The last lines that are no record."""
+    """The last printed lines that are no records."""
     end: Exit
     has_begun: bool
-    """A record came."""
+    """Whether a record came."""
 
 
 def run_suite(
@@ -158,17 +294,19 @@ def run_suite(
     files: Mapping[str, Files],
     *,
     timeout: float,
-    asked: Collection[str] = (),
+    probes: Collection[str] = (),
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> SuiteRun:
-    """Run the suite in a container, and read what it prints: the one place where records leave an image.
+    """Run the suite in a container and read what it prints.
 
-    `files`: folder -> what is put there before the start. `timeout` in seconds. `asked`: the probes whose records are
-    taken, each once, as they come, if the suite signed them (validate/channel.py). Raises Stopped, EngineError.
+    This is the only place where records leave an image. A record is accepted if the suite signed it
+    (validate/channel.py) and if it is the first one of a probe of `probes`; `on_record` gets it at
+    once. `files`: folder -> what is put there before the start. `timeout`: seconds for all of it.
+    Raises Stopped past the timeout, and EngineError.
     """
-    other_lines = deque[str](maxlen=_LINES_KEPT)
     key = channel.new_key()
-    missing = set(asked)
+    missing_probes = set(probes)
+    other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
     with engine.container(replace(spec, stdin=True)) as container:
         for folder, content in files.items():
             container.put(content, folder)
@@ -176,125 +314,61 @@ def run_suite(
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
             text = channel.accepted(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
-            if record and record.probe in missing:
-                missing.remove(record.probe)
+            if record and record.probe in missing_probes:
+                missing_probes.remove(record.probe)
                 on_record(record)
             else:
                 other_lines.append(line)
         end = container.wait(timeout=300)
-    return SuiteRun(list(other_lines), end, has_begun=missing != set(asked))
-
-
-def measure_in_container(
-    engine: Engine, image: ImageInfo, plan: ContainerPlan, on_record: Callable[[Record], None]
-) -> tuple[Exit, str]:
-    """Run the suite in one container. Returns how it ended, and why an engine refused the limits that ranks ask for."""
-    spec = container_spec(engine, image, plan)
-    files = {**plan.files, INSIDE: {**suite_files(plan.claims), **plan.files.get(INSIDE, {})}}
-    probes = {claim.probe for claim in plan.claims.claims}
-    run = partial(
-        run_suite, engine, files=files, timeout=SUITE_SECONDS, asked=probes, on_record=on_record
-    )
-    refused = ""
-    try:
-        suite_run = run(spec)
-    except EngineError as error:
-        if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
-            raise
-        # A rootless engine may not raise limits: ranks run without, and the evidence says so.
-        refused = error.problems[0].cause
-        suite_run = run(replace(spec, ulimits={}))
-    name = image.tags[0] if image.tags else image.id
-    then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
-    require_end(image, plan.name, suite_run, then)
-    return suite_run.end, refused
-
-
-def container_spec(engine: Engine, image: ImageInfo, plan: ContainerPlan) -> ContainerSpec:
-    """Return what an engine is asked for, for a planned container."""
-    gpus, facts = plan.gpus, engine.facts
-    command = [
-        *IMAGES_PYTHON,
-        f"{INSIDE}/validate",
-        "--claims",
-        f"{INSIDE}/claims.json",
-        *plan.arguments,
-    ]
-    if gpus.attached:
-        command += ["--jobs", str(_probes_at_once(plan, facts.cpus))]
-
-    scratch = f"rw,exec,nosuid,nodev,mode=1777,size={SCRATCH}"
-    uid, _, gid = (plan.user or "").partition(":")
-    # A folder that belongs to the container's user alone: what a bind mount of a user's own folder is inside.
-    own = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={SCRATCH}"
-    mounted: dict[str, list[str]] = {}
-    for folder, kind in plan.mounts.items():
-        mounted.setdefault(kind, []).append(folder)
-
-    return ContainerSpec(
-        image.id,
-        command,
-        tmpfs={
-            **dict.fromkeys(plan.writable, scratch),
-            **dict.fromkeys(mounted.get("own", ()), own),
-        },
-        volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
-        copied_volumes=mounted.get("volume", ()),
-        memory=min(GPU_MEMORY if gpus.attached else MEMORY, facts.memory * 3 // 4),
-        env=gpus.environment(image.env),
-        user=plan.user,
-        binds=gpus.binds,
-        devices=gpus.devices,
-        device_requests=gpus.device_requests,
-        shm_size=shared_memory(facts.memory) if plan.ranks else None,
-        ulimits=RANKS_ULIMITS if plan.ranks else {},
-    )
-
-
-def _probes_at_once(plan: ContainerPlan, cpus: int) -> int:
-    """Return how many probes run at once on GPUs: as many as cores and the smallest GPU's memory allow."""
-    gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
-    smallest = min((gpu.memory for gpu in gpus), default=0)
-    at_once = min(cpus, _MOST_ON_GPUS, smallest // _GPU_MEMORY_EACH)
-    # A probe of ranks counts once a GPU.
-    if plan.ranks and gpus:
-        at_once //= len(gpus)
-    return max(1, at_once)
-
-
-def shared_memory(machine: int) -> int:
-    """Return the bytes of /dev/shm for ranks: a quarter of the machine's memory at most, in whole pages."""
-    return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
-
-
-def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
-    """Raise UserError where something outside the suite ended it: a part of its records says nothing of the image.
-
-    `container`: its name in a validation run. `then`: what to do where the suite did not start.
-    """
-    where = image.tags[0] if image.tags else image.id
-    end = run.end
-    was_killed = end.code == KILLED and not end.oom
-    if not run.has_begun and not was_killed:
-        tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
-        raise failed(
-            where,
-            f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}",
-            then,
-        )
-    if was_killed:
-        cause = f"its container `{container}` was killed amid the suite, and the engine heard of no kill for memory"
-        then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
-        raise failed(where, cause, then)
-    if end.code != 0 and not end.oom:
-        cause = f"the suite in its container `{container}` ended with status {end.code}: something there stopped it"
-        then = "validate it again; if it ends so each time, see what the image starts beside its programs"
-        raise failed(where, cause, then)
+    return SuiteRun(list(other_lines), end, has_begun=missing_probes != set(probes))
 
 
 def parse_record(text: str) -> Record | None:
-    """One record as the suite writes it; None for any other text."""
+    """Return the record that a line of the suite holds; None if it holds none."""
+    if not text.startswith("{"):
+        return None
     try:
-        return Record.from_json(json.loads(text)) if text.startswith("{") else None
+        return Record.from_json(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> None:
+    """Raise UserError if the suite did not start, or something outside of it ended it.
+
+    Records of such a run are incomplete, and say nothing about the image. A suite that the engine
+    ended for its memory is accepted: the evidence notes that.
+
+    `container`: its name in the validation run. `then`: what to do if the suite did not start.
+    """
+    end = run.end
+    was_killed = end.code == KILLED and not end.oom
+    if was_killed:
+        cause = (
+            f"its container `{container}` was killed amid the suite,"
+            " and the engine heard of no kill for memory"
+        )
+        then = (
+            "validate it again; if nobody killed it, see whether machine or job"
+            " ran out of memory (`dmesg`, `sacct`)"
+        )
+        raise failed(image_label(image), cause, then)
+    if not run.has_begun:
+        tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
+        printed = tail or f"status {end.code}, nothing printed"
+        raise failed(image_label(image), f"the suite did not start in it: {printed}", then)
+    if end.code != 0 and not end.oom:
+        cause = (
+            f"the suite in its container `{container}` ended with status {end.code}:"
+            " something there stopped it"
+        )
+        then = (
+            "validate it again; if it ends so each time,"
+            " see what the image starts beside its programs"
+        )
+        raise failed(image_label(image), cause, then)
+
+
+def image_label(image: ImageInfo) -> str:
+    """Return what messages call an image: its first tag, or its ID."""
+    return image.tags[0] if image.tags else image.id

@@ -1,4 +1,7 @@
-"""What the engine's host sees of an image: configuration, history and layers. No process of the image runs."""
+"""Measures what the engine tells of an image: configuration, build steps and stored layers.
+
+No process of the image runs.
+"""
 
 import json
 import time
@@ -11,26 +14,27 @@ from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
 
 _MOST_LISTED = 40
+"""Hidden files that evidence lists at most."""
 
 
 def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequence[Record]:
-    """Measure the claims about an image as a whole (`image/...`), all in one record; none where no claim asks.
+    """Return one record for the claims `image/...`; none if there are no such claims.
 
     Raises NoSuchImage, EngineError.
     """
-    asked = claims.only([HOST_PROBE]).claims
-    if not asked:
+    image_claims = claims.only([HOST_PROBE]).claims
+    if not image_claims:
         return ()
     started = time.monotonic()
     settings = settings_evidence(engine, image)
     evidence: dict[str, ImageEvidence | LayersEvidence] = {}
-    for claim in asked:
+    for claim in image_claims:
         if claim.subject != "layers":
             evidence[claim.subject] = settings
         elif not claim.unproven:
             evidence[claim.subject] = layers_evidence(engine, image)
 
-    # Nobody asks for less than all of it, so that each measurement took the time of all.
+    # All claims share what was read, so the time of each is that of all.
     seconds = round(time.monotonic() - started, 3)
     measurements = []
     for subject, measured in evidence.items():
@@ -45,7 +49,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
 
 
 def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
-    """Return what the engine tells of an image: its labels and settings, and credentials in any text."""
+    """Return an image's labels, size and settings, and the credentials that its texts hold."""
     return {
         "labels": dict(image.labels),
         "bytes": image.size,
@@ -59,45 +63,56 @@ def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
 
 
 def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
-    """Return what of an image's layers is in none of its containers, and travels with it."""
+    """Return the files in an image's layers that no container shows, as upper layers hide them.
+
+    Whoever pulls the image gets them all the same. Evidence says so if the layers can't be read.
+    """
     unseen = exported.unseen(engine, image)
     if unseen is None:
         return {
-            "unread": "the layers lie where this user can't read them: ask as root, on the engine's own machine"
+            "unread": "the layers lie where this user can't read them:"
+            " ask as root, on the engine's own machine"
         }
     files, count = unseen
+
+    # A dict, for each path and kind once: a file may have many credentials of one kind, and several
+    # layers the same file.
     secrets: dict[tuple[str, str], None] = {}
-    for _, path, content in files:
-        for _, kind in credentials.find_in_file(content, path):
-            # A file may have many of one kind, and several layers the same file.
+    for _layer, path, content in files:
+        for _line, kind in credentials.find_in_file(content, path):
             secrets[path, kind] = None
+    # Files of layer 0, which is the base's, are not listed.
+    hidden = [f"/{path}" for layer, path, _content in files if layer > 0]
     return {
         "files": count,
-        "hidden": [f"/{path}" for layer, path, _ in files if layer][:_MOST_LISTED],
+        "hidden": hidden[:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
     }
 
 
 def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
-    """Return kind and place of each credential that an image's configuration holds.
+    """Return place and kind of each credential in an image's configuration.
 
-    The text itself is left out, as evidence is published.
+    The credential itself is left out, as evidence is published.
     """
     found: list[Credential] = []
     for place, text in texts_of_configuration(engine, image):
-        for _, kind in credentials.find_in_text(text):
+        for _line, kind in credentials.find_in_text(text):
             found.append({"where": place, "kind": kind})
     return found
 
 
 def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[str, str]]:
-    """Yield every text that everybody who pulls an image can read in its configuration, each after its place."""
+    """Yield every text that whoever pulls an image can read in its configuration.
+
+    Each comes as a pair: where it stands (`the label NAME`), and the text.
+    """
     for name, value in image.env.items():
         yield f"the variable {name}", f"{name}={value}"
     for name, value in image.labels.items():
         yield f"the label {name}", value
     for step, _ in engine.history(image.id):
-        # A step has the values of its build arguments: it is named without them.
+        # A step holds the values of its build arguments, so its name ends before the first one.
         yield f"the build step `{step[:80].split('=')[0]}`", step
     for name, value in engine.inspected(image.id)["Config"].items():
         if name not in ("Env", "Labels"):

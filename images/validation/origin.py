@@ -1,4 +1,7 @@
-"""Measures the layers of an image for the claim about its origin (validate/checks/static/host_origin.py)."""
+"""Measures the layers of an image for the claim about its origin.
+
+What the claim compares them with is in validate/checks/static/host_origin.py.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,90 +19,114 @@ _BASE = "base"
 
 
 def known_forms(claims: ClaimSet) -> dict[str, str]:
-    """Return the diff IDs under which engines keep layers of the record -> their canonical ones."""
-    known: dict[str, str] = {}
+    """Return the diff IDs under which engines may store recorded layers -> their canonical diff ID.
+
+    Engines write the same files of a layer in different ways, so that its diff ID differs.
+    """
+    canonical_of: dict[str, str] = {}
     for claim in claims.only([ORIGIN_PROBE]).claims:
         for layer in claim.expect["layers"]:
-            known |= dict.fromkeys(layer["written_as"], layer["diff_id"])
-    return known
+            for diff_id in layer["written_as"]:
+                canonical_of[diff_id] = layer["diff_id"]
+    return canonical_of
 
 
 def measure_origin(
     engine: Engine,
     image: ImageInfo,
     claims: ClaimSet,
-    read: LayerReading,
+    layer_reading: LayerReading,
     steps_above: Sequence[str],
 ) -> Sequence[Record]:
-    """Return what the layers of an image are; nothing where no claim asks. Raises EngineError.
+    """Return one record about the layers of an image; none if no claim is about its origin.
 
-    `steps_above`: those of a derived image, the first first.
+    `layer_reading`: the image's layers, as read from the engine. `steps_above`: the build steps of
+    a derived image above ours, the first one first. Raises EngineError.
     """
-    asked = claims.only([ORIGIN_PROBE]).claims
-    if not asked:
+    origin_claims = claims.only([ORIGIN_PROBE]).claims
+    if not origin_claims:
         return ()
     started = time.monotonic()
+    layers = []
+    for name, diff_id in with_one_base(layer_reading.payload).items():
+        layers.append(MeasuredLayer(layer=name, diff_id=diff_id))
     evidence = OriginEvidence(
         recipe=image.labels.get(f"{LABELS}.recipe", ""),
-        layers=[
-            MeasuredLayer(layer=name, diff_id=diff_id)
-            for name, diff_id in with_one_base(read.payload).items()
-        ],
-        canonical=read.canonical,
-        beside_suite=list(read.beside_suite[:_MOST_LISTED]),
+        layers=layers,
+        canonical=layer_reading.canonical,
+        beside_suite=list(layer_reading.beside_suite[:_MOST_LISTED]),
         changes=changes_above(engine, image, steps_above),
     )
+
     seconds = round(time.monotonic() - started, 3)
-    measured = tuple(
-        Measurement(subject=claim.subject, seconds=seconds, evidence={**evidence})
-        for claim in asked
+    measurements = []
+    for claim in origin_claims:
+        measurements.append(
+            Measurement(subject=claim.subject, seconds=seconds, evidence={**evidence})
+        )
+    record = Record(
+        probe=ORIGIN_PROBE,
+        outcome=Outcome.COMPLETED,
+        seconds=seconds,
+        measurements=tuple(measurements),
     )
-    return (
-        Record(
-            probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured
-        ),
-    )
+    return (record,)
 
 
 def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
-    """Return a payload with the layers of the base as one: a base from a registry may have several."""
-    of_base = [diff_id for name, diff_id in payload.items() if name.partition("-")[0] == _BASE]
-    others = {name: diff_id for name, diff_id in payload.items() if name.partition("-")[0] != _BASE}
-    if not of_base:
-        return others
-    return {
-        _BASE: of_base[0] if len(of_base) == 1 else oci_digest(" ".join(of_base).encode()),
-        **others,
-    }
+    """Return the layers of an image with those of its base as one layer, `base`.
+
+    `payload`: layer -> diff ID. A base from a registry may have several layers: `base`, `base-2`
+    and so on. Then `base` becomes the digest of their diff IDs.
+    """
+    base_diff_ids = []
+    other_layers = {}
+    for name, diff_id in payload.items():
+        if name.partition("-")[0] == _BASE:
+            base_diff_ids.append(diff_id)
+        else:
+            other_layers[name] = diff_id
+
+    if not base_diff_ids:
+        return other_layers
+    if len(base_diff_ids) == 1:
+        return {_BASE: base_diff_ids[0], **other_layers}
+    return {_BASE: oci_digest(" ".join(base_diff_ids).encode()), **other_layers}
 
 
 def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) -> list[StepChange]:
-    """Return what the steps of a derived image replaced and removed of the files of the image below.
+    """Return which files of the image below each step of a derived image replaced or removed.
 
-    Nothing where the engine's store can't be read here: then the evidence is not `canonical`.
+    Returns nothing if the engine's store can't be read here; then the evidence is not `canonical`.
     """
     steps = [configuration.step(text) for text in steps_above if not configuration.empty(text)]
     if not steps:
         return []
-    from images.engine import derived, exported  # most images are not derived
+    # Imported only here: most images are not derived.
+    from images.engine import derived, exported
 
     layers = exported.entries(engine, image)
     if layers is None:
         return []
-    found = derived.changes_by_step(layers, len(image.layers) - len(steps), steps)
-    return [
-        StepChange(
-            step=change.step,
-            replaced=dict(list(change.replaced.items())[:_MOST_LISTED]),
-            removed=list(change.removed[:_MOST_LISTED]),
-            count=len(change.replaced) + len(change.removed),
+    layers_below = len(image.layers) - len(steps)
+    changes = []
+    for change in derived.changes_by_step(layers, layers_below, steps):
+        changes.append(
+            StepChange(
+                step=change.step,
+                replaced=dict(list(change.replaced.items())[:_MOST_LISTED]),
+                removed=list(change.removed[:_MOST_LISTED]),
+                count=len(change.replaced) + len(change.removed),
+            )
         )
-        for change in found
-    ]
+    return changes
 
 
 def origin_changes(records: Sequence[Record]) -> list[StepChange] | None:
-    """Return the changes of a derived image from the records of its validation run. None: they could not be read."""
+    """Return the changes of a derived image that the record about its origin holds.
+
+    An empty list if no record is about its origin; None if the engine's layers could not be read.
+    """
     for record in records:
         if record.probe == ORIGIN_PROBE:
             evidence = record.measurements[0].evidence

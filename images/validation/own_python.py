@@ -1,8 +1,8 @@
-"""Reads an image's files by this process's own Python, taken into a container of the image.
+"""Reads an image's files with this process's own Python, taken into a container of the image.
 
-Program, loader, libraries and standard library come along: it needs, and runs, nothing of the image.
-
-Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
+Interpreter, loader, libraries and standard library come along, so nothing of the image is needed,
+and nothing of it runs. The interpreter is made to start through the loader that comes along: so it
+works whatever C library the image has, or without any.
 """
 
 import json
@@ -17,17 +17,18 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.config.platforms import Platform, of_machine
 from images.engine import Engine
 from images.engine.runtime import ContainerSpec, ImageInfo
 from images.errors import failed
 from images.validation.containers import (
-    INSIDE,
-    OF_USER,
+    CLAIMS_OPTION,
+    SUITE_FOLDER,
+    USER_OPTION,
     SuiteRun,
+    image_label,
     require_end,
     run_suite,
     suite_files,
@@ -38,59 +39,99 @@ from validate.binaries.loader import machine_named
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
-PROGRAM = "python/bin/python3"
-LIBRARIES = "python/so"
 PRELOAD = "/etc/ld.so.preload"
+"""A file whose libraries the loader adds to every process, whatever its environment says
+(ld.so(8))."""
 _READ_AT_START = ("/etc/passwd", "/etc/group")
+"""Files of an image that an engine reads at each start of a container."""
+
+# Paths below the folder of our Python in a container.
+INTERPRETER = "python/bin/python3"
+LIBRARIES = "python/so"
 _LOADER = "python/ld.so"
+
 _PT_INTERP = 3
+"""Type of the program header that names the loader (ELF specification)."""
 _DECODERS = ("libzstd.so.1", "liblz4.so.1", "libgcc_s.so.1")
-"""Opened by name to read compressed device code (validate/binaries/fatbin.py), and by libc where a thread is ended."""
-_LISTED = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
-"""A line of `ld.so --list` (ld.so(8)): a name and the file that it means, or a file."""
-_LACKING = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
-_LEFT_OUT = frozenset(
-    "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter asyncio curses dbm"
-    " distutils html http sqlite3 turtledemo unittest venv wsgiref xml xmlrpc _asyncio _curses _curses_panel _dbm _gdbm"
-    " _elementtree _sqlite3 _ssl _testbuffer _testcapi _testclinic _tkinter audioop nis pyexpat readline".split()
+"""Libraries that are opened by name, so that the loader does not list them: the first two to read
+compressed device code (validate/binaries/fatbin.py), the last by libc where a thread is ended."""
+_FOUND_LIBRARY = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
+"""A line of `ld.so --list` (ld.so(8)): a library's name and file, or only its file."""
+_MISSING_LIBRARY = re.compile(r"^\t(\S+) => not found$", re.MULTILINE)
+"""A line of `ld.so --list` for a library that this machine lacks."""
+_UNUSED_MODULES = frozenset(
+    "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter"
+    " asyncio curses dbm distutils html http sqlite3 turtledemo unittest venv wsgiref xml xmlrpc"
+    " _asyncio _curses _curses_panel _dbm _gdbm _elementtree _sqlite3 _ssl _testbuffer _testcapi"
+    " _testclinic _tkinter audioop nis pyexpat readline".split()
 )
-"""What the suite has no use for, with libraries of its own for some: each container gets all the rest."""
+"""Parts of the standard library that the suite does not use; some need further libraries. All other
+parts are copied into each container."""
 
 
-def require_native(engine: Engine, image: ImageInfo) -> None:
-    """Raise UserError where no Python of this machine runs in the engine's containers: another system or processor."""
-    this_machine = of_machine(platform.machine()) if platform.system() == "Linux" else None
-    if this_machine is None or this_machine.architecture != engine.facts.architecture:
-        this = f"this one of {platform.machine()} with {platform.system()}"
-        cause = f"the engine's machine is of {engine.facts.architecture}, {this}: its files can't be read from outside"
-        raise failed(
-            image.id[:19],
-            cause,
-            "give the command on Linux, on a machine of the engine's processor",
-        )
-
-
-def user_of(
+def measure_files(
+    engine: Engine,
     image: ImageInfo,
+    claims: ClaimSet,
+    user_file: bytes,
     *,
-    python: str = "",
-    start: Mapping[str, Any] = MappingProxyType({}),
-    hidden: Sequence[str] = (),
-) -> bytes:
-    """Return how a user's process would start in the image, as validate/environment/user_environment.py reads it.
+    seed: int,
+    timeout: float,
+    on_record: Callable[[Record], None],
+) -> None:
+    """Measure claims about the files of an image.
 
-    `start` empty: the suite reads it from the image's files. `hidden`: files of the image that have another over them.
+    `user_file`: `user_json` of the image. `seed`: what probes draw their inputs with. `timeout`:
+    seconds. `on_record` gets each record as it comes. Raises UserError if the suite did not start
+    or was killed; Stopped past the timeout.
+    """
+    arguments = [*CLAIMS_OPTION, *USER_OPTION, "--seed", str(seed)]
+    run = run_over_files(
+        engine, image, arguments, claims, user_file, timeout=timeout, on_record=on_record
+    )
+    require_end(image, "files", run, then="is it an image with a Python on its PATH?")
+
+
+def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
+    """Return the JSON document that a verb of the suite prints about the files of an image.
+
+    `verb`: `survey` or `packages`. `timeout`: seconds. Raises UserError if it prints none, and
+    Stopped past the timeout.
+    """
+    no_claims = ClaimSet(image="", claims=())
+    arguments = [verb, f"{SUITE_FOLDER}/user.json"]
+    run = run_over_files(engine, image, arguments, no_claims, user_json(image), timeout=timeout)
+    for line in run.other_lines:
+        if not line.startswith("{"):
+            continue
+        with suppress(ValueError, RecursionError):
+            document = json.loads(line)
+            if document:
+                return dict(document)
+
+    tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
+    cause = f"could not be read: {tail or 'nothing was printed'}"
+    then = (
+        "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
+    )
+    raise failed(image_label(image), cause, then)
+
+
+def user_json(image: ImageInfo, *, hidden: Sequence[str] = ()) -> bytes:
+    """Return how a user's process would start in an image, as JSON.
+
+    validate/environment/user_environment.py reads it in the container. `hidden`: files of the image
+    that have another file mounted over them there.
     """
     machine = platform.machine()
-    for known in Platform:
-        if known.architecture == image.architecture:
-            machine = known.machine
+    for known_platform in Platform:
+        if known_platform.architecture == image.architecture:
+            machine = known_platform.machine
     user = {
         "environ": {"HOME": "/root", **image.env},
         "directory": image.workdir or "/",
-        "python": python,
+        "python": "",
         "user": image.user,
-        "start": dict(start),
         "hidden": list(hidden),
         "machine": machine,
     }
@@ -98,7 +139,10 @@ def user_of(
 
 
 def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
-    """Return the beginning of a file of an image; empty: there is none. The container is never started."""
+    """Return the first 64 KiB of a text file of an image; empty if it has none.
+
+    The container that is made for it is never started.
+    """
     with engine.container(ContainerSpec(image.id, ["true"])) as container:
         try:
             return container.get_file(path, most=1 << 16).decode("utf-8", "replace")
@@ -107,9 +151,10 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 
 
 def covered_files(engine: Engine, image: ImageInfo) -> list[str]:
-    """Return the files of an image that nobody can look at: the reader lies over them, or has another file there.
+    """Return the files of an image that our Python can't see, as something is mounted over them.
 
-    Raises UserError: an engine could not start the image, and would hang.
+    Raises UserError if a file that the engine reads at each start is none: it could not start the
+    image, and would hang.
     """
     covered = []
     with engine.container(ContainerSpec(image.id, ["true"])) as container:
@@ -120,102 +165,82 @@ def covered_files(engine: Engine, image: ImageInfo) -> list[str]:
                 container.get_file(path, most=1)
             except FileNotFoundError:
                 cause = f"its {path} is no file, and an engine reads that at each start"
-                raise failed(_name(image), cause, "make it a file") from None
+                raise failed(image_label(image), cause, "make it a file") from None
 
         with suppress(FileNotFoundError):
             if container.get_file(PRELOAD, most=1 << 16).strip():
                 covered.append(PRELOAD)
-        if container.has(INSIDE):
-            covered.append(INSIDE)
+        if container.has(SUITE_FOLDER):
+            covered.append(SUITE_FOLDER)
     return covered
 
 
-def _name(image: ImageInfo) -> str:
-    return image.tags[0] if image.tags else image.id
-
-
-def measure(
-    engine: Engine,
-    image: ImageInfo,
-    claims: ClaimSet,
-    user: bytes,
-    *,
-    seed: int,
-    timeout: float,
-    on_record: Callable[[Record], None],
-) -> None:
-    """Measure claims of an image from its files: records come as they are measured.
-
-    `user`: how a user's process would start there (`user_of`). `timeout` in seconds. Raises UserError: it did not
-    start, or was killed; Stopped.
-    """
-    arguments = ["--claims", f"{INSIDE}/claims.json", *OF_USER, "--seed", str(seed)]
-    run = _read(engine, image, arguments, claims, user, timeout=timeout, on_record=on_record)
-    require_end(image, "files", run, then="is it an image with a Python on its PATH?")
-
-
-def document(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
-    """Return what a verb of the suite (`survey`, `packages`) prints of an image's files.
-
-    Raises UserError, Stopped.
-    """
-    no_claims = ClaimSet(image="", claims=())
-    run = _read(
-        engine, image, [verb, f"{INSIDE}/user.json"], no_claims, user_of(image), timeout=timeout
-    )
-    for line in run.other_lines:
-        if not line.startswith("{"):
-            continue
-        with suppress(ValueError, RecursionError):
-            document = json.loads(line)
-            if document:
-                return dict(document)
-    tail = (
-        " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode() or "nothing was printed"
-    )
-    then = (
-        "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
-    )
-    raise failed(_name(image), f"could not be read: {tail}", then)
-
-
-def _read(
+def run_over_files(
     engine: Engine,
     image: ImageInfo,
     arguments: Sequence[str],
     claims: ClaimSet,
-    user: bytes,
+    user_file: bytes,
     *,
     timeout: float,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> SuiteRun:
-    """Run the suite by this process's Python, as root, over the files of an image, of which nothing runs.
+    """Run the suite with our own Python in a container of an image, as root; nothing of it runs.
 
-    `arguments`: of the suite. `user`: what INSIDE/user.json holds there. Raises UserError, Stopped.
+    `arguments`: those of the suite. `user_file`: what `user.json` of SUITE_FOLDER holds. `timeout`:
+    seconds. Raises UserError where our Python can't run there, and Stopped past the timeout.
     """
-    require_native(engine, image)
+    require_same_machine(engine, image)
     spec = ContainerSpec(
         image.id,
-        [*command(INSIDE), f"{INSIDE}/validate", *arguments],
-        volumes=[INSIDE],
-        binds={"/dev/null": PRELOAD},  # the loader reads it whatever the environment says
-        # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
-        init=False,  # Debian's own is static, another's would load the libraries that lie here
-        env={**environment(INSIDE), "NVIDIA_VISIBLE_DEVICES": "void"},
+        [*python_command(SUITE_FOLDER), f"{SUITE_FOLDER}/validate", *arguments],
+        volumes=[SUITE_FOLDER],
+        # The loader reads this file whatever the environment says: an empty one hides the image's.
+        binds={"/dev/null": PRELOAD},
+        # Debian's init is linked statically. Another one would load the libraries that lie here.
+        init=False,
+        # Where NVIDIA's runtime is the default, an image with `all` would get the driver's files,
+        # which have no owner.
+        env={**python_environment(SUITE_FOLDER), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,
         capabilities=["DAC_READ_SEARCH"],
     )
-    content = {**files(INSIDE), **suite_files(claims), "user.json": user}
+    files = {**python_files(SUITE_FOLDER), **suite_files(claims), "user.json": user_file}
     probes = {claim.probe for claim in claims.claims}
     return run_suite(
-        engine, spec, {INSIDE: content}, timeout=timeout, asked=probes, on_record=on_record
+        engine, spec, {SUITE_FOLDER: files}, timeout=timeout, probes=probes, on_record=on_record
     )
 
 
-def environment(root: str) -> dict[str, str]:
-    """Return variables that let nothing of the image into that Python, whatever the image's own variables say."""
+def require_same_machine(engine: Engine, image: ImageInfo) -> None:
+    """Raise UserError unless our Python runs in the engine's containers: Linux, the same
+    processor."""
+    platform_here = of_machine(platform.machine()) if platform.system() == "Linux" else None
+    if platform_here is None or platform_here.architecture != engine.facts.architecture:
+        here = f"this one of {platform.machine()} with {platform.system()}"
+        cause = (
+            f"the engine's machine is of {engine.facts.architecture}, {here}:"
+            " its files can't be read from outside"
+        )
+        then = "give the command on Linux, on a machine of the engine's processor"
+        raise failed(image.id[:19], cause, then)
+
+
+def python_command(root: str) -> tuple[str, ...]:
+    """Return the command that starts our Python, isolated from all that lies around it.
+
+    `root`: the folder of the container where `python_files` lie.
+    """
+    return f"{root}/{INTERPRETER}", "-I", "-S", "-X", "utf8"
+
+
+def python_environment(root: str) -> dict[str, str]:
+    """Return variables with which our Python loads nothing of the image.
+
+    They replace whatever the image's own variables say. `root`: as in `python_command`.
+    """
     unset = (
         "LD_PRELOAD",
         "LD_AUDIT",
@@ -223,128 +248,165 @@ def environment(root: str) -> dict[str, str]:
         "LD_DEBUG",
         "LD_PROFILE",
         "GLIBC_TUNABLES",
-        "TMPDIR",
     )
-    openssl = {
+    return {
+        **dict.fromkeys(unset, ""),
+        # OpenSSL loads what these name.
         "OPENSSL_CONF": "/dev/null",
         "OPENSSL_MODULES": root,
         "OPENSSL_ENGINES": root,
-    }  # it loads what they name
-    own = {"LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
-    return {**dict.fromkeys(unset, ""), **openssl, **own}
-
-
-def command(root: str) -> tuple[str, ...]:
-    """Starts it where `files` lie, isolated."""
-    return f"{root}/{PROGRAM}", "-I", "-S", "-X", "utf8"
-
-
-@cache
-def files(root: str) -> Mapping[str, bytes | Path]:
-    """Return the files that start this process's Python in a container: path below `root` there -> file here.
-
-    The program comes as bytes, because it gets another ELF interpreter. Raises UserError where this Python can't be
-    taken along.
-    """
-    python = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # below a virtual environment
-    try:
-        program, loader = _with_interpreter(python.read_bytes(), f"{root}/{_LOADER}".encode())
-        standard = _standard_library(Path(os.__file__).parent)
-        extensions = [path for path in standard.values() if path.suffix == ".so"]
-        libraries = _libraries(loader, [python, *extensions])
-    except (OSError, ElfError) as error:
-        then = "run it with this machine's own Python (`/usr/bin/python3`)"
-        raise failed(sys.executable, f"can't be taken into a container: {error}", then) from None
-    return {
-        PROGRAM: program,
-        _LOADER: Path(os.path.realpath(loader)),
-        **standard,
-        **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()},
+        "LD_LIBRARY_PATH": f"{root}/{LIBRARIES}",
+        "LC_ALL": "C",
+        "TMPDIR": root,
     }
 
 
-def _standard_library(folder: Path) -> dict[str, Path]:
-    """Return the files of the standard library that the suite uses: path in the container -> file here."""
-    found = {}
-    for top, folders, names in os.walk(folder):
-        folders[:] = [
-            name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")
+@cache
+def python_files(root: str) -> Mapping[str, bytes | Path]:
+    """Return the files of our Python: path below `root` in the container -> content, or file here.
+
+    Raises UserError if this Python can't be taken along.
+    """
+    # In a virtual environment, the interpreter that it was made from.
+    interpreter = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
+    try:
+        program, loader = with_loader(interpreter.read_bytes(), f"{root}/{_LOADER}".encode())
+        files: dict[str, bytes | Path] = {
+            INTERPRETER: program,
+            _LOADER: Path(os.path.realpath(loader)),
+        }
+        modules = standard_library(Path(os.__file__).parent)
+        files.update(modules)
+        extensions = [path for path in modules.values() if path.suffix == ".so"]
+        for name, library in needed_libraries(loader, [interpreter, *extensions]).items():
+            files[f"{LIBRARIES}/{name}"] = library
+    except (OSError, ElfError) as error:
+        then = "run it with this machine's own Python (`/usr/bin/python3`)"
+        raise failed(sys.executable, f"can't be taken into a container: {error}", then) from None
+    return files
+
+
+def standard_library(folder: Path) -> dict[str, Path]:
+    """Return the standard library's files that the suite needs: path in the container -> file here.
+
+    `folder`: where it lies here. Bytecode takes the place of a source if it fits.
+    """
+    files = {}
+    for parent, subfolders, names in os.walk(folder):
+        # os.walk does not enter the folders that are removed from its list.
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if name not in _UNUSED_MODULES and not name.startswith("config-")
         ]
         for name in names:
-            if name.partition(".")[0] in _LEFT_OUT or not name.endswith((".py", ".so")):
+            if name.partition(".")[0] in _UNUSED_MODULES or not name.endswith((".py", ".so")):
                 continue
-            source = Path(top, name)
-            path = f"python/lib/{folder.name}/{source.relative_to(folder)}"
-            bytecode = _bytecode(source) if name.endswith(".py") else None
+            file = Path(parent, name)
+            path = f"python/lib/{folder.name}/{file.relative_to(folder)}"
+            bytecode = fitting_bytecode(file) if name.endswith(".py") else None
             if bytecode:
-                found[f"{path}c"] = bytecode
+                files[f"{path}c"] = bytecode
             else:
-                found[path] = source
-    return found
+                files[path] = file
+    return files
 
 
-def _bytecode(source: Path) -> Path | None:
-    """Return the bytecode of a source if Python would use it: to compile the sources takes half of each start.
+def fitting_bytecode(source: Path) -> Path | None:
+    """Return the bytecode file of a source; None if there is none that Python would use.
 
-    The header of the bytecode: importlib, `_bootstrap_external`. Raises OSError.
+    To compile the sources instead would take half of each start. Raises OSError.
     """
     bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
+    # The header of importlib._bootstrap_external: magic number, flags, time and size of the source.
     header = struct.pack(
         "<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF
     )
     with suppress(FileNotFoundError), bytecode.open("rb") as stream:
-        if stream.read(16) == header:
+        if stream.read(len(header)) == header:
             return bytecode
     return None
 
 
-def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
-    """The program with another ELF interpreter, and which it had. Raises ElfError."""
+class Relinked(NamedTuple):
+    """A program that was made to start through another loader."""
+
+    program: bytes
+    old_loader: str
+    """The loader that it named before."""
+
+
+def with_loader(program: bytes, loader: bytes) -> Relinked:
+    """Return an ELF program that names another loader (its "interpreter", PT_INTERP).
+
+    Raises ElfError if the program is for another machine, names no loader, or has too little room
+    for the new name.
+    """
     if elf.machine(program) != machine_named(platform.machine()).number:
         raise ElfError(f"it is not built for {platform.machine()}")
-    (table,) = struct.unpack_from("<Q", program, 0x20)
-    size, count = struct.unpack_from("<HH", program, 0x36)
-    for index in range(count):
-        kind, _, offset, _, _, room = struct.unpack_from("<IIQQQQ", program, table + index * size)
-        if kind == _PT_INTERP:
-            if len(loader) >= room:
-                raise ElfError(
-                    f"its interpreter's name has room for {room} bytes, {len(loader) + 1} are needed"
-                )
-            was = program[offset : offset + room].split(b"\0")[0].decode()
-            return program[:offset] + loader.ljust(room, b"\0") + program[offset + room :], was
+
+    # Fields of the ELF header: where the program headers begin, how large and how many they are.
+    (first_header,) = struct.unpack_from("<Q", program, 0x20)
+    header_size, header_count = struct.unpack_from("<HH", program, 0x36)
+    for index in range(header_count):
+        header = struct.unpack_from("<IIQQQQ", program, first_header + index * header_size)
+        kind, _flags, offset, _address, _physical, room = header
+        if kind != _PT_INTERP:
+            continue
+        if len(loader) >= room:
+            needed = len(loader) + 1
+            cause = f"its interpreter's name has room for {room} bytes, {needed} are needed"
+            raise ElfError(cause)
+        end = offset + room
+        old_loader = program[offset:end].split(b"\0")[0].decode()
+        patched = program[:offset] + loader.ljust(room, b"\0") + program[end:]
+        return Relinked(patched, old_loader)
     raise ElfError("it names no interpreter")
 
 
-def _libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
-    """Every library that these load, by the name they ask for it, as the loader itself finds it without variables; and
-    the decoders, as it would preload them. Raises OSError.
+def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
+    """Return every library that these programs load: the name that they ask for -> file here.
 
-    One that this machine lacks is an empty file, which ends a search: the loader would take the image's own next, and
-    run it. Raises ElfError: an RPATH leads elsewhere before, into the image.
+    The loader itself says where it finds them, without any variables. `programs`: the interpreter,
+    then the extension modules.
+
+    A library that this machine lacks becomes an empty file: at that the loader stops, instead of
+    taking the image's library and running it. Raises OSError; ElfError if a file names folders to
+    search first (RPATH) that would be the image's.
     """
-    found: dict[str, bytes | Path] = dict.fromkeys(_DECODERS, b"")
+    libraries: dict[str, bytes | Path] = dict.fromkeys(_DECODERS, b"")
+    interpreter = programs[0]
     for program in programs:
-        preloaded = {"LD_PRELOAD": " ".join(_DECODERS)} if program is programs[0] else {}
+        # So the loader lists the decoders, too.
+        environment = {"LD_PRELOAD": " ".join(_DECODERS)} if program is interpreter else {}
         listing = subprocess.run(
             [loader, "--list", str(program)],
-            env=preloaded,
+            env=environment,
             cwd="/",
             capture_output=True,
             text=True,
             check=False,
         ).stdout
-        found |= {name: b"" for name in _LACKING.findall(listing) if name not in found}
-        found |= {
-            name or Path(path).name: Path(os.path.realpath(path))
-            for name, path in _LISTED.findall(listing)
-        }
-    for path in (*programs, *(one for one in found.values() if isinstance(one, Path))):
-        if outside := [
-            one for one in elf.read(path).rpath if not one.startswith(("$ORIGIN", "${ORIGIN}"))
-        ]:
-            raise ElfError(
-                f"{path} has the RPATH {':'.join(outside)}, where the image's libraries would come first"
-            )
-    return found
+        for name in _MISSING_LIBRARY.findall(listing):
+            libraries.setdefault(name, b"")
+        for name, path in _FOUND_LIBRARY.findall(listing):
+            libraries[name or Path(path).name] = Path(os.path.realpath(path))
+
+    library_files = [library for library in libraries.values() if isinstance(library, Path)]
+    for path in (*programs, *library_files):
+        require_own_rpath(path)
+    return libraries
+
+
+def require_own_rpath(path: Path) -> None:
+    """Raise ElfError if a program or library names folders to search first that are not its own."""
+    foreign = []
+    for folder in elf.read(path).rpath:
+        if not folder.startswith(("$ORIGIN", "${ORIGIN}")):
+            foreign.append(folder)
+    if foreign:
+        folders = ":".join(foreign)
+        raise ElfError(
+            f"{path} has the RPATH {folders}, where the image's libraries would come first"
+        )

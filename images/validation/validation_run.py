@@ -1,6 +1,7 @@
-"""A validation run: an image is measured, and evidence comes back. `validate` reads as it happens.
+"""Measures an image and returns the evidence: a validation run.
 
-Suite and claims come from this checkout, over whatever copy the image holds.
+`validate` reads in the order in which it happens. Suite and claims come from this checkout, never
+from the copy that an image carries.
 """
 
 import secrets
@@ -23,17 +24,21 @@ from images.validation.containers import (
     SUITE_SECONDS,
     ContainerPlan,
     measure_in_container,
-    planned,
+    plan_containers,
 )
 from validate import checks, host_faults
 from validate.claims import ClaimSet, Tier
 from validate.environment import host as host_facts
 from validate.evidence import Evidence, MeasuredOn, Outcome, Record, plain
 
-_AT_ONCE, _CORES_EACH = 2, 4
-"""Containers side by side: one that reads files waits for the disk, one that runs code does not; more on more cores."""
-_MEMORY_EACH = 8 * 1024**3
-"""Memory of the machine for each of two: with less, they run one after another. More than two get all that they may."""
+_AT_ONCE_ON_SMALL = 2
+"""Containers side by side on a small machine: one reads files and waits for the disk, one runs
+code."""
+_MEMORY_ON_SMALL = 8 * 1024**3
+"""Bytes of memory that the machine needs for each of these; with less, they run one by one."""
+_CORES_ON_LARGE = 4
+"""Cores that a larger machine needs for each container. There, each needs all of its MEMORY,
+too."""
 
 
 def validate(
@@ -46,40 +51,47 @@ def validate(
     run_anyway: bool = False,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> Evidence:
-    """Measure an image. Its files are read first; nothing of an image whose files are broken is started.
+    """Measure an image for its claims of these tiers, and return the evidence.
 
-    No network, read-only root, its own user, bounded memory, containers always removed. `run_anyway`: start it all the
-    same. `on_record` is called after each probe. Raises UserError when the suite could not even start there (no Python,
-    say).
+    Its files are read first. If they are broken, nothing of the image is started, unless
+    `run_anyway` is set. Containers have no network, a read-only root, the image's user and bounded
+    memory, and are always removed. `on_record` is called after each probe.
+
+    Raises UserError if the suite could not start in a container: an image without Python, say.
     """
     image = engine.inspect(reference)
     steps_above = configuration.steps_above(engine.steps(image.id))
     chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
     host = describe_host(engine, image, to_measure, gpus, steps_above)
-    evidence = GrowingEvidence(image, limited(to_measure, host), host, on_record)
+    evidence = GrowingEvidence(image, with_host_limits(to_measure, host), host, on_record)
 
-    # Our own Python reads the files: no process of the image runs.
-    not_read = read_files(engine, image, evidence)
+    # Read files with our own Python: no process of the image runs.
+    claims_left = read_files(engine, image, evidence)
     look_from_host(engine, image, evidence, steps_above)
 
-    # The one judgement here: whether anything of the image may run.
+    # Judge the admission claims. This is the only judgement within a measurement.
     broken = judge_first(evidence.claims, evidence.for_claims(evidence.claims))
     if broken and not run_anyway:
-        unproven = {**host.get("unsupported", {}), **left_unproven(not_read, chosen, broken)}
-        host["unsupported"] = unproven
+        unmeasured = left_unproven(claims_left, chosen, broken)
+        host["unsupported"] = {**host.get("unsupported", {}), **unmeasured}
     else:
-        run_containers(engine, image, not_read, gpus, evidence)
+        run_containers(engine, image, claims_left, gpus, evidence)
 
-    # Admission claims that nobody chose are reported only where they fail.
-    reported = {*(claim.key for claim in chosen.claims), *broken}
-    return evidence.for_claims(limited(to_measure.where(lambda claim: claim.key in reported), host))
+    # Admission claims that the caller did not choose are reported only if they do not hold.
+    reported_keys = {*(claim.key for claim in chosen.claims), *broken}
+    reported = to_measure.where(lambda claim: claim.key in reported_keys)
+    return evidence.for_claims(with_host_limits(reported, host))
 
 
 def describe_host(
     engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, steps_above: Sequence[str]
 ) -> MeasuredOn:
-    """Return what evidence tells about the machine, and about the image as its engine knows it."""
+    """Return what evidence records about the machine, and about the image as its engine knows it.
+
+    It also holds a new random seed for the probes. `steps_above`: build steps of a derived image
+    above those of our Dockerfile.
+    """
     facts = engine.facts
     host: MeasuredOn = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -99,18 +111,23 @@ def describe_host(
         host["gpus"] = inventory["gpus"]
         host["links"] = inventory["links"]
         host["source"] = inventory["source"]
-    # Nothing can be read of another machine than this one.
+    # The driver's state can be read only on this machine.
     if gpus.attached and facts.local:
         host["faults"] = host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
-    if unsupported := unsupported_by(facts, image, claims):
+    unsupported = unsupported_claims(facts, image, claims)
+    if unsupported:
         host["unsupported"] = unsupported
-    if no_programs := other_processor(facts, image):
-        host["other_processor"] = no_programs
+    reason = reason_other_processor(facts, image)
+    if reason:
+        host["other_processor"] = reason
     return host
 
 
 class GrowingEvidence:
-    """The evidence of one image while it is measured. Containers run side by side, so records come from threads."""
+    """The evidence of one image while it is measured.
+
+    Containers run side by side, each in a thread that adds its records.
+    """
 
     def __init__(
         self,
@@ -128,13 +145,14 @@ class GrowingEvidence:
 
     def add(self, record: Record) -> None:
         """Add what a probe measured in one container."""
-        record = Record.from_json(plain(asdict(record)))
+        strict_json = plain(asdict(record))
+        record = Record.from_json(strict_json)
         with self._lock:
             self._records.append(record)
             self._on_record(record)
 
     def note_container_end(self, *, out_of_memory: bool, refused_limits: str) -> None:
-        """Note how a container ended."""
+        """Note that a container ran out of memory, or why the engine refused its limits."""
         with self._lock:
             self.host["out_of_memory"] = self.host.get("out_of_memory", False) or out_of_memory
             if refused_limits:
@@ -143,53 +161,66 @@ class GrowingEvidence:
     def for_claims(self, claims: ClaimSet) -> Evidence:
         """Return the evidence by which these claims can be judged."""
         probes = {claim.probe for claim in claims.claims}
-        asked_for = [record for record in self._records if record.probe in probes]
+        records = [record for record in self._records if record.probe in probes]
         return Evidence(
             image=claims.image,
             digest=self._digest,
-            records=merged(asked_for),
+            records=merge_records(records),
             host=self.host,
             claims=claims.claims,
         )
 
 
-def merged(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return one record a probe: of several containers, one that is as well as the worst of them."""
+def merge_records(records: Sequence[Record]) -> tuple[Record, ...]:
+    """Return one record for each probe.
+
+    A probe that ran in several containers has several records. The merged one has all their
+    measurements, and completed only if all of them did.
+    """
     by_probe: dict[str, Record] = {}
     for record in records:
-        before = by_probe.get(record.probe)
-        if before is None:
+        earlier = by_probe.get(record.probe)
+        if earlier is None:
             by_probe[record.probe] = record
             continue
+        # Outcome and exit code are those of the first record that did not complete.
+        worse = record if earlier.outcome is Outcome.COMPLETED else earlier
         by_probe[record.probe] = replace(
-            before if record.outcome is Outcome.COMPLETED else record,
-            seconds=round(before.seconds + record.seconds, 3),
-            measurements=(*before.measurements, *record.measurements),
-            log=before.log + record.log,
+            worse,
+            seconds=round(earlier.seconds + record.seconds, 3),
+            measurements=(*earlier.measurements, *record.measurements),
+            log=earlier.log + record.log,
         )
     return tuple(by_probe.values())
 
 
 def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> ClaimSet:
-    """Measure what the image's files say, by our own Python. Returns the claims that are left to measure.
+    """Measure the claims about the image's files with our own Python.
 
-    Raises UserError where our Python could not even start in the image's container.
+    Returns the claims that are left to measure. Raises UserError if our Python could not start in
+    the image's container.
     """
-    of_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
-    to_read = of_files.where(lambda claim: not claim.unproven)
+    about_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
+    to_read = about_files.where(lambda claim: not claim.unproven)
     if to_read.claims:
-        user = own_python.user_of(image, hidden=own_python.covered_files(engine, image))
-        seed = evidence.host["seed"]
-        own_python.measure(
-            engine, image, to_read, user, seed=seed, timeout=SUITE_SECONDS, on_record=evidence.add
+        hidden = own_python.covered_files(engine, image)
+        own_python.measure_files(
+            engine,
+            image,
+            to_read,
+            own_python.user_json(image, hidden=hidden),
+            seed=evidence.host["seed"],
+            timeout=SUITE_SECONDS,
+            on_record=evidence.add,
         )
-    return evidence.claims.less({claim.probe for claim in of_files.claims})
+    return evidence.claims.less({claim.probe for claim in about_files.claims})
 
 
 def look_from_host(
     engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]
 ) -> None:
-    """Measure what no container shows: the image's configuration, and its layers as the engine stores them."""
+    """Measure what no container shows: the image's configuration, and its layers in the engine's
+    store."""
     claims = evidence.claims
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
     evidence.host["payload"] = layer_reading.compared
@@ -204,59 +235,71 @@ def look_from_host(
 def run_containers(
     engine: Engine, image: ImageInfo, claims: ClaimSet, gpus: Attachment, evidence: GrowingEvidence
 ) -> None:
-    """Measure what programs of the image answer, each kind of probe in a container of its own."""
-    plans = planned(image.env.get("HOME", ""), claims, gpus, own_python.user_of(image))
+    """Measure claims by running programs of the image, in as many containers as they need.
+
+    An error in one container, or an interrupt, keeps the next ones from starting and is raised.
+    """
+    home = image.env.get("HOME", "")
+    plans = plan_containers(home, claims, gpus, own_python.user_json(image))
     stopped = threading.Event()
 
     def measure(plan: ContainerPlan) -> None:
         if stopped.is_set():
             return
         try:
-            with_seed = replace(
-                plan, arguments=(*plan.arguments, "--seed", str(evidence.host["seed"]))
+            seed = evidence.host["seed"]
+            result = measure_in_container(engine, image, plan, seed, evidence.add)
+            evidence.note_container_end(
+                out_of_memory=result.end.oom, refused_limits=result.refused_limits
             )
-            end, refused = measure_in_container(engine, image, with_seed, evidence.add)
-            evidence.note_container_end(out_of_memory=end.oom, refused_limits=refused)
         except BaseException:
-            # After an error no container begins any more.
             stopped.set()
             raise
 
-    # Side by side as far as the machine allows.
-    memory, cores = engine.facts.memory, engine.facts.cpus
-    at_once = max(
-        1, min(_AT_ONCE, memory // _MEMORY_EACH), min(cores // _CORES_EACH, memory // MEMORY)
-    )
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        try:  # around the start, too: a container may run before the last one is submitted
+    # Containers without GPUs run side by side.
+    with ThreadPoolExecutor(max_workers=containers_at_once(engine.facts)) as pool:
+        # An interrupt may come while a container runs already and others are still submitted.
+        try:
             containers = [pool.submit(measure, plan) for plan in plans if not plan.gpus.attached]
             wait(containers)
-        except BaseException:  # an interrupt
+        except BaseException:
             stopped.set()
             engine.cancel()
             raise
     for container in containers:
+        # Raises what the container's thread raised.
         container.result()
 
-    # One after another: each uses all GPUs.
+    # Those with GPUs run one after another: each uses all GPUs.
     for plan in plans:
         if plan.gpus.attached:
             measure(plan)
 
 
-def unsupported_by(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
-    """Return the claims (by their keys) that an engine can't measure of this image, each with the reason."""
+def containers_at_once(machine: EngineFacts) -> int:
+    """Return how many containers may run side by side on a machine: at least one."""
+    small_machine = min(_AT_ONCE_ON_SMALL, machine.memory // _MEMORY_ON_SMALL)
+    large_machine = min(machine.cpus // _CORES_ON_LARGE, machine.memory // MEMORY)
+    return max(1, small_machine, large_machine)
+
+
+def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
+    """Return the claims about an image that an engine can't measure: key -> reason.
+
+    These are the claims that run programs of an image for another processor.
+    """
+    reason = reason_other_processor(facts, image)
+    if not reason:
+        return {}
     reasons = {}
-    no_programs = other_processor(facts, image)
     for claim in claims.claims:
-        runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
-        if no_programs and runs_programs:
-            reasons[claim.key] = no_programs
+        if claim.is_inside and not checks.settings(claim.probe).reads_files_only:
+            reasons[claim.key] = reason
     return reasons
 
 
-def other_processor(facts: EngineFacts, image: ImageInfo) -> str:
-    """Return why programs of this image do not run on the engine's machine; empty: they do."""
+def reason_other_processor(facts: EngineFacts, image: ImageInfo) -> str:
+    """Return why programs of an image do not run on the engine's machine; empty if they do."""
     if not image.architecture or image.architecture == facts.architecture:
         return ""
     return (
@@ -265,11 +308,15 @@ def other_processor(facts: EngineFacts, image: ImageInfo) -> str:
     )
 
 
-def limited(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
-    """Return claims as evidence of a host can answer them: what was unsupported there is unproven, so never green."""
+def with_host_limits(claims: ClaimSet, host: Mapping[str, Any]) -> ClaimSet:
+    """Return claims as they can be judged by evidence of a host.
+
+    `host`: the `host` of evidence. Claims that could not be measured there become unproven, so that
+    they are never green.
+    """
     reasons = host.get("unsupported") or {}
-    known = [
-        replace(claim, unproven=claim.unproven or reasons.get(claim.key, ""))
-        for claim in claims.claims
-    ]
-    return replace(claims, claims=tuple(known))
+    limited = []
+    for claim in claims.claims:
+        unproven = claim.unproven or reasons.get(claim.key, "")
+        limited.append(replace(claim, unproven=unproven))
+    return replace(claims, claims=tuple(limited))

@@ -67,7 +67,7 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     files = {"/judge": {**containers.suite_files(claims), **changed}}
     records: list[Record] = []
     said, end, _ = containers.run_suite(
-        engine, spec, files, timeout=2400, asked=[probe], on_record=records.append
+        engine, spec, files, timeout=2400, probes=[probe], on_record=records.append
     )
     assert records, f"nothing was measured: {end}, {said[-20:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)

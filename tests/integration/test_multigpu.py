@@ -177,7 +177,7 @@ def measured(
     records: list[Record] = []
     probes = {claim.probe for claim in claims.claims}
     containers.run_suite(
-        engine, spec, {"/judge": files}, timeout=1200, asked=probes, on_record=records.append
+        engine, spec, {"/judge": files}, timeout=1200, probes=probes, on_record=records.append
     )
     return Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
 

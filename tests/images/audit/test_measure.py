@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ClaimSet]:
 
     monkeypatch.setattr(measure.validation_run, "validate", validate)
     monkeypatch.setattr(measure.own_python, "read_file", lambda *_, **__: "/evil.so\n")
-    monkeypatch.setattr(measure.own_python, "document", lambda *_, **__: dict(FILES))
+    monkeypatch.setattr(measure.own_python, "query_files", lambda *_, **__: dict(FILES))
     return sets
 
 
@@ -83,7 +83,7 @@ def test_other_environments_are_named(
 ) -> None:
     second = {**FILES["environments"][0], "prefix": "/opt/conda"}
     files = {**FILES, "environments": [FILES["environments"][0], second]}
-    monkeypatch.setattr(measure.own_python, "document", lambda *_, **__: files)
+    monkeypatch.setattr(measure.own_python, "query_files", lambda *_, **__: files)
     (claim,) = [claim for claim in audited().claims if claim.subject == "of-/opt/conda"]
     assert "PATH finds first" in claim.unproven
 
@@ -92,7 +92,7 @@ def test_an_image_without_python_is_refused(
     asked: list[ClaimSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        measure.own_python, "document", lambda *_, **__: {**FILES, "environments": []}
+        measure.own_python, "query_files", lambda *_, **__: {**FILES, "environments": []}
     )
     with pytest.raises(UserError, match="has no Python with packages"):
         audited()

@@ -29,7 +29,9 @@ def claims() -> ClaimSet:
 
 def test_an_engine_of_the_images_processor_can_measure_everything(claims: ClaimSet) -> None:
     assert (
-        validation_run.unsupported_by(engine_facts("unix:///d", DOCKER, {}), image_info(), claims)
+        validation_run.unsupported_claims(
+            engine_facts("unix:///d", DOCKER, {}), image_info(), claims
+        )
         == {}
     )
 
@@ -37,7 +39,7 @@ def test_an_engine_of_the_images_processor_can_measure_everything(claims: ClaimS
 def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet) -> None:
     facts = engine_facts("unix:///d", DOCKER, {"Architecture": "x86_64"})
     assert facts.architecture == "amd64"
-    reasons = validation_run.unsupported_by(
+    reasons = validation_run.unsupported_claims(
         facts, replace(image_info(), architecture="arm64"), claims
     )
     measured = {claim.probe for claim in claims.inside().claims if claim.key not in reasons}
@@ -55,21 +57,21 @@ def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can
     claims: ClaimSet,
 ) -> None:
     facts = engine_facts("unix:///d", DOCKER, {})
-    reasons = validation_run.unsupported_by(
+    reasons = validation_run.unsupported_claims(
         facts, replace(image_info(), architecture="arm64"), claims
     )
     host = {"unsupported": reasons}
-    limited = validation_run.limited(claims, host)
+    limited = validation_run.with_host_limits(claims, host)
     assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
     planned = {
         one
-        for plan in containers.planned("", limited, NO_GPU)
+        for plan in containers.plan_containers("", limited, NO_GPU)
         for one in map(_key, plan.claims.claims)
     }
     assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
-    assert validation_run.limited(claims, again.host) == limited
-    assert validation_run.limited(claims, {}) == claims
+    assert validation_run.with_host_limits(claims, again.host) == limited
+    assert validation_run.with_host_limits(claims, {}) == claims
     worse = {_key(one): "no reason" for one in claims.claims}
-    forged = validation_run.limited(claims, {"unsupported": worse})
+    forged = validation_run.with_host_limits(claims, {"unsupported": worse})
     assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}

@@ -18,10 +18,10 @@ from validate.binaries.elf import ElfError
 
 def test_a_program_that_the_image_could_come_before_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has room for"):
-        own_python.files("/" + "x" * 300)
+        own_python.python_files("/" + "x" * 300)
     (tmp_path / "a.so").write_bytes(elves.make(rpath="$ORIGIN/../lib:/opt/lib"))
     with pytest.raises(ElfError, match=r"a\.so has the RPATH /opt/lib, where"):
-        own_python._libraries("/bin/true", [tmp_path / "a.so"])
+        own_python.needed_libraries("/bin/true", [tmp_path / "a.so"])
 
 
 def test_what_this_machine_lacks_is_not_taken_from_the_image(
@@ -29,7 +29,7 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(
 ) -> None:
     """Its loader would look there next: an empty file ends the search, and nothing of the image runs."""
     monkeypatch.setattr(own_python, "_DECODERS", ("libzstd.so.1", "libno-such-decoder.so.1"))
-    found = own_python.files.__wrapped__("/judge")
+    found = own_python.python_files.__wrapped__("/judge")
     assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
     assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
 
@@ -43,7 +43,7 @@ def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: 
     }
     made["others"].write_bytes(b"\0\0\r\n" + made["others"].read_bytes()[4:])
     os.utime(tmp_path / "older.py", (0, 0))
-    assert {name.rpartition("/")[2] for name in own_python._standard_library(tmp_path)} == {
+    assert {name.rpartition("/")[2] for name in own_python.standard_library(tmp_path)} == {
         "fits.pyc",
         "older.py",
         "others.py",

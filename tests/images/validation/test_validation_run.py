@@ -211,7 +211,7 @@ def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the
         )
 
     well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
-    (merged,) = validation_run.merged([well, crashed, record("c", Outcome.COMPLETED)])
+    (merged,) = validation_run.merge_records([well, crashed, record("c", Outcome.COMPLETED)])
     assert merged.outcome is Outcome.CRASHED
     assert [found.subject for found in merged.measurements] == ["a", "c"]
     assert (merged.seconds, merged.log) == (3.0, "abc")
@@ -302,12 +302,12 @@ def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(
 
 
 def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
-    plans = containers.planned("", CLAIMS, gpus(H100))
+    plans = containers.plan_containers("", CLAIMS, gpus(H100))
     assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {
         "gpu": True,
         "multigpu": True,
     }
-    assert not any(plan.gpus.attached for plan in containers.planned("", CLAIMS, NO_GPU))
+    assert not any(plan.gpus.attached for plan in containers.plan_containers("", CLAIMS, NO_GPU))
 
 
 def test_nothing_of_an_image_is_run_whose_files_have_no_known_origin() -> None:
