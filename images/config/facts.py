@@ -1,4 +1,7 @@
-"""What the world ships, typed: the rows of facts.yaml. Each row carries its source."""
+"""The types of facts.yaml: what is known of torch releases, packages, drivers and GPUs.
+
+Every row names its source.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +20,11 @@ from images.config.platforms import Platform
 from validate import compute_capability
 
 
-def _read(what: str, parse: Callable[[str], object], value: object) -> str:
-    """A text that `parse` can read, kept as it is written."""
+def _parsable(what: str, parse: Callable[[str], object], value: object) -> str:
+    """Return a value as text, unchanged, if `parse` can read it.
+
+    Raises ValueError otherwise; `what` names the expected kind in its message.
+    """
     text = str(value)
     try:
         parse(text)
@@ -27,25 +33,31 @@ def _read(what: str, parse: Callable[[str], object], value: object) -> str:
     return text
 
 
-def word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
-    """Text that goes into a Dockerfile, a file name or a tag as it stands."""
+def word(pattern: str, what: str, reserved: tuple[str, ...] = ()) -> BeforeValidator:
+    """Return a validator for text that goes unchanged into a Dockerfile, a file name or a tag.
+
+    The whole text must match `pattern` and be none of `reserved`. `what` names the expected kind
+    in the message of the error.
+    """
 
     def checked(value: object) -> str:
         text = str(value)
-        if not re.fullmatch(pattern, text, re.ASCII) or text in but:
+        if not re.fullmatch(pattern, text, re.ASCII) or text in reserved:
             raise ValueError(f"{text!r} is no {what}")
         return text
 
     return BeforeValidator(checked)
 
 
-VersionText = Annotated[str, BeforeValidator(partial(_read, "version (PEP 440)", Version))]
-RangeText = Annotated[str, BeforeValidator(partial(_read, "version range (PEP 440)", SpecifierSet))]
+VersionText = Annotated[str, BeforeValidator(partial(_parsable, "version (PEP 440)", Version))]
+RangeText = Annotated[
+    str, BeforeValidator(partial(_parsable, "version range (PEP 440)", SpecifierSet))
+]
 RequirementText = Annotated[
-    str, BeforeValidator(partial(_read, "requirement (PEP 508)", Requirement))
+    str, BeforeValidator(partial(_parsable, "requirement (PEP 508)", Requirement))
 ]
 ReleaseRange = Annotated[str, StringConstraints(pattern=r"^(>=|<)\d+(\.\d+)*(,<\d+(\.\d+)*)?$")]
-"""`>=4.45`, `<5` or both: containers compare it without packaging (validate/checks/static/pins.py)."""
+"""`>=4.45`, `<5` or both. Containers compare it without `packaging` (checks/static/pins.py)."""
 Capability = Annotated[str, BeforeValidator(lambda value: Arch.parse(str(value)).capability)]
 MinorText = Annotated[
     str, word(r"\d+\.\d+", "version of the form X.Y"), Field(pattern=r"^\d+\.\d+$")
@@ -55,20 +67,28 @@ Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]
 
 
-@cache
+@cache  # Parsing is slow, and each image asks the same.
 def within(version: str, wanted: str) -> bool:
-    """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`. Kept: each image asks the same."""
+    """Return whether a version lies in a range (PEP 440): `2.7.1` is in `==2.7.*`."""
     return version in SpecifierSet(wanted)
 
 
 def nearest(cudas: Iterable[Minor], wanted: Minor) -> Minor | None:
-    """By bitsandbytes' rule `same-major`: exact, else the highest lower minor of that major, else its lowest higher."""
-    own = [one for one in cudas if one.major == wanted.major]
-    return max((one for one in own if one <= wanted), default=min(own, default=None))
+    """Return the CUDA of the library that bitsandbytes takes beside a CUDA.
+
+    Its rule is `same-major`: the same CUDA, else the nearest lower minor of its major, else the
+    nearest higher one.
+    None if there is no CUDA of that major.
+    """
+    same_major = [cuda for cuda in cudas if cuda.major == wanted.major]
+    not_newer = [cuda for cuda in same_major if cuda <= wanted]
+    if not_newer:
+        return max(not_newer)
+    return min(same_major, default=None)
 
 
 class Row(BaseModel):
-    """A row of either YAML file: unknown keys are errors, and nothing changes after loading."""
+    """A row of a YAML file. Unknown keys are errors, and nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,8 +100,9 @@ class DeviceCode(Row):
     ptx: list[Capability] = []
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
-        """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        cubins, ptx = (tuple(map(Arch.parse, targets)) for targets in (self.archs, self.ptx))
+        """Return how a GPU of `arch` runs it: `cubin` (machine code), `ptx`, or `no`."""
+        cubins = tuple(Arch.parse(text) for text in self.archs)
+        ptx = tuple(Arch.parse(text) for text in self.ptx)
         return compute_capability.fit(cubins, ptx, arch)
 
 
@@ -90,13 +111,16 @@ class TorchVariant(DeviceCode):
 
     cxx11_abi: bool
     cudnn: str = ""
-    """The cuDNN that its wheel requires: as locks found it, of other indexes as pytorch's
-    .github/scripts/generate_binary_build_matrix.py of that release has it. Empty: not known."""
+    """The cuDNN that its wheel requires; empty: not known.
+
+    Locks have it. For other indexes it is what pytorch's
+    .github/scripts/generate_binary_build_matrix.py of that release says."""
     unverified: str = ""
+    """Why its architectures were not measured; empty: they were."""
 
 
 class TorchFacts(Row):
-    """One torch release. `variants` are keyed by CUDA version; the default index has `default_cuda` alone."""
+    """One torch release. `variants` are by CUDA; the default index has only `default_cuda`."""
 
     default_cuda: MinorText
     variants: dict[MinorText, TorchVariant]
@@ -109,22 +133,22 @@ class TorchFacts(Row):
 
 
 class XformersFacts(DeviceCode):
-    """One xformers release: the torch it is bound to, and the CUDA its default wheel was built with."""
+    """One xformers release: the torch that it needs, and the CUDA that its wheel was built with."""
 
     torch: RangeText
     cuda: MinorText
     python: RangeText
     newest: Capability | None = None
-    """The newest GPU that its own operators accept, whatever code they have; None: any."""
+    """The newest GPU that its operators accept, whatever code they have; None: any."""
     source: Source
 
     def refuses(self, arch: Arch) -> bool:
-        """Whether its CUTLASS and FlashAttention 3 operators refuse a GPU as too new."""
+        """Return whether its CUTLASS and FlashAttention 3 operators refuse a GPU as too new."""
         return self.newest is not None and arch > Arch.parse(self.newest)
 
 
 class PrebuiltWheel(Row):
-    """One official wheel: what it was built for, the file, and the only bytes that are taken for it."""
+    """One official wheel: what it was built for, its file, and its hash."""
 
     torch: MinorText
     cuda: int
@@ -132,12 +156,12 @@ class PrebuiltWheel(Row):
     cxx11_abi: bool
     python: MinorText
     file: str
-    """As the release names it: tags and file names of a release differ."""
+    """Its name in the release, which may differ from the release's tag."""
     sha256: Sha256
 
 
 class PrebuiltRelease(DeviceCode):
-    """Official wheels of one version that lie in one place and hold code for the same GPUs. No index has them."""
+    """Official wheels of one version, in one place, for the same GPUs. No index has them."""
 
     package: str
     """Canonical name."""
@@ -148,19 +172,29 @@ class PrebuiltRelease(DeviceCode):
     source: Source
 
     def model_post_init(self, _context: Any) -> None:
-        """Refuses a file whose name says otherwise than its row: a hash beside another row's name is a slip."""
+        """Raise ValueError for a file whose name contradicts its row: it was copied wrongly."""
         for wheel in self.wheels:
-            name, version, _, tags = parse_wheel_filename(wheel.file)
-            python = f"cp{wheel.python.replace('.', '')}"
-            local = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
-            said = {
-                f"package {name}": name == self.package,
-                f"version {version.public}": version.public == str(Version(self.version)),
-                f"build {version.local}": version.local in (None, local),
-                f"tags {', '.join(map(str, tags))}": Tag(python, python, "linux_x86_64") in tags,
-            }
-            if wrong := ", ".join(text for text, fits in said.items() if not fits):
-                raise ValueError(f"{wheel.file} is not the wheel of its row: {wrong}")
+            contradictions = self._contradictions(wheel)
+            if contradictions:
+                cause = ", ".join(contradictions)
+                raise ValueError(f"{wheel.file} is not the wheel of its row: {cause}")
+
+    def _contradictions(self, wheel: PrebuiltWheel) -> list[str]:
+        """Return the parts of a wheel's file name that differ from its row: `version 2.8.3`."""
+        name, version, _, tags = parse_wheel_filename(wheel.file)
+        contradictions = []
+        if name != self.package:
+            contradictions.append(f"package {name}")
+        if version.public != str(Version(self.version)):
+            contradictions.append(f"version {version.public}")
+        # The local version (+cu12torch2.7cxx11abitrue) is optional, and must fit if it is there.
+        build = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
+        if version.local not in (None, build):
+            contradictions.append(f"build {version.local}")
+        python = f"cp{wheel.python.replace('.', '')}"
+        if Tag(python, python, "linux_x86_64") not in tags:
+            contradictions.append(f"tags {', '.join(map(str, tags))}")
+        return contradictions
 
 
 class BitsandbytesFacts(Row):
@@ -173,19 +207,26 @@ class BitsandbytesFacts(Row):
     source: Source
 
     def library_for(self, wheel_cuda: Minor) -> Minor | None:
-        """The library that bitsandbytes loads beside a torch of this CUDA (its own rule: cextension.py)."""
-        own = {*map(Minor.parse, self.libraries)}
+        """Return the CUDA of the library that bitsandbytes loads beside torch's CUDA.
+
+        None if it finds none. The rules are those of its cextension.py.
+        """
+        cudas = {Minor.parse(text) for text in self.libraries}
         if self.lookup == "exact":
-            return wheel_cuda if wheel_cuda in own else None
-        return nearest(own, wheel_cuda)
+            return wheel_cuda if wheel_cuda in cudas else None
+        return nearest(cudas, wheel_cuda)
 
     def file_for(self, wheel_cuda: Minor) -> str:
-        """The path of that library, or of the one it would look for in vain."""
-        return f"bitsandbytes/libbitsandbytes_cuda{(self.library_for(wheel_cuda) or wheel_cuda).digits}.so"
+        """Return the path of the library that bitsandbytes looks for beside torch's CUDA.
+
+        The file does not exist if `library_for` finds none.
+        """
+        cuda = self.library_for(wheel_cuda) or wheel_cuda
+        return f"bitsandbytes/libbitsandbytes_cuda{cuda.digits}.so"
 
 
 class TorchaoFacts(Row):
-    """One torchao release: its torch, and the CUDA major its default wheel's libraries need (None: it has none)."""
+    """One torchao release: its torch, and the CUDA major that its libraries need, if it has any."""
 
     torch: RangeText
     cuda_major: int | None = None
@@ -193,18 +234,18 @@ class TorchaoFacts(Row):
 
 
 class PackageFacts(DeviceCode):
-    """One release of a framework, or of what one asks for: its requirements, and what its binaries were made for."""
+    """One release of a framework, or of what one requires: its requirements, torch and CUDA."""
 
     archs: list[Capability] = []
-    """Empty: nothing was read of its device code, or it has none."""
+    """Empty: its device code was not read, or it has none."""
 
     form: Literal["wheel", "source", "cuda-source"] = "wheel"
-    """What an index has of it: a wheel; pure Python as source; source that only nvcc can compile."""
+    """What an index has: a wheel, pure Python as source, or source that only nvcc can compile."""
     python: RangeText = ""
     requires: list[RequirementText] = []
-    """Requires-Dist, of the release itself without its extras."""
+    """Its Requires-Dist lines, without those of extras."""
     torch: RangeText = ""
-    """The torch its binaries were compiled against, where its metadata does not say so."""
+    """The torch that its binaries were compiled against, if its metadata does not say so."""
     cuda_majors: list[int] = []
     """CUDA majors its binaries run with; empty: any."""
     note: str = ""
@@ -216,7 +257,7 @@ class CudaFacts(Row):
 
     release: VersionText
     driver: VersionText
-    """What came with the first release of the line: from it on, a driver knows this CUDA."""
+    """The first driver that knows this CUDA: it came with the first release of the line."""
     nvcc_archs: list[Capability]
     gcc_max: int
     wheels_hold_nvcc: bool
@@ -231,50 +272,50 @@ class MinimumDriver(Row):
 
 
 class CompilerFacts(Row):
-    """A release of what compiles while a program runs, and the GPUs that it compiles for."""
+    """A release of a run-time compiler, and the GPUs that it compiles for."""
 
     archs: list[Capability]
     source: Source
 
 
 class Replacement(Row):
-    """A dead distribution and its successor."""
+    """The successor of an abandoned distribution."""
 
     by: str
     source: Source
 
 
 class Conflict(Row):
-    """Releases that fail together, whatever is done with them, though nothing that they require forbids it.
+    """Releases that always fail together, though none of their requirements forbids it.
 
     Judged in images (planning), in derived images (claim pins/additions) and in audits.
     """
 
     packages: dict[str, ReleaseRange] = Field(min_length=2)
-    """Canonical name -> the releases that take part in it."""
+    """Canonical name -> the releases that are part of the conflict."""
     why: Sentence
     source: Source
 
     def applies_to(self, versions: Mapping[str, str]) -> bool:
-        """Return whether all of these packages are among `versions` (canonical name -> version) in these releases."""
-        return all(
-            name in versions and within(versions[name], releases)
-            for name, releases in self.packages.items()
-        )
+        """Return whether `versions`, by canonical name, have all the releases that conflict."""
+        for name, releases in self.packages.items():
+            if name not in versions or not within(versions[name], releases):
+                return False
+        return True
 
     def sentence(self, versions: Mapping[str, str]) -> str:
-        """Return the sentence for people: which packages, and why."""
+        """Return the sentence for people: which of these versions fail together, and why."""
         releases = [f"{name} {versions[name]}" for name in self.packages]
         return f"{' and '.join(releases)} fail together: {self.why}"
 
 
 class FailingAddition(Row):
-    """What a derived image may add, and what fails in it then. Judged by the claim pins/additions."""
+    """An addition to a derived image that fails there. Judged by the claim pins/additions."""
 
     name: str
     """A package, or a variable that is switched on."""
     unless: list[str] = []
-    """Packages (`huggingface-hub>=1`: in these releases), variables, or `nvcc`: with any of them it works."""
+    """Any of these makes it work: packages (`huggingface-hub>=1`), variables, or `nvcc`."""
     why: Sentence
     source: Source
 
@@ -284,7 +325,7 @@ class Arm64Torch(Row):
 
     variants: dict[MinorText, DeviceCode]
     hollow: list[str] = []
-    """Libraries that have device code in the x86-64 wheel and none here."""
+    """Libraries with device code in the x86-64 wheel and none in this one."""
     source: Source
 
 
@@ -305,14 +346,14 @@ class Board(Row):
 
 
 class Arm64Facts(Row):
-    """What differs on linux/arm64, each measured in the aarch64 wheels; the rest holds on either platform."""
+    """What differs on linux/arm64, measured in aarch64 wheels. All else holds on both platforms."""
 
     torch: dict[VersionText, Arm64Torch] = {}
     bitsandbytes: dict[VersionText, Arm64Bitsandbytes] = {}
     torchao: dict[VersionText, TorchaoFacts] = {}
     device_code: dict[str, DeviceCode] = {}
     lacking: dict[str, Sentence] = {}
-    """Distributions of which no index has an aarch64 wheel -> what was looked at."""
+    """Distributions without an aarch64 wheel on any index -> how that was found out."""
     boards: dict[Capability, Board] = {}
 
 
@@ -321,7 +362,7 @@ class Facts(Row):
 
     collected: str
     torch_index: str
-    """Address of the index that has every torch variant; `{variant}` stands for cu126 and the like."""
+    """The index that has every torch variant; `{variant}` stands for cu126 and the like."""
     torch: dict[VersionText, TorchFacts]
     xformers: dict[VersionText, XformersFacts]
     prebuilt: list[PrebuiltRelease]
@@ -330,24 +371,24 @@ class Facts(Row):
     packages: dict[str, dict[VersionText, PackageFacts]] = {}
     """Canonical name -> version -> what is known of it."""
     replaced: dict[str, Replacement] = {}
-    """Distributions that pages still name though they are dead."""
+    """Abandoned distributions that pages still name."""
     conflicts: list[Conflict] = []
     """Releases that fail together."""
     failing_additions: list[FailingAddition] = []
-    """What fails where a derived image adds it."""
+    """What fails if a derived image adds it."""
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
     device_code: dict[str, DeviceCode] = {}
-    """`NAME==VERSION` of a library that may take the place of another -> what each of its files has code for."""
+    """`NAME==VERSION` of a library that may replace another -> the code in each of its files."""
     compilers: dict[str, dict[VersionText, CompilerFacts]] = {}
-    """Distribution -> version -> what it compiles for."""
+    """Distribution of a run-time compiler -> version -> what it compiles for."""
     arm64: Arm64Facts = Arm64Facts()
 
     @property
     def companions(
         self,
     ) -> dict[str, Mapping[str, XformersFacts | TorchaoFacts | BitsandbytesFacts]]:
-        """Packages with CUDA code of their own -> version -> what is known of it."""
+        """The packages with CUDA code of their own -> version -> what is known of that release."""
         return {
             "xformers": self.xformers,
             "torchao": self.torchao,
@@ -357,49 +398,60 @@ class Facts(Row):
     def compile_at_run_time(
         self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None
     ) -> dict[str, list[str]]:
-        """What compiles while programs run in an image, and for which GPUs. Of what nothing is known, nothing is said.
+        """Return the run-time compilers of an image, and the compute capabilities that each knows.
 
-        NVRTC is of torch's own CUDA and knows what that CUDA's nvcc knows.
+        These are the ptxas of this Triton release, NVRTC of torch's CUDA, and nvcc of the toolkit
+        if there is one. Compilers that facts.yaml does not know are left out.
         """
+        compilers = {}
         row = self.compilers.get("triton", {}).get(triton)
-        found = {f"the ptxas of Triton {triton}": row.archs} if row else {}
-        for program, cuda in (("NVRTC", wheel_cuda), *([("nvcc", nvcc)] if nvcc else [])):
-            if toolkit := self.cuda.get(str(cuda)):
-                found[f"{program} of CUDA {cuda}"] = toolkit.nvcc_archs
-        return found
+        if row:
+            compilers[f"the ptxas of Triton {triton}"] = row.archs
+        # NVRTC knows the GPUs that the nvcc of its CUDA knows.
+        toolkit_of_torch = self.cuda.get(str(wheel_cuda))
+        if toolkit_of_torch:
+            compilers[f"NVRTC of CUDA {wheel_cuda}"] = toolkit_of_torch.nvcc_archs
+        toolkit = self.cuda.get(str(nvcc)) if nvcc else None
+        if toolkit:
+            compilers[f"nvcc of CUDA {nvcc}"] = toolkit.nvcc_archs
+        return compilers
 
     def model_post_init(self, _context: Any) -> None:
-        cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
-        if unknown := sorted(
-            cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers
-        ):
+        """Raise ValueError for a CUDA of torch whose major has no minimum driver."""
+        cudas = set()
+        for torch in self.torch.values():
+            cudas.update(torch.variants)
+        unknown = sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers)
+        if unknown:
             raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
     def on(self, platform: Platform) -> Self:
-        """What the world ships for a platform. Of what was not measured there, nothing is known."""
+        """Return the facts for a platform. On linux/arm64, what was not measured is unknown."""
         if platform is Platform.AMD64:
             return self
-        torch = {}
-        for version, row in self.arm64.torch.items():
-            everywhere = self.torch[
-                version
-            ].variants  # C++ ABI and cuDNN are those of the release, on every platform
-            measured = {
-                cuda: everywhere[cuda].model_copy(
-                    update={"archs": code.archs, "ptx": code.ptx, "unverified": ""}
-                )
-                for cuda, code in row.variants.items()
-                if cuda in everywhere
+
+        bitsandbytes = {}
+        for version, row in self.arm64.bitsandbytes.items():
+            on_amd64 = self.bitsandbytes[version]
+            bitsandbytes[version] = on_amd64.model_copy(update={"libraries": row.libraries})
+        return self.model_copy(
+            update={
+                "torch": {version: self._torch_on_arm64(version) for version in self.arm64.torch},
+                "bitsandbytes": bitsandbytes,
+                "torchao": self.arm64.torchao,
+                "device_code": self.arm64.device_code,
+                "xformers": {},
+                "prebuilt": [],
             }
-            torch[version] = self.torch[version].model_copy(update={"variants": measured})
-        bitsandbytes = {
-            version: self.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
-            for version, row in self.arm64.bitsandbytes.items()
-        }
-        own = {
-            "torch": torch,
-            "bitsandbytes": bitsandbytes,
-            "torchao": self.arm64.torchao,
-            "device_code": self.arm64.device_code,
-        }
-        return self.model_copy(update={**own, "xformers": {}, "prebuilt": []})
+        )
+
+    def _torch_on_arm64(self, version: str) -> TorchFacts:
+        """Return a torch release with the CUDA variants and device code of its aarch64 wheels."""
+        on_amd64 = self.torch[version]
+        variants = {}
+        for cuda, code in self.arm64.torch[version].variants.items():
+            # C++ ABI and cuDNN are the same on every platform.
+            if cuda in on_amd64.variants:
+                measured = {"archs": code.archs, "ptx": code.ptx, "unverified": ""}
+                variants[cuda] = on_amd64.variants[cuda].model_copy(update=measured)
+        return on_amd64.model_copy(update={"variants": variants})

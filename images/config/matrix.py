@@ -1,4 +1,7 @@
-"""matrix.yaml and facts.yaml into typed, validated objects. Errors of a kind at once, each with file and line."""
+"""Loads matrix.yaml and facts.yaml into typed objects, and reports what is wrong in them.
+
+Errors of one kind are reported all at once, each with file and line.
+"""
 
 import fnmatch
 import hashlib
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -17,19 +20,19 @@ from images.config import paths, selectors, yamlfile
 from images.config.facts import Facts
 from images.config.names import Minor
 from images.config.platforms import Platform
-from images.config.schema import Matrix
+from images.config.schema import Matrix, Profile
 from images.config.yamlfile import YamlFile, fix, validated
 from images.errors import Problem, UserError, wrong
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
 FACTS = paths.DATA / "facts.yaml"
 _PAGE = "docs/matrix.md"
-"""Explains the keys of both files."""
+"""The page that explains the keys of both files."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Both files, loaded: what every plan is made from. Compared and hashed by identity."""
+    """Matrix and facts, from which every plan is made. Compared and hashed by identity."""
 
     matrix: Matrix
     facts: Facts
@@ -37,232 +40,283 @@ class Sources:
 
     @cached_property
     def revision(self) -> str:
-        """Short hash of what images are made from, in matrix and facts; comments and order of keys do not change it.
+        """A short hash of what images for linux/amd64 are made from, in matrix and facts.
 
-        Of linux/amd64: what other platforms add stands in none of its images, and moves none of their digests.
+        Comments and the order of keys don't change it, and neither does what is said of other
+        platforms: that is in none of these images, and must not change their digests.
         """
-        left_out: dict[str, Any] = dict.fromkeys(("nightly", "prefix"), True)
-        left_out["images"] = {"__all__": {"platforms"}}
-        content = json.dumps(
-            [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})],
-            sort_keys=True,
-        )
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        excluded: dict[str, Any] = {
+            "nightly": True,
+            "prefix": True,
+            "images": {"__all__": {"platforms"}},
+        }
+        matrix = self.matrix.model_dump(exclude=excluded)
+        facts = self.facts.model_dump(exclude={"arm64"})
+        return _short_hash([matrix, facts])
 
     def revision_on(self, platform: Platform) -> str:
-        """The same for the images of a platform."""
+        """Return the revision of the images of a platform: for arm64, its own facts count, too."""
         if platform is Platform.AMD64:
             return self.revision
-        content = json.dumps(
-            [self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True
-        )
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        return _short_hash([self.revision, str(platform), self.facts.arm64.model_dump()])
+
+
+def _short_hash(content: list[Any]) -> str:
+    """Return the first twelve digits of the sha256 of plain data."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; without `matrix`, the checkout's. Raises UserError.
+    """Read both files; the default of `matrix` is the checkout's matrix.yaml.
 
-    The error has every key and value that is wrong; where there are none, every name that points at nothing.
+    Raises UserError with every wrong key and value at once. If all are right, it has every name
+    that stands twice or points at nothing.
     """
     matrix = matrix or MATRIX
-    known, matrix_file = load_facts(facts), yamlfile.parse(paths.shown(matrix), _read(matrix))
-    wanted = validated(Matrix, matrix_file, _PAGE)
-    problems = list(inconsistent(wanted, matrix_file))
+    known = load_facts(facts)
+    file = yamlfile.parse(paths.shown(matrix), _read(matrix))
+    model = validated(Matrix, file, _PAGE)
+    problems = list(find_inconsistencies(model, file))
     if problems:
         raise UserError(problems)
-    return Sources(wanted, known, paths.Workspace(matrix.absolute()))
+    return Sources(model, known, paths.Workspace(matrix.absolute()))
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
-    """The facts alone, which come with the code. Raises UserError."""
+    """Read facts.yaml, which comes with the code. Raises UserError with all that is wrong in it."""
     return validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)), _PAGE)
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file. Raises UserError if it is missing or can't be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        here = (
-            f"`git checkout {path.name}`"
-            if errors.IS_CHECKOUT
-            else f"go to the folder that has your {path.name}"
-        )
-        raise wrong(
-            paths.shown(path), "is missing", f"{here}, or name another one with --matrix"
-        ) from None
+        if errors.IS_CHECKOUT:
+            then = f"`git checkout {path.name}`"
+        else:
+            then = f"go to the folder that has your {path.name}"
+        then += ", or name another one with --matrix"
+        raise wrong(paths.shown(path), "is missing", then) from None
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(paths.shown(path), f"can't be read: {error}", "fix the file") from None
 
 
-Fault = tuple[yamlfile.Path, str, str]
-"""Where, why, and what to do about it (empty: fix the file)."""
+class Fault(NamedTuple):
+    """Something in matrix.yaml that contradicts another place of it."""
+
+    path: yamlfile.Path
+    """The keys that lead to it: `("stacks", "2.7", "torch")`."""
+    cause: str
+    then: str = ""
+    """What to do about it; empty: fix the file."""
 
 
-def inconsistent(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
-    """What the types can't say: names that stand twice, or point at nothing."""
-    faults = [*_twice(matrix, file), *_stacks(matrix), *_images(matrix), *_nightly(matrix)]
-    for path, cause, then in (*faults, *_profiles(matrix), *_extensions(matrix)):
-        yield Problem(where=file.where(path), cause=cause, then=then or fix(file, _PAGE))
+def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    """Yield names that stand twice or point at nothing, which types can't find.
+
+    `file` is the file of the matrix, which has the line numbers.
+    """
+    faults = [
+        *_check_duplicates(matrix, file),
+        *_check_stacks(matrix),
+        *_check_images(matrix),
+        *_check_nightly(matrix),
+        *_check_profiles(matrix),
+        *_check_extensions(matrix),
+    ]
+    for fault in faults:
+        then = fault.then or fix(file, _PAGE)
+        yield Problem(where=file.where(fault.path), cause=fault.cause, then=then)
 
 
-def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
-    first: dict[str, int] = {}
+def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
+    """Yield images that stand twice, and distributions that two layers install."""
+    first_row: dict[str, int] = {}
     for index, row in enumerate(matrix.images):
-        if row.name in first:
-            cause = f"{row.name} stands twice (first at {file.where(('images', first[row.name]))})"
-            yield ("images", index), cause, "keep one of the two"
-        first.setdefault(row.name, index)
-    owners: dict[str, str] = {}
+        if row.name in first_row:
+            first = file.where(("images", first_row[row.name]))
+            cause = f"{row.name} stands twice (first at {first})"
+            yield Fault(("images", index), cause, "keep one of the two")
+        first_row.setdefault(row.name, index)
+
+    layer_of: dict[str, str] = {}
     for layer, names in matrix.layers.items():
-        for position, name in enumerate(names):
-            if owners.setdefault(name, layer) != layer or name in names[:position]:
-                cause = f"{name!r} is in two layers, {owners[name]} and {layer}"
-                yield ("layers", layer, position), cause, "keep one of the two"
+        for index, name in enumerate(names):
+            owner = layer_of.setdefault(name, layer)
+            if owner != layer or name in names[:index]:
+                cause = f"{name!r} is in two layers, {owner} and {layer}"
+                yield Fault(("layers", layer, index), cause, "keep one of the two")
 
 
-def _stacks(matrix: Matrix) -> Iterator[Fault]:
-    """Pins that no layer installs, stacks without their torch, a base that is none."""
+def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
+    """Yield a default base that is none, pins that no layer installs, and wrong torch pins."""
     base = matrix.defaults.base
     if base not in matrix.bases:
-        yield (
-            ("defaults", "base"),
-            f"there is no base {base!r} (there are {', '.join(matrix.bases)})",
-            "",
-        )
+        cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
+        yield Fault(("defaults", "base"), cause)
+
     layered = {name for names in matrix.layers.values() for name in names}
-    pinned: list[yamlfile.Path] = [("common", name) for name in matrix.common]
-    pinned += [("stacks", torch, name) for torch, pins in matrix.stacks.items() for name in pins]
-    for path in pinned:
-        name = str(path[-1])
-        if canonicalize_name(name) != name:
-            yield path, f"write {name!r} as {canonicalize_name(name)!r}", ""
-        elif name not in layered:
-            yield path, f"no layer installs {name!r}", "name it under `layers`"
+    for name in matrix.common:
+        yield from _check_pin(("common", name), name, layered)
+    for torch, pins in matrix.stacks.items():
+        for name in pins:
+            yield from _check_pin(("stacks", torch, name), name, layered)
+
     for index, name in enumerate(matrix.optional):
         if name not in layered:
-            yield (
-                ("optional", index),
-                f"no layer installs {name!r}, so no image can lack it",
-                "name it under `layers`",
-            )
-    for name in (
-        matrix.waived
-    ):  # what is left out with a distribution that no image has is left out nowhere
+            cause = f"no layer installs {name!r}, so no image can lack it"
+            yield Fault(("optional", index), cause, "name it under `layers`")
+    # What is left out together with a distribution that no image has would be left out nowhere.
+    for name in matrix.waived:
         if name not in layered:
-            yield (
-                ("waived", name),
-                f"no layer installs {name!r}",
-                "name a distribution of `layers`, or take it out",
-            )
+            then = "name a distribution of `layers`, or take it out"
+            yield Fault(("waived", name), f"no layer installs {name!r}", then)
+
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins:
-            yield ("stacks", torch), "has no torch", "pin torch in it"
+            yield Fault(("stacks", torch), "has no torch", "pin torch in it")
         elif str(Minor.parse(pins["torch"])) != torch:
-            yield ("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}", ""
+            yield Fault(("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}")
 
 
-def _images(matrix: Matrix) -> Iterator[Fault]:
-    """Names under `without` that neither stack nor overrides have: a typo would leave in what was to be left out.
+def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fault]:
+    """Yield a pin whose name is not the canonical one (PEP 503), or that no layer installs."""
+    canonical = canonicalize_name(name)
+    if canonical != name:
+        yield Fault(path, f"write {name!r} as {canonical!r}")
+    elif name not in layered:
+        yield Fault(path, f"no layer installs {name!r}", "name it under `layers`")
 
-    And what names images elsewhere: what a selector without a match was to name would be left out without a word.
+
+def _check_images(matrix: Matrix) -> Iterator[Fault]:
+    """Yield names under `without`, `aliases` and `nightly.track` that mean nothing.
+
+    A typo under `without` would leave in what was to be left out, and one under `track` would leave
+    out an image without a word.
     """
     for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)
-        replaced = {one.partition("==")[0] for one in matrix.overrides.get(torch, {})}
-        pins = {*matrix.common, *matrix.stacks.get(torch, {}), *replaced}
+        if torch not in matrix.stacks:
+            continue
+        pins = {*matrix.common, *matrix.stacks[torch]}
+        for requirement in matrix.overrides.get(torch, {}):
+            pins.add(requirement.partition("==")[0])
         for name in row.without:
-            if torch in matrix.stacks and name not in pins:
+            if name not in pins:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
-                yield ("images", index), cause, ""
-    names = [str(name) for row in matrix.images for name in row.names()]
+                yield Fault(("images", index), cause)
+
+    image_names = [str(name) for row in matrix.images for name in row.names()]
     for alias, name in matrix.aliases.items():
-        if alias in names:
-            yield (
-                ("aliases", alias),
-                f"the alias {alias!r} is the name of an image",
-                "rename the alias",
-            )
-        if name not in names:
-            near = f"name one of {', '.join(get_close_matches(name, names, cutoff=0.1))}"
-            yield (
-                ("aliases", alias),
-                f"the alias {alias!r} names {name}, which is not in `images`",
-                near,
-            )
+        if alias in image_names:
+            cause = f"the alias {alias!r} is the name of an image"
+            yield Fault(("aliases", alias), cause, "rename the alias")
+        if name not in image_names:
+            cause = f"the alias {alias!r} names {name}, which is not in `images`"
+            close = get_close_matches(name, image_names, cutoff=0.1)
+            yield Fault(("aliases", alias), cause, f"name one of {', '.join(close)}")
+
     for index, text in enumerate(matrix.nightly.track):
         selector = selectors.parse(text)
-        if not selector.key and not fnmatch.filter(names, text):
-            (problem,) = selectors.unmatched(selector, names).problems
-            yield ("nightly", "track", index), f"{text} {problem.cause}", problem.then
+        if not selector.key and not fnmatch.filter(image_names, text):
+            problem = selectors.unmatched(selector, image_names).problems[0]
+            yield Fault(("nightly", "track", index), f"{text} {problem.cause}", problem.then)
 
 
-def _nightly(matrix: Matrix) -> Iterator[Fault]:
-    """Ranges for what nothing pins, and layers that there are not: a typo would let a canary take anything."""
+def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
+    """Yield ranges of what nothing pins, and torch minors and layers that don't exist.
+
+    Through a typo, a canary would take any version.
+    """
     pinned = {name for names in matrix.layers.values() for name in names}
     for profile in matrix.profiles.values():
-        pinned |= {*profile.optional, *(name for pins in profile.stacks.values() for name in pins)}
-    ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in matrix.nightly.ranges]
-    ranges += [
-        ("nightly", "stacks", torch, name)
-        for torch, rows in matrix.nightly.stacks.items()
-        for name in rows
-    ]
+        pinned.update(profile.optional)
+        for pins in profile.stacks.values():
+            pinned.update(pins)
+
+    nightly = matrix.nightly
+    ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in nightly.ranges]
+    for torch, own_ranges in nightly.stacks.items():
+        ranges += [("nightly", "stacks", torch, name) for name in own_ranges]
     for path in ranges:
         if path[-1] not in pinned:
-            yield path, f"nothing pins {str(path[-1])!r}", ""
-    for key, minors in (("stacks", matrix.nightly.stacks), ("kept", matrix.nightly.kept)):
-        for torch in (one for one in minors if one not in matrix.stacks):
-            yield ("nightly", key, torch), f"there is no stack for torch {torch}", ""
-    for index, layer in enumerate(matrix.nightly.held):
+            yield Fault(path, f"nothing pins {str(path[-1])!r}")
+
+    for key, minors in (("stacks", [*nightly.stacks]), ("kept", [*nightly.kept])):
+        for torch in minors:
+            if torch not in matrix.stacks:
+                yield Fault(("nightly", key, torch), f"there is no stack for torch {torch}")
+    for index, layer in enumerate(nightly.held):
         if layer not in matrix.layers:
             cause = f"there is no layer {layer!r} (there are {', '.join(matrix.layers)})"
-            yield ("nightly", "held", index), cause, ""
+            yield Fault(("nightly", "held", index), cause)
 
 
-def _profiles(matrix: Matrix) -> Iterator[Fault]:
+def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
+    """Yield wrong names and torch versions of profiles, and profiles that extend a wrong one."""
     for name, profile in matrix.profiles.items():
-        at: yamlfile.Path = ("profiles", name)
-        pins = [("stacks", torch, pin) for torch, row in profile.stacks.items() for pin in row]
-        pins += [("waived", torch, pin) for torch, row in profile.waived.items() for pin in row]
-        for path in [*pins, *(("optional", pin) for pin in profile.optional)]:
-            if canonicalize_name(path[-1]) != path[-1]:
-                yield (*at, *path), f"write {path[-1]!r} as {canonicalize_name(path[-1])!r}", ""
+        place: yamlfile.Path = ("profiles", name)
+        yield from _check_names_of_profile(place, profile)
+
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
             cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
-            yield (*at, "extends"), cause, "extend a profile that stands alone"
-        for torch, row in profile.stacks.items():
-            own = matrix.stacks.get(torch, {}).get("torch")
-            if torch not in matrix.stacks:
-                yield (
-                    (*at, "stacks", torch),
-                    f"there is no stack for torch {torch}",
-                    "name a torch of `stacks`",
-                )
-            elif row.get("torch", own) != own:
-                yield (
-                    (*at, "stacks", torch, "torch"),
-                    "a profile shares its torch with the stack",
-                    "take it out",
-                )
+            then = "extend a profile that extends no other"
+            yield Fault((*place, "extends"), cause, then)
+
+        for torch, pins in profile.stacks.items():
+            path = (*place, "stacks", torch)
+            stack = matrix.stacks.get(torch)
+            if stack is None:
+                cause = f"there is no stack for torch {torch}"
+                yield Fault(path, cause, "name a torch of `stacks`")
+            elif "torch" in pins and pins["torch"] != stack.get("torch"):
+                cause = "a profile shares its torch with the stack"
+                yield Fault((*path, "torch"), cause, "take it out")
             if parent and torch not in parent.stacks:
                 cause = f"extends {profile.extends}, which has nothing for torch {torch}"
-                yield (*at, "stacks", torch), cause, "pin it there too"
-        for torch in {*profile.waived} - {*profile.stacks}:
-            yield (
-                (*at, "waived", torch),
-                f"the profile has no pins for torch {torch}",
-                "take it out",
-            )
+                yield Fault(path, cause, "pin it there too")
+
+        for torch in profile.waived:
+            if torch not in profile.stacks:
+                cause = f"the profile has no pins for torch {torch}"
+                yield Fault((*place, "waived", torch), cause, "take it out")
 
 
-def _extensions(matrix: Matrix) -> Iterator[Fault]:
-    """Each extension of a profile is a row of `sources`, and makes a package that the profile pins."""
+def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[Fault]:
+    """Yield distributions of a profile that are not spelled canonically (PEP 503)."""
+    paths_of_names: list[tuple[str, ...]] = []
+    for torch, pins in profile.stacks.items():
+        paths_of_names += [("stacks", torch, name) for name in pins]
+    for torch, reasons in profile.waived.items():
+        paths_of_names += [("waived", torch, name) for name in reasons]
+    paths_of_names += [("optional", name) for name in profile.optional]
+
+    for path in paths_of_names:
+        name = path[-1]
+        canonical = canonicalize_name(name)
+        if canonical != name:
+            yield Fault((*place, *path), f"write {name!r} as {canonical!r}")
+
+
+def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
+    """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned."""
     for name, profile in matrix.profiles.items():
-        pinned = {pin for one in matrix.line(name) for pins in one.stacks.values() for pin in pins}
-        at = ("profiles", name, "extensions")
-        for index, row in enumerate(profile.extensions):
-            if row not in matrix.sources:
-                yield (*at, index), f"{row!r} is no row of `sources`", "name one that is"
-            elif (made := matrix.sources[row].distribution or row) not in pinned:
-                yield (*at, index), f"{row} makes {made}, which the profile does not pin", "pin it"
+        pinned: set[str] = set()
+        for inherited in matrix.with_parent(name):
+            for pins in inherited.stacks.values():
+                pinned.update(pins)
+
+        for index, extension in enumerate(profile.extensions):
+            path = ("profiles", name, "extensions", index)
+            source = matrix.sources.get(extension)
+            if source is None:
+                cause = f"{extension!r} is no row of `sources`"
+                yield Fault(path, cause, "name one that is")
+                continue
+            package = source.distribution or extension
+            if package not in pinned:
+                cause = f"{extension} makes {package}, which the profile does not pin"
+                yield Fault(path, cause, "pin it")

@@ -1,4 +1,4 @@
-"""The grammar of image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]`. The name is the API."""
+"""Image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]`, read and written."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _ARCHITECTURES = frozenset(platform.architecture for platform in Platform)
-"""No part of a profile's name, which the platform's stands behind."""
+"""Words that no profile's name may contain, because the platform stands behind it."""
 
 
 class Minor(NamedTuple):
@@ -31,7 +31,7 @@ class Minor(NamedTuple):
     @classmethod
     @cache
     def parse(cls, text: str) -> Self:
-        """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
+        """Read `12.6`, or the first two parts of `12.6.3` and `2.7.1+cu128`. Raises ValueError."""
         match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
         if not match:
             raise ValueError(f"{text!r} is not a version of the form X.Y")
@@ -42,12 +42,12 @@ class Minor(NamedTuple):
 
     @property
     def digits(self) -> str:
-        """The form names use: `126` for 12.6, `210` for 2.10."""
+        """The form in image names: `126` for 12.6, `210` for 2.10."""
         return f"{self.major}{self.minor}"
 
 
 class Arch(NamedTuple):
-    """A GPU architecture by compute capability, as validate.compute_capability has pairs: Arch(9, 0) is sm_90."""
+    """A GPU architecture, by its compute capability: Arch(9, 0) is sm_90."""
 
     major: int
     minor: int
@@ -72,7 +72,7 @@ class Arch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageName:
-    """A parsed image name. Parts that equal the defaults are absent (None, False)."""
+    """A parsed image name. Parts that the name leaves out are None or False."""
 
     cuda: Minor
     torch: Minor
@@ -84,19 +84,18 @@ class ImageName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a name. Raises UserError with the grammar when it is not one."""
-        # Taken off first: a profile's name may have hyphens, and would swallow it.
-        rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
-        match = _NAME.fullmatch(rest)
-        if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
-            raise wrong(
-                text,
-                "is not an image name",
-                f"names read {_GRAMMAR}; `{command('plan')}` lists them",
-            )
+        """Read a name. Raises UserError with the grammar for what is none."""
+        # The platform is cut off first: a profile's name may have hyphens, and would include it.
+        without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
+        match = _NAME.fullmatch(without_platform)
+        words_of_profile = (match["profile"] or "").split("-") if match else []
+        if match is None or not _ARCHITECTURES.isdisjoint(words_of_profile):
+            then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"
+            raise wrong(text, "is not an image name", then)
         cuda, torch, python, arch, devel, profile = match.group(
             "cuda", "torch", "python", "arch", "devel", "profile"
         )
+        # CUDA majors have two digits and torch majors one: cu126 is 12.6, torch210 is 2.10.
         return cls(
             cuda=Minor(int(cuda[:2]), int(cuda[2:])),
             torch=Minor(int(torch[0]), int(torch[1:])),
@@ -104,11 +103,19 @@ class ImageName:
             arch=Arch.parse(f"sm{arch}") if arch else None,
             devel=bool(devel),
             profile=profile,
-            platform=Platform.AMD64 if rest == text else Platform.ARM64,
+            platform=Platform.AMD64 if without_platform == text else Platform.ARM64,
         )
 
     def __str__(self) -> str:
-        python = f"py{self.python.digits}" if self.python else ""
-        arch = f"sm{self.arch.major}{self.arch.minor}" if self.arch else ""
-        more = (python, arch, "devel" if self.devel else "", self.profile, self.platform.suffix)
-        return "-".join([f"cu{self.cuda.digits}", f"torch{self.torch.digits}", *filter(None, more)])
+        parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
+        if self.python:
+            parts.append(f"py{self.python.digits}")
+        if self.arch:
+            parts.append(f"sm{self.arch.major}{self.arch.minor}")
+        if self.devel:
+            parts.append("devel")
+        if self.profile:
+            parts.append(self.profile)
+        if self.platform.suffix:
+            parts.append(self.platform.suffix)
+        return "-".join(parts)

@@ -1,7 +1,7 @@
-"""Where files lie: RESOURCES come with the code, the workspace is the folder of the matrix file.
+"""Where files lie: resources come with the code, and the workspace is the user's.
 
-In a checkout both are the same folder. With an installed package the resources are in site-packages, and the
-workspace is wherever the user keeps matrix.yaml, with its locks/, results/ and out/.
+In a checkout both are the same folder. With an installed package, the resources are in
+site-packages. The workspace is the folder of matrix.yaml, with its locks/, results/ and out/.
 """
 
 from pathlib import Path
@@ -12,19 +12,24 @@ RESOURCES = Path(__file__).resolve().parents[2]
 """The folder that holds images/ and validate/: a checkout, or site-packages."""
 DATA = RESOURCES / "images" / "data"
 SUITE = RESOURCES / "validate"
-TEMPLATES, EXAMPLES = (
-    next(
-        (folder for folder in (RESOURCES / "images" / name, RESOURCES / name) if folder.is_dir()),
-        RESOURCES / name,
-    )
-    for name in ("templates", "examples")
-)
-"""A wheel has them inside images/: a folder named `templates` in site-packages could be anyone's."""
+
+
+def _resource(name: str) -> Path:
+    """Return a folder of the resources: of a checkout, or inside images/ of an installed package.
+
+    A wheel has it there because a folder named `templates` in site-packages could be anyone's.
+    """
+    installed = RESOURCES / "images" / name
+    return installed if installed.is_dir() else RESOURCES / name
+
+
+TEMPLATES = _resource("templates")
+EXAMPLES = _resource("examples")
 MATRIX_NAME = "matrix.yaml"
 
 
 class Workspace:
-    """What belongs to one matrix file."""
+    """The files of one matrix: its locks, results and builds."""
 
     def __init__(self, matrix: Path) -> None:
         self.matrix, self.root = matrix, matrix.parent
@@ -32,7 +37,10 @@ class Workspace:
 
     @property
     def out(self) -> Path:
-        """Where builds leave files, relative where the user stands in the workspace: messages stay short."""
+        """The folder that builds write to.
+
+        It is relative if the workspace is the current folder, so that messages stay short.
+        """
         return Path("out") if self.root == Path.cwd() else self.root / "out"
 
 
@@ -40,9 +48,9 @@ CHECKOUT = Workspace(RESOURCES / MATRIX_NAME)
 
 
 def find(matrix: Path | None, directory: Path) -> Workspace:
-    """The workspace of a given matrix file; else of the one in `directory`; else the checkout's.
+    """Return the workspace of a matrix file, or else of the one in `directory`, or the checkout's.
 
-    Raises UserError for a given file that is missing.
+    Raises UserError if `matrix` is given and is no file.
     """
     if matrix is not None:
         if not matrix.is_file():
@@ -53,7 +61,7 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
 
 
 def shown(path: Path) -> str:
-    """A path for messages: relative to the current folder or to the resources if it is below one of them."""
+    """Return a path for messages: relative, if it is in the current folder or the resources."""
     for root in (Path.cwd(), RESOURCES):
         if path.is_relative_to(root):
             return str(path.relative_to(root))

@@ -1,4 +1,4 @@
-"""The keys of matrix.yaml, typed. docs/schema/matrix.schema.json is made from these."""
+"""The types of matrix.yaml. docs/schema/matrix.schema.json is made from them."""
 
 import re
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from images.errors import UserError
 from validate.claims import Tier
 
 GATE = (Tier.STATIC, Tier.CPU, Tier.GPU)
-"""The gate of a matrix that names none, and of no matrix at all."""
+"""The gate if the matrix names none, or if there is no matrix."""
 
 
 def _parsed(parse: Callable[[str], object], value: object) -> str:
-    """Text that `parse` reads, as it prints it."""
+    """Return a value as `parse` reads and prints it. Raises ValueError for what it can't read."""
     try:
         return str(parse(str(value)))
     except UserError as error:
@@ -31,7 +31,10 @@ def _parsed(parse: Callable[[str], object], value: object) -> str:
 
 
 def _exact(value: object) -> str:
-    """`name==version` and no more: a marker or an extra would be dropped by what installs it."""
+    """Return `name==version` unchanged. Raises ValueError for anything more or less.
+
+    A marker or an extra would be dropped by what installs the package.
+    """
     name, _, version = str(value).partition("==")
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name) or not version:
         raise ValueError(f"{str(value)!r} must name one version with ==")
@@ -39,7 +42,10 @@ def _exact(value: object) -> str:
 
 
 def _pin(value: object) -> str:
-    """A version without a local part: whose build it is (`+cpu`, `+cu126`) is the plan's to say."""
+    """Return a version unchanged. Raises ValueError for none, and for one with a local part.
+
+    The plan decides which build of a version is taken (`+cpu`, `+cu126`).
+    """
     try:
         local = Version(str(value)).local
     except InvalidVersion:
@@ -55,7 +61,10 @@ ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, BeforeValidator(partial(_parsed, selectors.parse))]
 LeftOut = Annotated[
-    str, word(r".*", "package that can be left out: an image without torch is none", but=("torch",))
+    str,
+    word(
+        r".*", "package that can be left out: an image without torch is none", reserved=("torch",)
+    ),
 ]
 Reference = Annotated[str, word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
 Variable = Annotated[str, word(r"[A-Za-z_]\w*", "name of an environment variable")]
@@ -63,42 +72,43 @@ Alias = Annotated[
     str, word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")
 ]
 LayerName = Annotated[
-    # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
+    # Each layer is a stage of the Dockerfile and a file of the lock. The reserved names are taken.
     str,
     word(
         r"[a-z][a-z0-9-]*",
         "name for a layer",
-        but=("system", "tools", "toolkit", "cuda", "profile", "build", "image"),
+        reserved=("system", "tools", "toolkit", "cuda", "profile", "build", "image"),
     ),
 ]
 
 
 class BaseRow(Row):
-    """A Linux userland to stand on."""
+    """A base image."""
 
     reference: Reference
     suite: str = ""
-    """The Debian suite it can be bootstrapped from where no registry answers; empty: registry only."""
+    """The Debian suite from which it can be made without a registry; empty: it can't."""
     python: MinorText
     glibc: MinorText
     gcc: int
 
 
 class CompilerRow(Row):
-    """Who has an nvcc where wheels have none: the packages of a Debian suite, or NVIDIA's devel image."""
+    """Where nvcc comes from if no wheel has it: a Debian suite, or NVIDIA's devel image."""
 
     debian: str = ""
     image: str = ""
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _names_one(self) -> Self:
+        """Raise ValueError unless exactly one of the two is given."""
         if bool(self.debian) == bool(self.image):
             raise ValueError("names one of `debian` and `image`")
         return self
 
 
 class ToolkitRow(Row):
-    """The wheels that make up /usr/local/cuda-X.Y: in every image, and in a -devel image on top."""
+    """The wheels of /usr/local/cuda-X.Y: `parts` in every image, `devel` in -devel images."""
 
     parts: list[ExactRequirement] = Field(min_length=1)
     devel: list[ExactRequirement] = []
@@ -106,43 +116,44 @@ class ToolkitRow(Row):
 
 
 class SourceRow(Row):
-    """How a package that is published as source only is compiled."""
+    """How a package that is published as source only is compiled into a wheel."""
 
     distribution: str = ""
-    """What it is called on an index; empty: as the row."""
+    """Its name on an index; empty: that of the row."""
     releases: dict[VersionText, Digest] = Field(min_length=1)
     """Version -> sha256 of its source archive."""
     torch: RangeText = ""
     """The torch releases that it compiles on."""
     nvcc: bool = True
-    """It compiles code for GPUs."""
+    """Whether it compiles code for GPUs."""
     minimum_arch: Capability = "7.5"
     """The oldest GPU architecture that its code is written for."""
     ptx: bool = False
-    """Keep PTX of the newest architecture, too."""
+    """Whether PTX of the newest architecture is kept, too."""
     environment: dict[str, str] = {}
-    """What its setup.py is told: `{numbers}` becomes 80;90, `{capabilities}` 8.0;9.0."""
+    """Variables for its setup.py: `{numbers}` becomes 80;90, `{capabilities}` 8.0;9.0."""
     job_memory: Annotated[int, Field(ge=1)] = 2
-    """GiB that its largest file takes to compile."""
+    """Memory that its largest file takes to compile, in GiB."""
     cpu: Annotated[str, Field(pattern=r"^(x86-64-v[234])?$")] = ""
-    """The x86-64 level that code for the host is compiled for, where setup.py asks for the builder's own processor."""
+    """The x86-64 level of its code for the host, if setup.py would take the builder's processor."""
     patch: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.-]*\.patch)?$")] = ""
-    """A file of templates/wheel/patches that is applied to its source."""
+    """The patch of templates/wheel/patches that is applied to its source; empty: none."""
 
 
 class ImageRow(Row):
-    """One image we build, and where it differs from its name's defaults."""
+    """One image, and where it differs from what its name says."""
 
     name: ImageNameText
     archs: list[Capability] = []
-    """Support these architectures alone; empty: all that torch and bitsandbytes have code for."""
+    """The only architectures to support; empty: all that torch and bitsandbytes have code for."""
     without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
     platforms: list[Platform] = Field(default=[Platform.AMD64], min_length=1)
-    """What it is built for. The image of linux/arm64 has `-arm64` behind its name."""
+    """The platforms it is built for. The name of the image for linux/arm64 ends with `-arm64`."""
 
     @model_validator(mode="after")
-    def _plain_name(self) -> Self:
+    def _names_no_platform(self) -> Self:
+        """Raise ValueError for a name that ends with a platform."""
         if self.image_name.platform is not Platform.AMD64:
             raise ValueError("the platform is no part of a row's name: list it under `platforms`")
         return self
@@ -152,52 +163,53 @@ class ImageRow(Row):
         return ImageName.parse(self.name)
 
     def names(self) -> tuple[ImageName, ...]:
-        """The images of this row, one a platform."""
-        return tuple(
-            replace(self.image_name, platform=platform)
-            for platform in dict.fromkeys(self.platforms)
-        )
+        """Return the names of this row's images: one for each platform, even if it stands twice."""
+        platforms = dict.fromkeys(self.platforms)
+        return tuple(replace(self.image_name, platform=platform) for platform in platforms)
 
 
 class Profile(Row):
-    """An environment that people train in, as a thin layer over the shared ones."""
+    """A framework's environment: packages and settings on top of those that images share."""
 
     page: Sentence
-    """The reference page it answers to."""
+    """The framework's page whose requirements it fulfils."""
     extends: str = ""
-    """Another profile, whose pins and settings it takes over."""
+    """Another profile whose pins and settings it inherits; empty: none."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
-    """Per torch minor, its own pins. One that differs from the stack's is an override, and the plan says so."""
+    """Torch minor -> its own pins. The plan warns of those that replace the stack's."""
     optional: dict[str, PinText | dict[MinorText, PinText]] = {}
-    """What the page names as optional, at one version or one for each torch: in the image where the facts allow it,
-    left out with the reason elsewhere."""
+    """What the page names as optional -> its version, or one for each torch minor.
+
+    The image has it if the facts allow it; otherwise the plan warns, with the reason."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
-    """Per torch minor, distributions that its packages require and the image lacks, or has in the version of the
-    profile's pin instead; each with the reason."""
+    """Torch minor -> distributions that its packages require and the image lacks -> why.
+
+    If the profile pins such a distribution, the image has that version instead."""
     extensions: list[str] = []
-    """Rows of `sources` whose wheels have the compiled extensions of packages that are else installed as pure Python:
-    where one was compiled for the image, it takes the other's place."""
+    """Rows of `sources` that make packages with their compiled extensions.
+
+    A wheel that was compiled for the image replaces the pure-Python package of the lock."""
     environment: dict[Variable, str] = {}
     entrypoint: str = ""
-    """A script of templates/entrypoints that each container starts with."""
+    """The script of templates/entrypoints with which each container starts; empty: none."""
 
 
 class Prune(Row):
-    """What images for one GPU architecture lack."""
+    """What is taken out of images for one GPU architecture."""
 
     nvidia: bool = False
-    """Prune NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
+    """Whether NVIDIA's libraries are pruned. Their licence restricts it (docs/arch-images.md)."""
 
 
 class Exclusion(Row):
-    """Images that the facts would allow and we do not build."""
+    """Images that the facts allow and that we do not build."""
 
     select: SelectorText
     reason: Sentence
 
 
 class Kept(Row):
-    """A stack that nothing moves before a day."""
+    """A stack whose pins nightly runs leave alone until a day."""
 
     until: date
     reason: Sentence
@@ -207,27 +219,27 @@ class Kept(Row):
 
 
 class Nightly(Row):
-    """What a nightly run builds twice: as locked, and with the newest versions."""
+    """What a nightly run builds: images as they are locked, and with the newest versions."""
 
     track: list[SelectorText] = []
-    """Which images."""
+    """The images that are built."""
     held: list[str] = ["torch"]
-    """Layers that the newest versions leave as they are locked."""
+    """Layers that stay as they are locked when the newest versions are taken."""
     ranges: dict[str, RangeText] = {}
-    """Distribution -> what a canary may take; without a row: any newer version that the facts don't speak against."""
+    """Distribution -> the versions that a canary may take; default: all that the facts allow."""
     stacks: dict[MinorText, dict[str, RangeText]] = {}
-    """The same for one torch minor, over `ranges`."""
+    """Torch minor -> ranges that replace those of `ranges` for it."""
     kept: dict[MinorText, Kept] = {}
-    """Torch minors whose pins stay as they are: until that day a nightly run builds them as locked alone."""
+    """Torch minors whose pins stay: until that day, nightly runs build them only as locked."""
 
     def why_kept(self, torch: str, today: date) -> str:
-        """Until when nothing moves the pins of a torch minor, and why; empty: they may move."""
-        found = self.kept.get(torch)
-        return str(found) if found and today < found.until else ""
+        """Return until when the pins of a torch minor stay, and why; empty: they may move."""
+        row = self.kept.get(torch)
+        return str(row) if row and today < row.until else ""
 
 
 class Defaults(Row):
-    """What an image name leaves out."""
+    """What an image has if its name says nothing else."""
 
     base: str
 
@@ -238,40 +250,47 @@ class Matrix(Row):
     defaults: Defaults
     bases: dict[str, BaseRow] = Field(min_length=1)
     layers: dict[LayerName, list[str]] = Field(min_length=2)
-    """Python layers, bottom first, and the distributions each installs. The toolkit comes below the last."""
+    """Python layers, bottom first -> the distributions that each installs.
+
+    The toolkit's layer lies below the last one."""
     optional: list[str] = []
-    """Distributions an image may lack, with a warning, where no wheel can be had."""
+    """Distributions that an image may lack, with a warning, if there is no wheel of them."""
     pure_python: list[str] = []
-    """Pure Python that an index has as source alone: built while it is installed, from sources that the lock hashes."""
+    """Pure-Python packages without a wheel: built while they are installed, from hashed sources."""
     environment: dict[Variable, str] = {}
     prefix: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]+([._/-][a-z0-9]+)*[-/:])?$")] = ""
-    """What the names of images begin with in an engine (`mine-`, or a repository: `me/images:`), so that those of two
-    matrices don't take each other's."""
+    """The beginning of image names in an engine: `mine-`, or a repository (`me/images:`).
+
+    With it, images of two matrices don't take each other's names."""
     toolkits: dict[MinorText, ToolkitRow]
     sources: dict[str, SourceRow] = {}
-    """Packages that are compiled here into wheels."""
+    """Packages that are compiled into wheels."""
     common: dict[str, PinText] = {}
-    """Pins of every stack that does not say otherwise."""
+    """Distribution -> version, in every stack that pins no other."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
-    """Per torch minor: distribution -> version."""
+    """Torch minor -> distribution -> version."""
     overrides: dict[MinorText, dict[ExactRequirement, Sentence]] = {}
-    """Per torch minor: exact requirement that is taken whatever packages require, where any requires it -> why."""
+    """Torch minor -> exact requirement that replaces what packages require -> why."""
     waived: dict[str, dict[str, Sentence]] = {}
-    """Pinned distribution -> what it requires, by itself or through others, and images with it go without: why."""
+    """Pinned distribution -> what it requires and images with it lack -> why."""
     profiles: dict[str, Profile] = {}
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
     prune: Prune = Prune()
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[*GATE], min_length=1)
-    """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
+    """Tiers of which all required claims must be PASS before an image or alias is published."""
     nightly: Nightly = Nightly()
 
     def row(self, name: ImageName) -> ImageRow | None:
-        """The row of an image that the matrix has, on whatever platform."""
-        return next((row for row in self.images if name in row.names()), None)
+        """Return the row of an image; None if the matrix lacks it, or lacks it for its platform."""
+        for row in self.images:
+            if name in row.names():
+                return row
+        return None
 
-    def line(self, profile: str) -> tuple[Profile, ...]:
-        """The profile that this one extends, then itself."""
-        own = self.profiles[profile]
-        return (self.profiles[own.extends], own) if own.extends in self.profiles else (own,)
+    def with_parent(self, name: str) -> tuple[Profile, ...]:
+        """Return the profile of this name, after the one that it extends, if it extends one."""
+        profile = self.profiles[name]
+        parent = self.profiles.get(profile.extends)
+        return (parent, profile) if parent else (profile,)

@@ -1,4 +1,4 @@
-"""Which images a person means: names, globs, aliases and conditions such as `torch>=2.8`, several at once."""
+"""Selectors on the command line and in matrix.yaml: names, globs, and conditions (`torch>=2.8`)."""
 
 import fnmatch
 import re
@@ -13,19 +13,21 @@ from images.config.platforms import Platform
 from images.errors import UserError, command, wrong
 
 _VERSIONED = ("torch", "cuda", "wheel", "python")
+"""Keys whose values are versions, and can be compared with < and >."""
+_OTHER_KEYS = ("arch", "profile", "platform")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
 _PLATFORMS = tuple(name for platform in Platform for name in (platform.architecture, str(platform)))
 HELP = (
-    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90, profile=axolotl "
-    "or platform=arm64"
+    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, "
+    "arch=sm90, profile=axolotl or platform=arm64"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selector:
-    """A name, or a shell pattern over names (no `key`): an image must match one of those that are given.
+    """A condition such as `torch>=2.8`; or, without a `key`, an image name or a glob of names.
 
-    Or a condition, `torch>=2.8`: every planned image must satisfy all of them.
+    An image is selected if it matches one of the names that are given, and all conditions.
     """
 
     key: str = ""
@@ -36,69 +38,77 @@ class Selector:
         return f"{self.key}{self.op}{self.value}"
 
     def __call__(self, image: Any) -> bool:
+        """Return whether a planned image (images.planning.plan.Planned) matches."""
         if not self.key:
             return fnmatch.fnmatchcase(image.name, self.value)
+
         if self.key in _VERSIONED:
-            own = image.versions[self.key]
-            return own is not None and within(
-                str(own), f"{'==' if self.op == '=' else self.op}{self.value}"
-            )
+            version = image.versions[self.key]
+            operator = "==" if self.op == "=" else self.op
+            return version is not None and within(str(version), f"{operator}{self.value}")
+
         if self.key == "profile":
-            holds = self.value == (image.profile or "none")
+            is_equal = self.value == (image.profile or "none")
         elif self.key == "platform":
             platform = image.image_name.platform
-            holds = self.value in (platform, platform.architecture)
+            is_equal = self.value in (platform, platform.architecture)
         else:
-            holds = Arch.parse(self.value) in image.archs
-        return holds is (self.op == "=")
+            is_equal = Arch.parse(self.value) in image.archs
+        return is_equal if self.op == "=" else not is_equal
 
 
 def parse(text: str) -> Selector:
-    """Read one selector. Raises UserError saying what selectors there are."""
+    """Read one selector. Raises UserError, with examples, for what is none."""
     match = _CONDITION.fullmatch(text)
-    if not match:
+    if match is None:
         if not text or re.search(r"[\s<>=!]", text):
             raise wrong(repr(text), "is no selector", f"write {HELP}")
         return Selector(value=text)
-    condition = Selector(
-        key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"]
-    )
-    if cause := _wrong(condition):
+
+    operator = "=" if match["op"] == "==" else match["op"]
+    condition = Selector(key=match["key"], op=operator, value=match["value"])
+    cause = _why_wrong(condition)
+    if cause:
         raise wrong(text, cause, f"write {HELP}")
     return condition
 
 
-def _wrong(condition: Selector) -> str:
-    if condition.key not in (*_VERSIONED, "arch", "profile", "platform"):
-        return f"there is nothing called {condition.key!r} to select by"
-    if condition.key not in _VERSIONED and condition.op not in ("=", "!="):
-        return f"{condition.key} is compared with = or != only"
+def _why_wrong(condition: Selector) -> str:
+    """Return why a condition makes no sense; empty if it does."""
+    key, value = condition.key, condition.value
+    if key not in (*_VERSIONED, *_OTHER_KEYS):
+        return f"there is nothing called {key!r} to select by"
+    if key not in _VERSIONED and condition.op not in ("=", "!="):
+        return f"{key} is compared with = or != only"
+
     try:
-        if condition.key in _VERSIONED and str(Minor.parse(condition.value)) != condition.value:
-            minor = Minor.parse(condition.value)
-            return (
-                f"images are told apart by X.Y alone, and {condition.value} is more: write {minor}"
-            )
-        if condition.key == "arch":
-            Arch.parse(condition.value)
-        if condition.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", condition.value):
-            return f"{condition.value!r} is no profile name"
-        if condition.key == "platform" and condition.value not in _PLATFORMS:
-            return f"{condition.value!r} is no platform: there are {', '.join(_PLATFORMS)}"
+        if key in _VERSIONED:
+            minor = Minor.parse(value)
+            if str(minor) != value:
+                return f"images differ in X.Y only, and {value} is more: write {minor}"
+        if key == "arch":
+            Arch.parse(value)
     except ValueError as error:
         return str(error)
+
+    if key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", value):
+        return f"{value!r} is no profile name"
+    if key == "platform" and value not in _PLATFORMS:
+        return f"{value!r} is no platform: there are {', '.join(_PLATFORMS)}"
     return ""
 
 
-def unmatched(selector: Selector | str, near: Sequence[str]) -> UserError:
-    """The error for a selector that selects nothing."""
-    close = get_close_matches(str(selector), near, n=3, cutoff=0.5)
-    then = f"{'nearest: ' if close else ''}{', '.join(close)}{'; ' if close else ''}`{command('plan')}` lists all"
+def unmatched(selector: Selector | str, names: Sequence[str]) -> UserError:
+    """Return the error for a selector that matches no image. It shows the most similar `names`."""
+    then = f"`{command('plan')}` lists all"
+    close = get_close_matches(str(selector), names, n=3, cutoff=0.5)
+    if close:
+        then = f"nearest: {', '.join(close)}; {then}"
     return wrong(str(selector), "matches no image of the matrix", then)
 
 
 def image_name(text: str) -> ImageName | None:
-    """The image that it could name, to be planned ad hoc; None: it is no name of an image."""
+    """Return the image that a text names, whether or not the matrix has it; None: it is no name."""
     try:
         return ImageName.parse(text)
     except UserError:

@@ -1,4 +1,4 @@
-"""YAML into plain data that remembers its line numbers, and into pydantic models: every problem at once, with its line.
+"""Reads YAML with line numbers, and checks it against pydantic models: all problems at once.
 
 Every scalar stays text: 2.10 must not become 2.1.
 """
@@ -13,15 +13,16 @@ from images.config.paths import DATA
 from images.errors import Problem, UserError, wrong
 
 Path = tuple[str | int, ...]
+"""Keys and indexes that lead to a node: `("stacks", "2.7", "torch")`."""
 Model = TypeVar("Model", bound=BaseModel)
 
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-"""libyaml's, where PyYAML has it: it is some 15 times faster."""
+"""The loader of libyaml, which is some 15 times as fast, if PyYAML has it."""
 
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A parsed file: its data, the line of each node, and the keys that stood twice."""
+    """A parsed file: its data, the line of each node, and its duplicate keys."""
 
     name: str
     data: Any = None
@@ -29,85 +30,86 @@ class YamlFile:
     duplicates: list[Problem] = field(default_factory=list)
 
     def where(self, path: Path) -> str:
-        """`matrix.yaml:12`, of the node at `path` or of its nearest parent that exists."""
-        found = next(
-            (path[:length] for length in range(len(path), -1, -1) if path[:length] in self.lines),
-            None,
-        )
-        return self.name if found is None else f"{self.name}:{self.lines[found]}"
+        """Return file and line of a node (`matrix.yaml:12`), or of its nearest known parent."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        if path not in self.lines:
+            return self.name
+        return f"{self.name}:{self.lines[path]}"
 
 
 def parse(name: str, text: str) -> YamlFile:
-    """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
-    where, then = name, "fix the line; editors show it too"
+    """Read YAML. Raises UserError, with file and line, on a syntax error or an empty file."""
     try:
         node = yaml.compose(text, Loader=_LOADER)
         if node is None:
             raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
         lines: dict[Path, int] = {}
         duplicates: list[Problem] = []
-        return YamlFile(name, _data(node, (), name, lines, duplicates), lines, duplicates)
+        data = _data(node, (), name, lines, duplicates)
+        return YamlFile(name, data, lines, duplicates)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         cause = f"is not YAML: {error.problem}"
-        # Of two places that contradict each other, `problem` alone says too little.
+        # A ComposerError is about two places, and `problem` describes only the second.
         if isinstance(error, yaml.composer.ComposerError) and error.context:
             cause = f"is not YAML: {error.context}, {error.problem}"
+        raise wrong(where, cause, "fix the line; editors show it too") from None
     except yaml.reader.ReaderError as error:
-        where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
-        cause, then = (
-            f"is not YAML: it holds the control character {chr(error.character)!r}",
-            "take it out",
-        )
+        line = text.count("\n", 0, error.position) + 1
+        cause = f"is not YAML: it holds the control character {chr(error.character)!r}"
+        raise wrong(f"{name}:{line}", cause, "take it out") from None
     except RecursionError:
         cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
-        then = "write the values out"
-    raise wrong(where, cause, then)
+        raise wrong(name, cause, "write the values out") from None
 
 
 def _data(
     node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]
 ) -> Any:
-    """The plain data of a node. Fills in `lines` and `duplicates`; of a key that stands twice, the first counts."""
+    """Return the plain data of a node: lists, dicts and texts.
+
+    `path` leads to the node in the file `name`. Adds the line of every node in it to `lines`, and a
+    problem for every duplicate key to `duplicates`: the first of two equal keys counts.
+    """
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
-        return [
-            _data(one, (*path, index), name, lines, duplicates)
-            for index, one in enumerate(node.value)
-        ]
+        items = []
+        for index, item in enumerate(node.value):
+            items.append(_data(item, (*path, index), name, lines, duplicates))
+        return items
     if not isinstance(node, yaml.MappingNode):
         return node.value
-    result: dict[str, Any] = {}
+
+    mapping: dict[str, Any] = {}
     for key_node, value in node.value:
-        key, line = (
-            str(_data(key_node, (*path, "[key]"), name, {}, [])),
-            key_node.start_mark.line + 1,
-        )
-        if key in result:
+        # A key may be a list or a mapping, too. Its own lines are of no use.
+        key = str(_data(key_node, (*path, "[key]"), name, {}, []))
+        line = key_node.start_mark.line + 1
+        if key in mapping:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
-            duplicates.append(
-                Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two")
-            )
+            then = "keep one of the two"
+            duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then=then))
             continue
         lines[(*path, key)] = line
-        result[key] = _data(value, (*path, key), name, lines, duplicates)
-    return result
+        mapping[key] = _data(value, (*path, key), name, lines, duplicates)
+    return mapping
 
 
 def table(name: str) -> Any:
-    """A file of images/data as plain data, with numbers as numbers."""
+    """Return a file of images/data as plain data, with numbers as numbers."""
     text = (DATA / name).read_text(encoding="utf-8")
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def fix(file: YamlFile, page: str) -> str:
-    """Return what a person does about a problem of the file. `page` is about its keys."""
+    """Return what to do about a problem of a file. `page` is the page that explains its keys."""
     return f"fix {file.name}; {page} explains each key"
 
 
 def validated(model: type[Model], file: YamlFile, page: str) -> Model:
-    """Return the model of a file. `page` is about its keys.
+    """Return the data of a file as a pydantic model. `page` is the page that explains its keys.
 
     Raises UserError with every key that stands twice, is unknown or missing, or has a wrong value.
     """

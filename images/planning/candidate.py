@@ -53,7 +53,7 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
     entrypoint = ""
 
     # The profile that is extended comes first, so that later settings replace its own.
-    profiles = matrix.line(name) if name else ()
+    profiles = matrix.with_parent(name) if name else ()
     for profile in profiles:
         pins |= profile.stacks.get(torch, {})
         waived |= profile.waived.get(torch, {})

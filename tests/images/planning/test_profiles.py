@@ -187,7 +187,7 @@ def test_mistakes_in_profiles_are_told() -> None:
     broken = with_profile(
         "unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing"
     )
-    told = "\n".join(map(str, matrix.inconsistent(broken.matrix, MATRIX)))
+    told = "\n".join(map(str, matrix.find_inconsistencies(broken.matrix, MATRIX)))
     for sentence in (
         "write 'Unsloth_Zoo' as 'unsloth-zoo'",
         "no stack for torch 9.9",
@@ -195,7 +195,7 @@ def test_mistakes_in_profiles_are_told() -> None:
     ):
         assert sentence in told
     bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
-    causes = [problem.cause for problem in matrix.inconsistent(bent.matrix, MATRIX)]
+    causes = [problem.cause for problem in matrix.find_inconsistencies(bent.matrix, MATRIX)]
     assert causes == [
         "'nothing' is no row of `sources`",
         "flash-attn makes flash-attn, which the profile does not pin",
