@@ -418,7 +418,7 @@ class Facts(Row):
 
     def model_post_init(self, _context: Any) -> None:
         """Raise ValueError for a CUDA of torch whose major has no minimum driver."""
-        cudas = set()
+        cudas: set[str] = set()
         for torch in self.torch.values():
             cudas.update(torch.variants)
         unknown = sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers)
