@@ -1,4 +1,4 @@
-"""Entry point that needs nothing of the environment it judges: `python3 -I -S /any/where/validate --claims FILE`.
+"""Starts the suite from any folder: `python3 -I -S /any/where/validate --claims FILE`.
 
 In an image, `validate` and `doctor` on the PATH call it with a first argument of that name.
 """
@@ -19,7 +19,11 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Put the folder that holds `validate` first on the path, in place of `validate` itself, and run."""
+    """Put the parent folder of `validate` first on the path, and run a command or the suite.
+
+    Returns its exit status. Python had put `validate` itself on the path, whose modules would then
+    hide those of the standard library that have the same name.
+    """
     here = Path(__file__).resolve().parent
     sys.path[:] = [
         str(here.parent),

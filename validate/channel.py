@@ -1,8 +1,9 @@
-"""How records leave a container: signed with a key of this run, which the suite alone has.
+"""Signs the records that leave a container, with a key of this run that only the suite has.
 
-Whatever else runs there can write to the suite's standard output (/proc/1/fd/1), and may be of the same user. It can't
-sign: the key comes as the first line of standard input, before anything of the image runs beside the suite, and the
-suite's memory and files are closed to others of its user (prctl(2), PR_SET_DUMPABLE; ptrace(2), "Ptrace access mode").
+Other processes of the container can write to the suite's standard output (/proc/1/fd/1), and may
+belong to the same user. They cannot sign: the key comes as the first line of standard input, before
+anything of the image runs beside the suite, and the suite's memory and files are closed to other
+processes of its user (prctl(2), PR_SET_DUMPABLE; ptrace(2), "Ptrace access mode").
 """
 
 import ctypes
@@ -16,33 +17,39 @@ _DIGITS = 64
 
 
 def new_key() -> str:
-    """A key for one container."""
+    """Return a key for one container."""
     return secrets.token_hex(32)
 
 
 def receive_key() -> str:
-    """The key from standard input, which is empty afterwards; closes this process to others. Raises OSError."""
+    """Read the key from standard input, and close this process to others of its user.
+
+    Standard input is empty afterwards. Raises OSError if there is no key, or the kernel refuses.
+    """
     key = sys.stdin.readline().strip()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null_device = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_device, 0)
+    os.close(null_device)
     if not key or ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
         raise OSError("the suite got no key on its standard input, or can't keep it from others")
     return key
 
 
 def signed(key: str, text: str) -> str:
-    """The line that is printed for a record."""
+    """Return the line that the suite prints for a record: its signature and its text."""
     return f"{_signature(key, text)} {text}"
 
 
 def accepted(key: str, line: str) -> str | None:
-    """The text of a line that was signed with this key; None for any other line."""
+    """Return the text of a line that was signed with this key; None for any other line."""
     signature, _, text = line.partition(" ")
-    if len(signature) != _DIGITS:  # of millions of lines, most
+    # Programs may print millions of other lines: most are refused without computing a signature.
+    if len(signature) != _DIGITS:
         return None
-    return text if hmac.compare_digest(signature.encode(), _signature(key, text).encode()) else None
+    is_ours = hmac.compare_digest(signature.encode(), _signature(key, text).encode())
+    return text if is_ours else None
 
 
 def _signature(key: str, text: str) -> str:
+    """Return the HMAC of a text in hexadecimal digits."""
     return hmac.new(key.encode(), text.encode("utf-8", "surrogatepass"), "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What an image is held to. Written from the matrix on the host, never from the image.
+"""Holds the claims of an image: what it must have, written from the matrix, not from the image.
 
 A claim says which probe must measure it and what the judge compares the evidence with (`expect`).
 The same file travels into the container, so only the standard library is used.
@@ -24,14 +24,15 @@ ADMISSION = (
     "authorities",
     "origin",
 )
-"""Claims about each file of an image: judged before anything of it runs (images/validation/admission.py)."""
+"""Checks of an image's files that are judged before anything of the image runs
+(images/validation/admission.py)."""
 HOST_PROBE = "host.image"
 ORIGIN_PROBE = "host.origin"
 HOST_PROBES = (HOST_PROBE, ORIGIN_PROBE)
-"""What the engine's host measures of an image; the suite in the container can't."""
+"""Probes that the engine's host runs; the suite in the container cannot."""
 
 ARBITRARY_UID = 61234
-"""A user whom no image knows, as Kubernetes and OpenShift choose them."""
+"""A user ID that no image knows, of the kind that OpenShift gives to containers."""
 
 
 class Tier(str, Enum):
@@ -46,14 +47,14 @@ class Tier(str, Enum):
 
 
 class ImageKind(str, Enum):
-    """Whose image it is, which decides what it may have of its own. In claims: `expect["image_kind"]`."""
+    """Who built an image, which decides what it may add. In claims: `expect["image_kind"]`."""
 
     OURS = "ours"
     """Built by our Dockerfile on a base of the matrix: all that is in it is known."""
     ON_CUSTOM_BASE = "on custom base"
-    """Built by our Dockerfile on somebody's base: what that brings is not known."""
+    """Built by our Dockerfile on a base of the user: what that brings is not known."""
     DERIVED = "derived"
-    """Built by somebody's Dockerfile on one of our images."""
+    """Built by a user's Dockerfile on one of our images."""
 
     __str__ = str.__str__
 
@@ -65,7 +66,7 @@ class Claim:
     check: str
     """What is checked, in a word: `pins`, `4bit-llama`, `attention`."""
     subject: str
-    """What it is about: a distribution, a library, `environment`. (check, subject) is unique in an image."""
+    """A distribution, a library, `environment`. An image has each (check, subject) once."""
     tier: Tier
     probe: str
     """The probe that measures it, `TIER.MODULE`: `static.pins`."""
@@ -75,23 +76,25 @@ class Claim:
     expect: Mapping[str, Any] = field(default_factory=dict)
     """JSON values: what the probe looks for and the judge compares with."""
     unproven: str = ""
-    """A reason known before any measuring why this can't be validated (an optional wheel that could not be had)."""
+    """Why it cannot be measured, if that is known beforehand: an optional wheel was missing."""
 
     @property
     def key(self) -> str:
+        """Return the claim's name: `pins/torch`."""
         return f"{self.check}/{self.subject}"
 
     @property
     def is_inside(self) -> bool:
-        """Whether it can be measured in a container."""
+        """Return whether it can be measured in a container."""
         return self.probe not in HOST_PROBES
 
     def is_named(self, text: str) -> bool:
-        """Tell whether a text names this claim: `pins/torch`, `pins`, `torch`, or a pattern such as `pins/t*`."""
+        """Return whether a text names this claim: `pins/torch`, `pins`, `torch` or `pins/t*`."""
         return text in (self.check, self.subject) or fnmatch.fnmatchcase(self.key, text)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:
+        """Return the claim from its JSON. Raises ValueError, TypeError or LookupError."""
         return cls(**{**data, "tier": Tier(data["tier"])})
 
 
@@ -102,31 +105,37 @@ class ClaimSet:
     image: str
     claims: tuple[Claim, ...]
     admission: tuple[Claim, ...] = ()
-    """Admission claims that a user did not choose: judged all the same before anything of the image runs."""
+    """Admission claims that a user did not choose. They are judged all the same (ADMISSION)."""
 
-    def where(self, keep: Callable[[Claim], bool]) -> ClaimSet:
-        """Return only these claims."""
-        return replace(self, claims=tuple(filter(keep, self.claims)))
+    def where(self, condition: Callable[[Claim], bool]) -> ClaimSet:
+        """Return the claims for which the condition is true."""
+        return replace(self, claims=tuple(filter(condition, self.claims)))
 
-    def choose(self, wanted: Callable[[Claim], bool]) -> ClaimSet:
-        """Return the claims that a user wants. Admission claims among the others are put aside, not dropped."""
-        aside = [claim for claim in self.claims if claim.check in ADMISSION and not wanted(claim)]
-        return replace(self.where(wanted), admission=(*self.admission, *aside))
+    def choose(self, condition: Callable[[Claim], bool]) -> ClaimSet:
+        """Return the claims that a user asked for, those for which the condition is true.
+
+        Admission claims among the others are not dropped: they move to `admission`.
+        """
+        aside = []
+        for claim in self.claims:
+            if claim.check in ADMISSION and not condition(claim):
+                aside.append(claim)
+        return replace(self.where(condition), admission=(*self.admission, *aside))
 
     def in_tiers(self, tiers: Sequence[Tier]) -> ClaimSet:
         """Choose the claims of these tiers."""
         return self.choose(lambda claim: claim.tier in tiers)
 
     def inside(self) -> ClaimSet:
-        """Those that can be measured in a container."""
+        """Return the claims that can be measured in a container."""
         return self.where(lambda claim: claim.is_inside)
 
     def only(self, probes: Collection[str]) -> ClaimSet:
-        """Those that these probes measure."""
+        """Return the claims that these probes measure."""
         return self.where(lambda claim: claim.probe in probes)
 
     def less(self, probes: Collection[str]) -> ClaimSet:
-        """Those that other probes measure."""
+        """Return the claims that other probes measure."""
         return self.where(lambda claim: claim.probe not in probes)
 
     def named_by(self, texts: Collection[str]) -> ClaimSet:
@@ -134,12 +143,16 @@ class ClaimSet:
         return self.choose(lambda claim: any(claim.is_named(text) for text in texts))
 
     def dumps(self) -> str:
+        """Return the claims as JSON."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod
     def loads(cls, text: str) -> ClaimSet:
+        """Return the claims in a text that `dumps` wrote.
+
+        Raises ValueError, TypeError or LookupError if it is another text.
+        """
         data = json.loads(text)
-        claims, admission = (
-            tuple(map(Claim.from_json, data.get(name, ()))) for name in ("claims", "admission")
-        )
+        claims = tuple(map(Claim.from_json, data.get("claims", ())))
+        admission = tuple(map(Claim.from_json, data.get("admission", ())))
         return cls(image=data["image"], claims=claims, admission=admission)

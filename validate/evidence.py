@@ -1,4 +1,7 @@
-"""What probes measured: plain JSON, no opinions. Recorded evidence can be judged again without its container."""
+"""Holds what probes measured: plain JSON, not judged.
+
+Recorded evidence can be judged again without its container.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one probe found about one subject."""
+    """What one probe measured for one claim, which its subject names."""
 
     subject: str
     seconds: float
@@ -50,10 +53,10 @@ class Record:
     log: str = ""
     """The tail of what the process printed, for people and for hints."""
     seed: int | None = None
-    """What it drew its inputs with, as it said when it was done; None in evidence of before."""
+    """The seed of its random inputs, written when it was done; None in evidence from before."""
 
     def measurement_of(self, subject: str) -> Measurement | None:
-        """Return what was measured about a subject; None if nothing was."""
+        """Return what was measured for a subject; None: nothing."""
         for measurement in self.measurements:
             if measurement.subject == subject:
                 return measurement
@@ -61,12 +64,13 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        measurements = tuple(Measurement(**found) for found in data.get("measurements", ()))
+        """Return the record from its JSON. Raises ValueError, TypeError or LookupError."""
+        measurements = tuple(Measurement(**row) for row in data.get("measurements", ()))
         return cls(**{**data, "outcome": Outcome(data["outcome"]), "measurements": measurements})
 
 
 class MeasuredOn(TypedDict, total=False):
-    """What evidence tells about the machine that measured, and about the image as its engine knows it."""
+    """Facts of the machine that measured, and of the image as its engine knows it."""
 
     date: str
     """When the measurement began: UTC, ISO 8601."""
@@ -85,11 +89,11 @@ class MeasuredOn(TypedDict, total=False):
     faults: Sequence[str]
     """What is wrong with the machine (host_faults.py)."""
     unsupported: Mapping[str, str]
-    """Claims, by their keys, that could not be measured there -> why."""
+    """Keys of claims that could not be measured there -> the reason."""
     other_processor: str
     """Why programs of the image do not run on the machine."""
     seed: int
-    """What probes drew their inputs with."""
+    """The seed of probes' random inputs."""
     labelled: str
     """The name that the image's label gives it."""
     steps_above: int
@@ -111,12 +115,12 @@ class Evidence:
     records: tuple[Record, ...]
     host: MeasuredOn = field(default_factory=lambda: MeasuredOn())
     claims: tuple[Claim, ...] = ()
-    """Those that it was measured for: evidence.json alone can be judged again."""
+    """The claims that it was measured for, so that evidence.json alone can be judged again."""
     recorded_sha256: str = field(default="", compare=False)
-    """Of the file that it was read from; empty for what was just measured."""
+    """The digest of the file that it was read from; empty for what was just measured."""
 
     def record_of(self, probe: str) -> Record | None:
-        """Return the record of a probe; None if it was not run."""
+        """Return the record of a probe; None: it was not run."""
         for record in self.records:
             if record.probe == probe:
                 return record
@@ -124,53 +128,65 @@ class Evidence:
 
     @property
     def claim_set(self) -> ClaimSet:
+        """Return the claims that it was measured for."""
         return ClaimSet(image=self.image, claims=self.claims)
 
     @property
     def sha256(self) -> str:
-        """Of the content, as JSON with sorted keys and no spaces: as it was recorded."""
+        """Return the digest of the content, as it was recorded if it was read from a file."""
         return self.recorded_sha256 or _sha256(self._content())
 
     def dumps(self) -> str:
-        """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
+        """Return the content of evidence.json.
+
+        Its `sha256` shows whether the file was edited or damaged; it is no signature.
+        """
         data = self._content()
         return json.dumps({**data, "sha256": _sha256(data)}, indent=1, sort_keys=True)
 
     def _content(self) -> dict[str, Any]:
-        data = {name: value for name, value in asdict(self).items() if name != "recorded_sha256"}
+        """Return what is recorded: all but the digest."""
+        data = asdict(self)
+        del data["recorded_sha256"]
         return {"schema_version": SCHEMA_VERSION, **data}
 
     @classmethod
     def loads(cls, text: str) -> Evidence:
-        """Read it back.
+        """Return the evidence in a text that `dumps` wrote.
 
-        Raises ValueError: the content is not what its `sha256` says, or of another schema version.
+        Raises ValueError if the content is not what its `sha256` says, or of another schema
+        version.
         """
         data = json.loads(text)
-        said, recorded = data.pop("sha256", None), _sha256(data)
-        if said is not None and said != recorded:
+        stated_sha256 = data.pop("sha256", None)
+        sha256 = _sha256(data)
+        if stated_sha256 is not None and stated_sha256 != sha256:
             raise ValueError(
                 "the content is not what its sha256 says: it was changed after it was measured"
             )
-        if (version := data.pop("schema_version", 1)) != SCHEMA_VERSION:
+        version = data.pop("schema_version", 1)
+        if version != SCHEMA_VERSION:
             raise ValueError(f"schema version {version} is not known here, {SCHEMA_VERSION} is")
-        records = tuple(Record.from_json(record) for record in data["records"])
-        claims = tuple(Claim.from_json(claim) for claim in data.get("claims", ()))
-        return cls(**{**data, "records": records, "claims": claims, "recorded_sha256": recorded})
+
+        data["records"] = tuple(Record.from_json(record) for record in data["records"])
+        data["claims"] = tuple(Claim.from_json(claim) for claim in data.get("claims", ()))
+        return cls(**data, recorded_sha256=sha256)
 
 
 def _sha256(data: Mapping[str, Any]) -> str:
-    plain = json.loads(
-        json.dumps(data)
-    )  # as it is read back: keys become text before they are sorted
-    return hashlib.sha256(
-        json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    """Return the digest of JSON with sorted keys and without spaces."""
+    # Written and read back first: keys become text before they are sorted.
+    as_read = json.loads(json.dumps(data))
+    text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
-    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number; text becomes
-    UTF-8, as a file's name need not be."""
+    """Return a value as strict JSON can hold it, however deep.
+
+    Not-a-number and infinity become text, which no judge takes for a number. Bytes of a file's name
+    that are no UTF-8 become escapes. Sets and tuples become lists.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,6 +1,7 @@
-"""Known error texts, their cause and their fix: the rows of hints.yaml. They help people, and never change a verdict.
+"""Explains error texts: looks them up in hints.yaml, which says what each means and what to do.
 
-One look-up for all: verdicts, audits, doctor, `truetag hint`, and in an image `doctor hint`.
+Hints help people and never change a verdict. Verdicts, audits, doctor, `truetag hint` and, in an
+image, `doctor hint` all look them up here.
 """
 
 import argparse
@@ -18,39 +19,48 @@ from validate import terminal
 
 TABLE = Path(__file__).resolve().with_name("hints.yaml")
 IN_CONTAINERS = "hints.json"
-"""The same rows beside this file in a container, whose Python has no YAML (images/validation/containers.py)."""
-SHOWN = ("id", "cause", "fix", "source")
-_READ = ("pattern", *SHOWN)
-"""The rest of a row is for its tests."""
+"""The file beside this one that has the same rows in a container, whose Python has no YAML
+(images/validation/containers.py)."""
+_FIELDS = ("pattern", "id", "cause", "fix", "source")
+"""Keys of a row that are read here. The others are for its tests."""
 
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _QUOTED = re.compile(r"[\"`]([\w./-]+)[\"`]")
 _PLAIN = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
 _FILE_NAME = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
-"""One word that is a file's name, and no error text."""
-_AT_MOST = 3
-"""Hints a claim. More than that explain nothing."""
+"""A single word that is the name of a file, not an error text."""
+_MOST_HINTS = 3
+"""How many hints `find` returns. More than that explain nothing."""
 _LONGEST = 240
-"""Characters of a line that are shown; a longer argument is no name of a file."""
-_GIVE = "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
-_MORE = "give the whole log, whose first error tells most; else search the issues of the traceback's last package"
+"""How many characters of a line are shown. A longer argument is not the name of a file."""
+_HOW_TO_GIVE_TEXT = (
+    "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
+)
+_HOW_TO_SEARCH_ON = (
+    "give the whole log, whose first error tells most; "
+    "else search the issues of the traceback's last package"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """One row: what an error text means, and what to do."""
+    """One row of the table: what an error text means, and what to do."""
 
     id: str
     pattern: str
-    """A regular expression, found anywhere in a line, upper and lower case alike."""
+    """A regular expression, searched for anywhere in a line, without regard to case."""
     cause: str
     fix: str
     source: str
 
     def matches(self, line: str) -> bool:
-        """Whether this row explains a line, however it quotes names: "x", `x`, 'x' or bare."""
+        """Return whether this hint explains a line, however it quotes names: "x", `x`, 'x' or x."""
         spellings = (line, _QUOTED.sub(r"'\1'", line), line.replace("`", ""))
         return any(re.search(self.pattern, spelling, re.IGNORECASE) for spelling in spellings)
+
+    def shown(self) -> dict[str, str]:
+        """Return what people and JSON get of it: all but the pattern."""
+        return {"id": self.id, "cause": self.cause, "fix": self.fix, "source": self.source}
 
 
 @functools.cache
@@ -58,49 +68,71 @@ def known() -> tuple[Hint, ...]:
     """Return every row, in the order in which they are tried."""
     rows = []
     for row in _rows():
-        rows.append(Hint(**{name: row[name] for name in _READ}))
+        fields = {name: row[name] for name in _FIELDS}
+        rows.append(Hint(**fields))
     return tuple(rows)
 
 
 def as_json() -> bytes:
-    """Return the rows as the suite takes them into a container; the same bytes for the same table."""
-    rows = [{name: getattr(hint, name) for name in _READ} for hint in known()]
+    """Return the table as JSON, for containers; the same bytes for the same table."""
+    rows = []
+    for hint in known():
+        rows.append({name: getattr(hint, name) for name in _FIELDS})
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _rows() -> Sequence[Mapping[str, str]]:
-    """Read the table: as JSON in a container, else as YAML, which the host's Python has."""
+    """Read the table: from JSON in a container, else from YAML, which the host can read."""
     generated = TABLE.with_name(IN_CONTAINERS)
     if generated.is_file():
         rows: Sequence[Mapping[str, str]] = json.loads(generated.read_text(encoding="utf-8"))
     else:
         import yaml
 
-        # libyaml's loader is some 15 times faster, and not everywhere. Every value is text.
+        # libyaml's loader is some 15 times faster, but not installed everywhere. Both read every
+        # value as text.
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         rows = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)["hints"]
     return rows
 
 
 def find(texts: Iterable[str]) -> tuple[Hint, ...]:
-    """Return the first matching row of each line, each row once, the earliest lines first."""
-    return tuple(hint for hint, _ in islice(explained(texts), _AT_MOST))
+    """Return the hints for these texts, at most three, in the order of the lines they explain."""
+    hints = (hint for hint, _line in explained(texts))
+    return tuple(islice(hints, _MOST_HINTS))
 
 
 def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
-    """Yield each row that a line of the texts finds first, and the first of these lines."""
+    """Yield each hint that explains a line of these texts, with the first line that it explains.
+
+    A line is explained by the first hint of the table that matches it. Lines that nothing explains
+    yield nothing.
+    """
+    # A dict, as a set that keeps its order: logs repeat lines, and matching is slow.
     lines: dict[str, None] = {}
     for text in texts:
         for line in text.splitlines():
-            plain = _TERMINAL_CODES.sub("", line).translate(_PLAIN).strip(" \t│┃")
-            lines[plain] = None
+            lines[_without_decoration(line)] = None
 
-    seen = set()
+    explained_before = set()
     for line in lines:
-        hint = next((row for row in known() if row.matches(line)), None)
-        if hint and hint not in seen:
-            seen.add(hint)
+        hint = _first_match(line)
+        if hint and hint not in explained_before:
+            explained_before.add(hint)
             yield hint, line
+
+
+def _without_decoration(line: str) -> str:
+    """Return a line without colours, typographic quotes and the frames that rich draws."""
+    return _TERMINAL_CODES.sub("", line).translate(_PLAIN).strip(" \t│┃")
+
+
+def _first_match(line: str) -> Hint | None:
+    """Return the first hint of the table that explains a line."""
+    for hint in known():
+        if hint.matches(line):
+            return hint
+    return None
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -116,10 +148,43 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = str) -> int:
-    """Explain errors of arguments, files or a pipe. 0: one is known; 1: none is; 2: there is nothing to read.
+    """Explain the errors in arguments, files or a pipe, and return the exit status.
 
-    `spell`: how this installation writes the commands in a fix.
+    0: a known error was found; 1: none was; 2: there is nothing to read.
+
+    spell: rewrites the commands in a fix as they are called in this installation.
     """
+    options = _parser().parse_args(arguments)
+    if not options.texts and sys.stdin.isatty():
+        _complain("error hint: no text was given", _HOW_TO_GIVE_TEXT)
+        return 2
+    try:
+        contents = [_content(argument) for argument in options.texts or ["-"]]
+    except OSError as error:
+        _complain(f"error {error}", "name a file, or give the error's text in quotes")
+        return 2
+
+    hints = []
+    for hint, line in explained(contents):
+        hints.append((replace(hint, fix=spell(hint.fix)), line))
+
+    if options.json:
+        rows = [{"line": line, **hint.shown()} for hint, line in hints]
+        sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
+        return 0 if hints else 1
+
+    for hint, line in hints:
+        _print_hint(hint, line)
+    if not hints:
+        count = sum(len(text.splitlines()) for text in contents)
+        next_step = _HOW_TO_SEARCH_ON if count else _HOW_TO_GIVE_TEXT
+        _complain(f"no known error in {count} line{'s' * (count != 1)}", next_step)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of `hint`'s command line."""
     parser = argparse.ArgumentParser(
         prog="hint", description="What an error text means, and what to do."
     )
@@ -127,59 +192,43 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
     parser.add_argument(
         "--json", action="store_true", help="machine-readable, on stdout and nothing else"
     )
-    options = parser.parse_args(arguments)
-    if not options.texts and sys.stdin.isatty():
-        return _fail("error hint: no text was given", _GIVE)
-    try:
-        contents = [_content(argument) for argument in options.texts or ["-"]]
-    except OSError as error:
-        return _fail(f"error {error}", "name a file, or give the error's text in quotes")
+    return parser
 
-    hints = []
-    for hint, line in explained(contents):
-        hints.append((replace(hint, fix=spell(hint.fix)), line))
 
-    if options.json:
-        rows = [
-            {"line": line, **{name: getattr(hint, name) for name in SHOWN}} for hint, line in hints
-        ]
-        sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
-        return 0 if hints else 1
-
+def _print_hint(hint: Hint, line: str) -> None:
+    """Print the line that was explained, shortened, and what the hint says about it."""
     width = terminal.width_of(sys.stdout)
-    for hint, line in hints:
-        shown = (
-            line[:_LONGEST],
-            f"  cause: {hint.cause}",
-            f"  fix: {hint.fix}",
-            f"  source: {hint.source}",
-            "",
-        )
-        for paragraph in shown:
-            sys.stdout.write(terminal.wrapped(paragraph, width) + "\n")
-    if not hints:
-        count = sum(len(text.splitlines()) for text in contents)
-        _fail(f"no known error in {count} line{'s' * (count != 1)}", _MORE if count else _GIVE)
-    return 0 if hints else 1
+    paragraphs = (
+        line[:_LONGEST],
+        f"  cause: {hint.cause}",
+        f"  fix: {hint.fix}",
+        f"  source: {hint.source}",
+        "",
+    )
+    for paragraph in paragraphs:
+        sys.stdout.write(terminal.wrapped(paragraph, width) + "\n")
 
 
-def _fail(cause: str, then: str) -> int:
-    sys.stderr.write(f"{cause}\n      next: {then}\n")
-    return 2
+def _complain(cause: str, next_step: str) -> None:
+    """Print to stderr what is wrong and what to do next."""
+    sys.stderr.write(f"{cause}\n      next: {next_step}\n")
 
 
 def _content(argument: str) -> str:
-    """Return the text of standard input (`-`), of a file, or the argument itself.
+    """Return the text of standard input (`-`), of the file of this name, or the argument itself.
 
-    Raises OSError where the argument names a file that is not there.
+    Raises OSError if the argument names a folder, or looks like the name of a file and is none.
     """
     if argument == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace")
     if not 0 < len(argument) <= _LONGEST or "\n" in argument:
         return argument
+
     path = Path(argument)
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace")
-    if path.is_dir() or _FILE_NAME.fullmatch(argument):
-        raise FileNotFoundError(f"{argument} is {'a folder' if path.is_dir() else 'no file here'}")
+    if path.is_dir():
+        raise FileNotFoundError(f"{argument} is a folder")
+    if _FILE_NAME.fullmatch(argument):
+        raise FileNotFoundError(f"{argument} is no file here")
     return argument

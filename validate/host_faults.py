@@ -1,10 +1,10 @@
-"""Faults of the machine, whatever image runs there.
+"""Finds faults of the machine, which say nothing about the image that runs there.
 
-A claim that fails on a GPU is UNPROVEN where one of these is found (judge.py), since it says
-nothing of the image. Each fault of a host is a function, whose docstring names the cause and a
-source. Faults are read from what was measured: facts of the host (environment/host.py), and the
-numbers that came with an error (harness/error_codes.py). The wording of an error decides nothing:
-known wordings are in hints.yaml, for people.
+A claim that fails on a GPU is UNPROVEN if one of these is found (judge.py). Each fault of a host is
+a function, whose docstring names the cause and a source. Faults are read from what was measured:
+facts of the host (environment/host.py), and the numbers that came with an error
+(harness/error_codes.py). The wording of an error decides nothing: known wordings are in hints.yaml,
+for people.
 
 Xid numbers: https://docs.nvidia.com/deploy/xid-errors/. CUDA's error numbers: cuda.h, CUresult,
 which the runtime shares.
@@ -20,7 +20,7 @@ from validate.environment.host import HostFacts
 
 
 def of_machine(facts: HostFacts) -> list[str]:
-    """Return what is wrong with a machine, a sentence each; none where it has no NVIDIA GPU."""
+    """Return what is wrong with a machine, a sentence each; nothing if it has no NVIDIA GPU."""
     faults: list[str] = []
     for find in _OF_MACHINE:
         faults.extend(find(facts))
@@ -174,14 +174,17 @@ def compute_mode_lets_nobody_in(gpu: Mapping[str, Any]) -> Iterator[str]:
 
 
 def memory_is_taken(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Out of memory in a GPU of which others hold more than half: seen by ours on a shared machine."""
+    """Others hold more than half of the memory: tests of ours ran out of it on a shared machine."""
     used, total = gpu.get("memory", [0, 0])
     if used * 2 > total:
         yield f"other processes hold {used >> 20} of {total >> 20} MiB"
 
 
 def fabric_is_not_ready(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """The fabric manager does not run, or is of another release than the driver (pytorch/pytorch#35710)."""
+    """The fabric manager does not run, or has another release than the driver.
+
+    pytorch/pytorch#35710
+    """
     state = gpu.get("fabric", _FABRIC_NONE)
     if state not in (_FABRIC_NONE, _FABRIC_READY):
         yield f"the NVLink fabric is not ready (state {state})"
@@ -200,10 +203,14 @@ _OF_GPU: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
 # --- numbers that came with an error
 
 CUDA_ERRORS = {
-    46: "the GPU is taken: exclusive compute mode, or MIG without an instance",  # cudaErrorDevicesUnavailable
-    214: "the GPU's memory had an error that could not be corrected",  # cudaErrorECCUncorrectable
-    220: "an NVLink connection failed",  # cudaErrorNvlinkUncorrectable
-    802: "the GPUs wait for the fabric manager",  # cudaErrorSystemNotReady: pytorch/pytorch#35710
+    # cudaErrorDevicesUnavailable
+    46: "the GPU is taken: exclusive compute mode, or MIG without an instance",
+    # cudaErrorECCUncorrectable
+    214: "the GPU's memory had an error that could not be corrected",
+    # cudaErrorNvlinkUncorrectable
+    220: "an NVLink connection failed",
+    # cudaErrorSystemNotReady: pytorch/pytorch#35710
+    802: "the GPUs wait for the fabric manager",
 }
 """Not among them: 803 and 804, which an image's own libcuda (forward compatibility) brings about;
 209, no code for this GPU; 100 and 999, which hidden devices bring about."""
@@ -211,7 +218,7 @@ _SYMBOL_NOT_FOUND, _STARTING_CALLS = 500, ("cuInit", "cudaGetDeviceCount")
 
 
 def of_evidence(evidence: object) -> str:
-    """Return the first fault of the machine that an error in a piece of evidence tells of; empty: none does."""
+    """Return the first fault of the machine that explains an error in the evidence; empty: none."""
     for error in _errors_in(evidence):
         fault = of_error(error)
         if fault:
@@ -220,7 +227,7 @@ def of_evidence(evidence: object) -> str:
 
 
 def of_error(error: Mapping[str, Any]) -> str:
-    """Return what an error's numbers say of the machine; empty: nothing.
+    """Return the fault of the machine that the numbers of an error mean; empty: they mean none.
 
     error: as harness.forked.describe_error records an exception.
     """
@@ -231,12 +238,14 @@ def of_error(error: Mapping[str, Any]) -> str:
     # NVIDIA/nvidia-container-toolkit#520: the container's tool does not bring in libnvdxgdmal.so.1.
     if code == _SYMBOL_NOT_FOUND and call in _STARTING_CALLS:
         return "the container lacks libraries of Windows' driver: its toolkit is too old"
-    # NVIDIA/nccl#1672, pytorch/pytorch#177472: the fabric manager, or a container that may not use multicast.
+    # The fabric manager, or a container that may not use multicast: NVIDIA/nccl#1672,
+    # pytorch/pytorch#177472.
     if error.get("nccl_transport") == "NVLS":
         return "NCCL can't set NVLink SHARP's multicast up"
 
     system_call, status = str(error.get("failed_call", "")), error.get("errno")
-    # pytorch/pytorch#165685: expandable segments are shared by taking another process's file descriptor.
+    # Expandable segments are shared by taking another process's file descriptor:
+    # pytorch/pytorch#165685.
     if system_call.startswith("pidfd_") and status == errno.EPERM:
         return "the container may not take another process's file descriptors: it lacks SYS_PTRACE"
     # NCCL's troubleshooting page: --ulimit memlock=-1.
@@ -246,7 +255,7 @@ def of_error(error: Mapping[str, Any]) -> str:
 
 
 def _errors_in(evidence: object) -> Iterator[Mapping[str, Any]]:
-    """Every recorded exception in a piece of evidence, however deep."""
+    """Yield every recorded exception in a piece of evidence, however deep."""
     if isinstance(evidence, Mapping):
         error = evidence.get("error")
         if isinstance(error, Mapping):

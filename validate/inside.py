@@ -1,8 +1,9 @@
-"""`validate`: judges an image where its user is, by the claims that were baked into it.
+"""Measures and judges an image inside its own container, by the claims that were built into it.
 
     docker run --rm --gpus all IMAGE validate
 
-The build judges with the suite and claims of its own checkout; this copy serves whoever has the image alone.
+`build` judges with the suite and the claims of its checkout. This copy serves people who have only
+the image.
 """
 
 import argparse
@@ -16,96 +17,143 @@ from validate import checks, host_faults, report, suite, terminal
 from validate.claims import ClaimSet, Tier
 from validate.environment import host, nvml
 from validate.evidence import Evidence
-from validate.judge import explain, judge
+from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
 CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
-"""Beside the suite, where the build put them."""
-_WRONG = 2
+"""The image's claims: the build puts them beside the suite."""
+_CANNOT_RUN = 2
+"""The exit status of wrong arguments, missing claims, and where nothing can be written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and judge here. 0: nothing failed; 1: a claim failed; 2: wrong arguments, no claims, nowhere to write."""
+    """Measure and judge this image, print the verdict, and return the exit status.
+
+    0: no claim failed; 1: a claim failed; 2: it could not be measured.
+    """
     options = _parser().parse_args(arguments)
     try:
-        claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).inside()
+        claims = _measurable_claims()
     except (OSError, ValueError, LookupError, TypeError) as error:
         return _complain(f"{CLAIMS} holds no claims: {error}")
-    # What a validation run starts as another user can't be measured by the image's own.
-    own_user = checks.RunAs.IMAGE_USER
-    other_users = [
-        one.probe for one in claims.claims if checks.settings(one.probe).run_as is not own_user
-    ]
-    claims = claims.less(other_users)
+
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
-    without = _without_driver(tiers)
-    if without:
-        return _complain(without)
-    count = len({claim.probe for claim in claims.in_tiers(tiers).claims if not claim.unproven})
-    sys.stderr.write(
-        f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, the slowest take a minute or two\n"
-    )
+    # Without a driver every GPU claim would fail for the same reason: say it once and stop.
+    no_driver = _missing_driver(tiers)
+    if no_driver:
+        return _complain(no_driver)
     try:
-        # A container can't know its image's digest, so there is none.
-        records = []
-        for record in suite.run(claims.in_tiers(tiers), CLAIMS, jobs=len(os.sched_getaffinity(0))):
-            records.append(record)
-            told = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
-            sys.stderr.write(f"{len(records)}/{count}  {told}\n")
-        faults = host_faults.of_machine(host.read())
-        evidence = Evidence(
-            image=claims.image, digest="", records=tuple(records), host={"faults": faults}
-        )
+        evidence = _measure(claims.in_tiers(tiers), tiers)
     except OSError as error:
         return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
+
     verdict = explain(judge(claims, evidence, tiers))
-    not_run = ""
-    if not options.tier and Tier.GPU not in tiers:
-        not_run = (
-            "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
-        )
-    elif not options.tier and Tier.MULTIGPU not in tiers:
-        not_run = "this container was given one GPU"
-    if options.json:
-        if not_run:
-            sys.stderr.write(f"not run: {not_run}\n")
-        told = json.dumps(report.json_data(verdict), indent=1)
-    else:
-        width = terminal.width_of(sys.stdout)
-        told = report.text(verdict, width=width, everything=options.all, not_run=not_run)
-    sys.stdout.write(told + "\n")
+    not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
+    _print_verdict(verdict, not_run, as_json=options.json, everything=options.all)
     return 1 if verdict.claims_with(Status.FAIL) else 0
 
 
+def _measurable_claims() -> ClaimSet:
+    """Return the image's claims, without those that only the engine's host can measure.
+
+    Also left out are probes that a validation run starts as root or as an unknown user: here there
+    is only the user of the container.
+
+    Raises OSError, ValueError, LookupError or TypeError if the file of claims cannot be read.
+    """
+    claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).inside()
+    of_other_users = []
+    for claim in claims.claims:
+        if checks.settings(claim.probe).run_as is not checks.RunAs.IMAGE_USER:
+            of_other_users.append(claim.probe)
+    return claims.less(of_other_users)
+
+
+def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
+    """Run the probes of these claims, which are of these tiers, and report progress on stderr.
+
+    Raises OSError if the suite cannot write its temporary files.
+    """
+    count = len({claim.probe for claim in claims.claims if not claim.unproven})
+    sys.stderr.write(
+        f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, "
+        "the slowest take a minute or two\n"
+    )
+    records = []
+    for record in suite.run(claims, CLAIMS, jobs=len(os.sched_getaffinity(0))):
+        records.append(record)
+        sys.stderr.write(
+            f"{len(records)}/{count}  measured {record.probe} in {record.seconds:.1f} s "
+            f"({record.outcome})\n"
+        )
+
+    faults = host_faults.of_machine(host.read())
+    # A container cannot know the digest of its image.
+    return Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": faults})
+
+
+def _print_verdict(verdict: Verdict, not_run: str, *, as_json: bool, everything: bool) -> None:
+    """Print the verdict to stdout, as JSON or as text.
+
+    not_run: why some tiers were not run. JSON has no place for it, so there it goes to stderr.
+    everything: show also the claims that hold, in the text.
+    """
+    if as_json:
+        if not_run:
+            sys.stderr.write(f"not run: {not_run}\n")
+        output = json.dumps(report.json_data(verdict), indent=1)
+    else:
+        width = terminal.width_of(sys.stdout)
+        output = report.text(verdict, width=width, everything=everything, not_run=not_run)
+    sys.stdout.write(output + "\n")
+
+
 def default_tiers() -> list[Tier]:
-    """What can be measured here: the GPU tier where the driver names a GPU, several GPUs' where it names more."""
+    """Return the tiers that can be measured here, by the number of GPUs that the driver names."""
     try:
-        count = len(nvml.read_by_nvml()["gpus"])
+        gpu_count = len(nvml.read_by_nvml()["gpus"])
     except nvml.DriverError:
-        count = 0
-    return [
-        Tier.STATIC,
-        Tier.CPU,
-        *([Tier.GPU] if count else []),
-        *([Tier.MULTIGPU] if count > 1 else []),
-    ]
+        gpu_count = 0
+
+    tiers = [Tier.STATIC, Tier.CPU]
+    if gpu_count >= 1:
+        tiers.append(Tier.GPU)
+    if gpu_count >= 2:
+        tiers.append(Tier.MULTIGPU)
+    return tiers
 
 
-def _without_driver(tiers: Sequence[Tier]) -> str:
-    """Why there is no GPU to measure on, said once in place of once a claim; empty where a driver is there."""
-    asked = next((tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)), None)
-    absent = nvml.libcuda_error() if asked else ""
+def _why_tiers_are_left_out(tiers: Sequence[Tier]) -> str:
+    """Return why these default tiers are not all; empty if they are."""
+    if Tier.GPU not in tiers:
+        return "this container was given no GPU: `docker run --gpus all ...` gives it the machine's"
+    if Tier.MULTIGPU not in tiers:
+        return "this container was given one GPU"
+    return ""
+
+
+def _missing_driver(tiers: Sequence[Tier]) -> str:
+    """Return why tiers that need a GPU cannot be measured here; empty if they can, or none does."""
+    gpu_tiers = [tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)]
+    if not gpu_tiers:
+        return ""
+    absent = nvml.libcuda_error()
     if not absent:
         return ""
-    return f"tier {asked} needs a GPU, and this container was given none ({absent}): `docker run --gpus all ...`"
+    return (
+        f"tier {gpu_tiers[0]} needs a GPU, and this container was given none ({absent}): "
+        "`docker run --gpus all ...`"
+    )
 
 
 def _complain(text: str) -> int:
+    """Print an error to stderr, and return the exit status that goes with it."""
     sys.stderr.write(f"validate: {text}\n")
-    return _WRONG
+    return _CANNOT_RUN
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of `validate`'s command line in an image."""
     parser = argparse.ArgumentParser(
         prog="validate", description="Judge this image by its claims.", allow_abbrev=False
     )

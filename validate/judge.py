@@ -1,7 +1,7 @@
-"""Claims against evidence: the only place where an image becomes PASS, FAIL or UNPROVEN. Pure.
+"""Compares claims with evidence: the only place where an image becomes PASS, FAIL or UNPROVEN.
 
-`build` and `validate` exit with 1 for FAIL, not for UNPROVEN; the release gate accepts only PASS
-(validate/judging.py says more).
+Pure. `build` and `validate` exit with 1 for FAIL, not for UNPROVEN; the release gate accepts only
+PASS (validate/judging.py says more).
 """
 
 from __future__ import annotations
@@ -29,32 +29,38 @@ class ClaimVerdict:
     seconds: float
     evidence: Mapping[str, Any]
     hints: tuple[Hint, ...] = ()
-    """Known errors that its reason or evidence speaks of, once the verdict was explained."""
+    """Known errors that its reason or evidence speaks of: `explain` adds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An image, judged. `digest` is of the image that was measured."""
+    """An image, judged."""
 
     image: str
     digest: str
+    """The digest of the image that was measured."""
     claims: tuple[ClaimVerdict, ...]
     evidence_sha256: str = ""
-    """Of the evidence that was judged; empty where there was none."""
+    """The digest of the evidence that was judged; empty if there was none."""
     faults: tuple[str, ...] = ()
-    """What is wrong with the machine that it was measured on (host_faults.py)."""
+    """What is wrong with the machine that measured (host_faults.py)."""
 
     @property
     def overall(self) -> Status:
-        """FAIL if a required claim failed; PASS only if there are required claims and every one passed."""
-        required = [verdict.status for verdict in self.claims if verdict.claim.required]
+        """Return FAIL if a required claim failed, PASS if all of them passed, else UNPROVEN.
+
+        An image without a required claim is UNPROVEN.
+        """
+        required = [judged.status for judged in self.claims if judged.claim.required]
         if Status.FAIL in required:
             return Status.FAIL
-        return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
+        if required and set(required) == {Status.PASS}:
+            return Status.PASS
+        return Status.UNPROVEN
 
     def claims_with(self, status: Status) -> tuple[ClaimVerdict, ...]:
-        """Return the judged claims that have this status."""
-        return tuple(verdict for verdict in self.claims if verdict.status is status)
+        """Return the claims with this verdict."""
+        return tuple(judged for judged in self.claims if judged.status is status)
 
 
 def judge(
@@ -64,129 +70,175 @@ def judge(
     *,
     judges: Judges | None = None,
 ) -> Verdict:
-    """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
+    """Judge the claims of these tiers by what was measured.
+
+    judges: take the place of the judges of check files, for the claims that they name.
 
     Raises ValueError if the evidence is of another image.
     """
     if evidence.image != claims.image:
         raise ValueError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
-    verdicts = tuple(
-        _judged(claim, evidence, judges or {}) for claim in claims.in_tiers(tiers).claims
-    )
+
+    verdicts = []
+    for claim in claims.in_tiers(tiers).claims:
+        judging = checks.row(judges or {}, claim) or checks.judge_of(claim)
+        verdicts.append(_judge_claim(claim, evidence, judging))
     return Verdict(
         image=claims.image,
         digest=evidence.digest,
-        claims=verdicts,
+        claims=tuple(verdicts),
         evidence_sha256=evidence.sha256,
         faults=tuple(evidence.host.get("faults") or ()),
     )
 
 
 def explain(verdict: Verdict) -> Verdict:
-    """The same verdict, with the hints that fit each claim that failed or is UNPROVEN."""
-    explained = (
-        replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)]))
-        if one.status in (Status.FAIL, Status.UNPROVEN)
-        else one
-        for one in verdict.claims
-    )
+    """Return the verdict with hints added to each claim that failed or is UNPROVEN."""
+    explained = []
+    for judged in verdict.claims:
+        if judged.status in (Status.FAIL, Status.UNPROVEN):
+            texts = [judged.reason, *hints.texts(judged.evidence)]
+            judged = replace(judged, hints=hints.find(texts))
+        explained.append(judged)
     return replace(verdict, claims=tuple(explained))
 
 
 OF_HOST = "the host's fault: "
-"""So begins what is UNPROVEN by a fault of the machine: it gives no name."""
+"""The reason of a claim that a fault of the machine made UNPROVEN begins with this. An image with
+such a claim does not get its name."""
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters, and what no UTF-8 holds: bytes of a file's name that are none."""
+"""Control characters, and surrogates: so Python keeps bytes of file names that are no UTF-8."""
 
 
-def _judged(claim: Claim, evidence: Evidence, judges: Judges) -> ClaimVerdict:
+def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> ClaimVerdict:
+    """Return the verdict of a claim, by `judging`; None: the suite has no judge for it."""
     record = evidence.record_of(claim.probe)
     measurement = record.measurement_of(claim.subject) if record else None
-    if (
-        record
-        and record.outcome is Outcome.COMPLETED
-        and record.seed != evidence.host.get("seed", record.seed)
-    ):
-        status, reason = failed(
+    measured = dict(measurement.evidence) if measurement else {}
+
+    if record and _has_other_seed(record, evidence):
+        finding = failed(
             f"{claim.probe} drew its inputs with another seed than this run's: it is of another"
         )
     else:
-        status, reason = _finding(
-            claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim)
-        )
-    measured = dict(measurement.evidence) if measurement else {}
+        finding = _finding(claim, record, measurement, judging)
+
+    # A failure that a broken GPU or driver explains says nothing about the image.
     fault = _fault_of_host(claim, measured, evidence.host)
-    if status in (Status.FAIL, Status.KNOWN) and fault:
-        status, reason = unproven(f"{OF_HOST}{fault}; here: {reason}")
+    if fault and finding.status in (Status.FAIL, Status.KNOWN):
+        finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}")
+
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {
             "outcome": str(record.outcome),
             "exit_code": record.exit_code,
             "log": record.log,
         }
-    # Where nothing was measured, what the probe took in vain.
-    in_vain = record.seconds if record and not claim.unproven else 0.0
+
+    seconds = 0.0
+    if measurement:
+        seconds = measurement.seconds
+    elif record and not claim.unproven:
+        seconds = record.seconds  # the probe ran for so long, and did not measure this claim
     return ClaimVerdict(
         claim=claim,
-        status=status,
-        reason=_UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), reason),
-        seconds=measurement.seconds if measurement else in_vain,
+        status=finding.status,
+        reason=_UNPRINTABLE.sub(_escape_character, finding.reason),
+        seconds=seconds,
         evidence=measured,
     )
 
 
-def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the fault of the machine that explains a failure on its GPUs; empty: none does, so it is the image's.
+def _has_other_seed(record: Record, evidence: Evidence) -> bool:
+    """Return whether a probe that ended well drew its inputs with another seed than its run.
 
-    What was seen of the host comes first, then the numbers of the errors that the probe met: never their wording.
+    Evidence from before seeds were recorded has none, which is no difference.
+    """
+    if record.outcome is not Outcome.COMPLETED or "seed" not in evidence.host:
+        return False
+    return record.seed != evidence.host["seed"]
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    """Return the matched character as Python writes it in a string: `\\x1b`."""
+    return match[0].encode("unicode_escape").decode()
+
+
+def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+    """Return the fault of the machine that explains a failure on its GPUs.
+
+    A fault that was seen on the machine comes first, then the error numbers that the probe met.
+    The wording of an error never decides. Empty: the machine explains nothing, or the claim needs
+    no GPU.
     """
     if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
         return ""
-    for fault in host.get("faults") or ():
-        return str(fault)
+    faults = host.get("faults")
+    if faults:
+        return str(faults[0])
     return host_faults.of_evidence(measured)
 
 
 def _finding(
     claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None
 ) -> Finding:
+    """Return the verdict of a claim and its reason, before faults of the machine are considered.
+
+    record: how the claim's probe ended; None: it was not run.
+    measurement: what the probe measured for this claim; None: it did not come so far.
+    """
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
         return unproven(f"this suite has no judge for {claim.check}")
-    # Nothing was tried, so nothing is known of the image; below, something was tried and did not work.
+    # What was never tried is UNPROVEN. What was tried and ended early (below) is FAIL.
     if record is None:
         return unproven(f"{claim.probe} was not run")
     if record.outcome is Outcome.MISSING:
         return unproven(f"this suite has no probe {claim.probe}")
     if measurement is None:
-        if record.outcome is Outcome.COMPLETED:
-            return failed(f"{claim.probe} found nothing to measure for {claim.subject}")
-        tail = " | ".join(line.strip() for line in record.log.strip().splitlines()[-3:])
-        return failed(f"{_end(record)}: {tail}" if tail else _end(record))
+        return _nothing_measured(claim, record)
+
     try:
-        finding = by_judge(judging, claim, measurement.evidence)
+        finding = apply_judge(judging, claim, measurement.evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # A judge that can't read the evidence has not seen the claim kept.
+        # A judge that cannot read the evidence has not seen that the claim holds.
         return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
-        return unproven(f"measured well ({finding.reason}), but {_end(record)}")
+        return unproven(f"measured well ({finding.reason}), but {_describe_end(record)}")
     return finding
 
 
-def by_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """What some hosts make not applicable is not measured (suite.py), and what raised (`attempt`) failed: neither has a
-    judge."""
-    if reason := claim.expect.get("not_applicable"):
-        return not_applicable(reason)
-    if isinstance(error := evidence.get("error"), Mapping):
-        told = f"{root_cause(error)}{suspects(evidence)}"
-        told = ". ".join([told, *filter(None, [claim.expect.get("fault")])])
-        return failed(told)
+def _nothing_measured(claim: Claim, record: Record) -> Finding:
+    """Return FAIL for a claim whose probe ran and did not measure it, with the end of its log."""
+    if record.outcome is Outcome.COMPLETED:
+        return failed(f"{claim.probe} found nothing to measure for {claim.subject}")
+    last_lines = record.log.strip().splitlines()[-3:]
+    tail = " | ".join(line.strip() for line in last_lines)
+    end = _describe_end(record)
+    return failed(f"{end}: {tail}" if tail else end)
+
+
+def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """Return what a judge says about the evidence of a claim, or the verdict that needs no judge.
+
+    Not applicable claims are not measured (suite.py). A measurement that raised an error
+    (`harness.forked.attempt`) has FAILED, with the error and the claim's own explanation of it.
+    """
+    not_applicable_reason = claim.expect.get("not_applicable")
+    if not_applicable_reason:
+        return not_applicable(not_applicable_reason)
+
+    error = evidence.get("error")
+    if isinstance(error, Mapping):
+        reason = f"{root_cause(error)}{suspects(evidence)}"
+        explanation = claim.expect.get("fault")
+        return failed(f"{reason}. {explanation}" if explanation else reason)
     return judging(claim.subject, claim.expect, evidence)
 
 
-def _end(record: Record) -> str:
+def _describe_end(record: Record) -> str:
+    """Return how a probe ended that did not complete."""
     ends = {
         Outcome.TIMED_OUT: f"{record.probe} did not end in {record.seconds:.0f} s",
         Outcome.SILENT: f"{record.probe} ended with status 0 before it was done",

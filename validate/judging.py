@@ -1,4 +1,6 @@
-"""The result of a judge. Each check has one judge, a pure function from evidence to a finding.
+"""Defines the verdicts of claims, and what judges share: comparisons, phrases, tolerances.
+
+A judge is a pure function of a check, from evidence to a finding.
 
 UNPROVEN means that a claim was not measured: there is no GPU here, a wheel could not be fetched, or
 a probe did not finish. `validate` exits with 1 only for FAIL. `build` also withholds the name if a
@@ -22,10 +24,10 @@ class Status(str, Enum):
     PASS = "PASS"
     FAIL = "FAIL"
     KNOWN = "KNOWN"
-    """It was measured and does not hold: a silent fault that upstream's pinned versions are known to have. It is no
-    failure of the build, and no PASS either."""
+    """It was measured and does not hold: a silent fault that the pinned versions are known to have.
+    It is no failure of the build, and no PASS either."""
     UNPROVEN = "UNPROVEN"
-    """It was not measured: no failure to CI, and no PASS to the release gate. See above."""
+    """It was not measured: no failure for CI, and no PASS for the release gate. See above."""
     NOT_APPLICABLE = "NOT_APPLICABLE"
 
     __str__ = str.__str__
@@ -38,44 +40,49 @@ class Finding(NamedTuple):
     reason: str
 
 
-passed, failed = partial(Finding, Status.PASS), partial(Finding, Status.FAIL)
-unproven, not_applicable = (
-    partial(Finding, Status.UNPROVEN),
-    partial(Finding, Status.NOT_APPLICABLE),
-)
+passed = partial(Finding, Status.PASS)
+failed = partial(Finding, Status.FAIL)
+unproven = partial(Finding, Status.UNPROVEN)
+not_applicable = partial(Finding, Status.NOT_APPLICABLE)
 known_fault = partial(Finding, Status.KNOWN)
 
 
 def listed(items: Sequence[str], *, limit: int = 3) -> str:
-    """The first few items as a phrase: `a, b, c and 4 more`."""
+    """Return the first few items as a phrase: `a, b, c and 4 more`."""
     shown = ", ".join(items[:limit])
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
+    """Return whether a value of evidence is a finite number: others are recorded as text."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def is_within(value: object, bound: float) -> bool:
-    """Whether an error is at most `bound`. Negative numbers are no errors."""
+    """Return whether an error is at most `bound`. A negative number is not an error: False."""
     return is_finite(value) and 0 <= value <= bound
 
 
 def is_beyond(value: object, bound: float) -> bool:
+    """Return whether an error is a number above `bound`."""
     return is_finite(value) and value > bound
 
 
 def is_between(value: object, least: float, most: float) -> bool:
+    """Return whether a value is a number from `least` to `most`, both included."""
     return is_finite(value) and least <= value <= most
 
 
 def scientific(value: object) -> str:
-    """A number as `1.23e-05`, anything else as text."""
+    """Return a number as `1.23e-05`, anything else as text."""
     return f"{value:.2e}" if isinstance(value, int | float) else str(value)
 
 
 def suspects(evidence: Mapping[str, Any]) -> str:
-    """Variables that send computations another way, where something is wrong."""
+    """Return a remark about environment variables that may explain a fault; empty: none is set.
+
+    evidence: its `environment` has the variables that were set and change how things are computed.
+    """
     variables = [f"{name}={value}" for name, value in evidence.get("environment", {}).items()]
     return f" ({listed(variables)} is set)" if variables else ""
 
@@ -87,63 +94,87 @@ _TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNOREC
 
 
 def conclude(faults: Iterable[str], good: str) -> Finding:
-    """PASS with `good` if there is no fault. The first faults in full, the others counted.
+    """Return FAIL with the first faults and a count of the others, or PASS with `good` if none.
 
-    Paths are shown from the packages' folder on.
+    Paths are shown from the folder of packages on. A fault that is there twice is shown once.
     """
-    found = [re.sub(r"/\S*/site-packages/", "", fault) for fault in dict.fromkeys(faults)]
-    return failed(joined(found, limit=_FAULTS_SHOWN)) if found else passed(good)
+    shown = [re.sub(r"/\S*/site-packages/", "", fault) for fault in dict.fromkeys(faults)]
+    if shown:
+        return failed(joined(shown, limit=_FAULTS_SHOWN))
+    return passed(good)
 
 
-def cut(evidence: Mapping[str, Any], name: str, told: str) -> list[str]:
-    """A fault of those that evidence counts and does not list: `12 more` and what is told of them."""
-    hidden = evidence[f"{name}_count"] - len(evidence[name]) if name in evidence else 0
-    return [f"{hidden} more {told}"] if hidden else []
+def count_unlisted(evidence: Mapping[str, Any], name: str, description: str) -> list[str]:
+    """Return the fault `12 more DESCRIPTION` if evidence lists only the first of many, else none.
+
+    `evidence[name]` is the list, `evidence["NAME_count"]` counts all.
+    """
+    if name not in evidence:
+        return []
+    unlisted = evidence[f"{name}_count"] - len(evidence[name])
+    return [f"{unlisted} more {description}"] if unlisted else []
 
 
 def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:
-    """The first few problems in full, the others counted."""
+    """Return the first few problems in full and a count of the others: `a; b; c; and 4 more`."""
     shown = "; ".join(problems[:limit])
     return f"{shown}; and {len(problems) - limit} more" if len(problems) > limit else shown
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name fits one of these patterns, as of file names: `lib*.so`."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def cause(error: Mapping[str, Any]) -> str:
     """Return the first line of an error: CUDA and torch name the cause there."""
-    return (
-        f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:_HEAD_CHARACTERS]}"
-    )
+    first_line = str(error["message"]).strip().partition("\n")[0]
+    return f"{error['kind']}: {first_line[:_HEAD_CHARACTERS]}"
 
 
 def root_cause(error: Mapping[str, Any]) -> str:
-    """An error with the line of it that names the cause: compilers print that one below a headline."""
-    head, _, rest = str(error["message"]).strip().partition("\n")
-    detail = telling_line(rest) or telling_line(str(error.get("log", "")))
-    news = detail and detail not in head and head not in detail
-    return f"{error['kind']}: {head[:_HEAD_CHARACTERS]}" + (f" ({detail})" if news else "")
+    """Return the first line of an error, and the line further down that names its cause.
+
+    Compilers print a headline first and the cause further down, or only in the log.
+
+    error: its `kind`, `message` and, if something was printed, `log`.
+    """
+    headline, _, further_lines = str(error["message"]).strip().partition("\n")
+    detail = telling_line(further_lines) or telling_line(str(error.get("log", "")))
+    text = f"{error['kind']}: {headline[:_HEAD_CHARACTERS]}"
+    if detail and detail not in headline and headline not in detail:
+        return f"{text} ({detail})"
+    return text
 
 
 def telling_line(text: str) -> str:
-    """The line of a program's output that names the cause: the first with a word like `error`, else the last."""
-    stripped = (line.strip() for line in text.splitlines())
-    lines = [line for line in stripped if line and not line.startswith(_TRACEBACK)]
-    return next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "")[:300]
+    """Return the line of a program's output that names the cause, at most 300 characters of it.
+
+    It is the first line with a word like `error`, else the last line. Empty: there is no output.
+    """
+    last_line = ""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if not stripped or stripped.startswith(_TRACEBACK):
+            continue
+        if _TELLING.search(stripped):
+            return stripped[:_HEAD_CHARACTERS]
+        last_line = stripped
+    return last_line[:_HEAD_CHARACTERS]
 
 
 RULE_T = "T"
-"""How a claim names this tolerance: a small multiple of plain torch's error in the same dtype, plus a constant."""
+"""The name of this tolerance in a claim: a small multiple of plain torch's error in the same dtype,
+plus a constant."""
 FORWARD_FACTOR, FORWARD_FLOOR = 2.0, 1e-5
 BACKWARD_FACTOR, BACKWARD_FLOOR = 3.0, 2e-4
 
 
 def forward(plain_error: float) -> float:
-    """The largest relative error of a forward result."""
+    """Return the largest relative error that rule T allows for a forward result."""
     return FORWARD_FACTOR * plain_error + FORWARD_FLOOR
 
 
 def backward(plain_error: float) -> float:
-    """The largest relative error of a gradient."""
+    """Return the largest relative error that rule T allows for a gradient."""
     return BACKWARD_FACTOR * plain_error + BACKWARD_FLOOR

@@ -1,147 +1,191 @@
-"""Views of a verdict: lines for terminals and pipes, verdict.json, Markdown. Pure; nothing is decided here."""
+"""Shows a verdict to people and programs: as text for terminals, as verdict.json, as Markdown.
+
+Pure: nothing is decided here.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
+from validate import hints
 from validate.claims import Tier
-from validate.hints import SHOWN, Hint, find
+from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 from validate.terminal import wrapped
 
 _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+"""Verdicts that a person has to look at: such claims are listed, all others only counted."""
+_HELD = (Status.NOT_APPLICABLE, Status.PASS)
 
 
 def summary(verdict: Verdict) -> str:
-    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
-    counts = [
-        f"{len(verdict.claims_with(status))} {status}"
-        for status in Status
-        if verdict.claims_with(status)
-    ]
+    """Return `cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
+    counts = []
+    for status in Status:
+        claims = verdict.claims_with(status)
+        if claims:
+            counts.append(f"{len(claims)} {status}")
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
 def lines(
     verdict: Verdict, *, reference: str = "", everything: bool = False, not_run: str = ""
 ) -> list[str]:
-    """What a person reads, a paragraph each: what is open first and last, and what holds as a count a tier.
+    """Return the report that a person reads, a paragraph in each line.
 
-    Claims of the same verdict and reason are one paragraph. `reference`: the image, where it was held to another's
-    claims; `everything`: what holds, too; `not_run`: why some tiers were not run, and what to do.
+    First come the faults of the machine and the claims that do not hold, with their reasons and
+    hints; then a count of the claims that hold; at the end the summary and, once more, the names
+    of the claims that do not hold.
+
+    reference: the image that was measured, if it was judged by the claims of another image.
+    everything: list also the claims that hold, instead of a count.
+    not_run: why some tiers were not run, and what to do about it.
     """
-    held = (
-        f"{reference}, by the claims of {verdict.image}"
-        if reference not in ("", verdict.image)
-        else verdict.image
-    )
-    said = [f"{held}  {verdict.digest[:19]}  {verdict.overall}".replace("    ", "  ")]
+    report = [_title(verdict, reference)]
     for fault in verdict.faults:
-        said += [f"HOST  {fault}", *(f"    {advice(hint)}" for hint in find([fault]))]
-    for status in (*_OPEN, Status.NOT_APPLICABLE, Status.PASS):
-        counts = {
-            tier: sum(one.claim.tier is tier for one in verdict.claims_with(status))
-            for tier in Tier
-        }
-        if status in _OPEN or everything:
-            said += _paragraphs(verdict.claims_with(status))
-        elif told := ", ".join(f"{count} {tier}" for tier, count in counts.items() if count):
-            said.append(f"{status}  {told} (--all shows them)")
-    said += ["", summary(verdict)]
-    if absent := [
-        tier for tier in Tier if not any(one.claim.tier is tier for one in verdict.claims)
-    ]:
-        said.append(f"not run: {', '.join(absent)}" + (f" ({not_run})" if not_run else ""))
+        report.append(f"HOST  {fault}")
+        for hint in hints.find([fault]):
+            report.append(f"    {advice(hint)}")
+
+    for status in (*_OPEN, *_HELD):
+        claims = verdict.claims_with(status)
+        if everything or status in _OPEN:
+            report.extend(_paragraphs(claims))
+        elif claims:
+            report.append(f"{status}  {_count_by_tier(claims)} (--all shows them)")
+
+    report += ["", summary(verdict), *_tiers_not_run(verdict, not_run)]
+
+    # What failed comes last: there a reader of a terminal looks first.
     for status, word in (
         (Status.UNPROVEN, "unproven"),
         (Status.KNOWN, "known"),
         (Status.FAIL, "failed"),
     ):
-        if verdict.claims_with(status):
-            said.append(
-                f"{word}: {', '.join(one.claim.key for one in verdict.claims_with(status))}"
-            )
-    return said
+        keys = [judged.claim.key for judged in verdict.claims_with(status)]
+        if keys:
+            report.append(f"{word}: {', '.join(keys)}")
+    return report
+
+
+def _title(verdict: Verdict, reference: str) -> str:
+    """Return the first line: the image, the start of its digest if it has one, the verdict."""
+    image = verdict.image
+    if reference not in ("", verdict.image):
+        image = f"{reference}, by the claims of {verdict.image}"
+    parts = [image, verdict.digest[:19], str(verdict.overall)]
+    return "  ".join(part for part in parts if part)
+
+
+def _count_by_tier(claims: Sequence[ClaimVerdict]) -> str:
+    """Return how many of these claims each tier has: `12 static, 9 cpu`."""
+    counts = []
+    for tier in Tier:
+        count = sum(judged.claim.tier is tier for judged in claims)
+        if count:
+            counts.append(f"{count} {tier}")
+    return ", ".join(counts)
+
+
+def _tiers_not_run(verdict: Verdict, reason: str) -> list[str]:
+    """Return a line with the tiers of which no claim was judged; no line if there are none."""
+    judged_tiers = {judged.claim.tier for judged in verdict.claims}
+    absent = [tier for tier in Tier if tier not in judged_tiers]
+    if not absent:
+        return []
+    line = f"not run: {', '.join(absent)}"
+    return [f"{line} ({reason})" if reason else line]
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
-    """`FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`, and each hint of it."""
-    alike: dict[tuple[str, str], list[ClaimVerdict]] = {}
-    for one in claims:
-        alike.setdefault((one.status, _reason(one)), []).append(one)
-    said = []
-    for (status, reason), group in alike.items():
-        first, *hints = reason.splitlines() or [""]
-        tiers = ", ".join(dict.fromkeys(one.claim.tier for one in group))
-        keys = ", ".join(one.claim.key for one in group)
-        said += [f"{status}  {keys} ({tiers}): {first}", *(f"    {line}" for line in hints)]
-    return said
+    """Return a line for each reason, with the claims that share it, and below it a line a hint.
+
+    `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`
+    """
+    by_reason: dict[tuple[str, str], list[ClaimVerdict]] = {}
+    for judged in claims:
+        by_reason.setdefault((judged.status, _reason_and_hints(judged)), []).append(judged)
+
+    paragraphs = []
+    for (status, text), group in by_reason.items():
+        reason, *details = text.splitlines() or [""]
+        keys = ", ".join(judged.claim.key for judged in group)
+        tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
+        paragraphs.append(f"{status}  {keys} ({tiers}): {reason}")
+        paragraphs.extend(f"    {detail}" for detail in details)
+    return paragraphs
 
 
 def text(
     verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = ""
 ) -> str:
-    """The lines, wrapped to `width` characters."""
-    return "\n".join(
-        wrapped(line, width) for line in lines(verdict, everything=everything, not_run=not_run)
-    )
+    """Return the report of `lines` as one text, wrapped to `width` characters (None: unwrapped)."""
+    report = lines(verdict, everything=everything, not_run=not_run)
+    return "\n".join(wrapped(line, width) for line in report)
 
 
 def json_data(verdict: Verdict) -> dict[str, Any]:
-    """The content of verdict.json: it names the evidence by its sha256 and repeats none of it.
+    """Return the content of verdict.json.
 
-    A claim has `hints` only where there are some.
+    It names the evidence by its sha256 and does not repeat it. A claim without hints has no key
+    `hints`.
     """
+    claims = []
+    for judged in verdict.claims:
+        row: dict[str, Any] = {
+            "check": judged.claim.check,
+            "tier": str(judged.claim.tier),
+            "subject": judged.claim.subject,
+            "required": judged.claim.required,
+            "verdict": str(judged.status),
+            "reason": judged.reason,
+            "seconds": judged.seconds,
+        }
+        if judged.hints:
+            row["hints"] = [hint.shown() for hint in judged.hints]
+        claims.append(row)
+
     return {
         "schema_version": 3,
         "image": verdict.image,
         "digest": verdict.digest,
         "evidence_sha256": verdict.evidence_sha256,
         "overall": str(verdict.overall),
-        "claims": [
-            {
-                "check": one.claim.check,
-                "tier": str(one.claim.tier),
-                "subject": one.claim.subject,
-                "required": one.claim.required,
-                "verdict": str(one.status),
-                "reason": one.reason,
-                "seconds": one.seconds,
-                **(
-                    {"hints": [{key: getattr(hint, key) for key in SHOWN} for hint in one.hints]}
-                    if one.hints
-                    else {}
-                ),
-            }
-            for one in verdict.claims
-        ],
+        "claims": claims,
     }
 
 
 def advice(hint: Hint) -> str:
-    """A hint in one line."""
+    """Return a hint in one line."""
     return f"hint: {hint.cause} {hint.fix}"
 
 
 def markdown(verdict: Verdict) -> str:
-    """A page with the overall verdict first and one table row a claim."""
-    lines = [
+    """Return a Markdown page: the overall verdict, then a table with one row a claim."""
+    page = [
         f"# {verdict.image}: {verdict.overall}",
         "",
         f"Image `{verdict.digest}`. {summary(verdict)}.",
         "",
+        "| verdict | claim | seconds | reason |",
+        "| --- | --- | --- | --- |",
     ]
-    lines += ["| verdict | claim | seconds | reason |", "| --- | --- | --- | --- |"]
-    for one in verdict.claims:
-        cells = (str(one.status), one.claim.key, f"{one.seconds:.1f}", _reason(one))
-        escaped = (
-            cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells
-        )
-        lines.append(f"| {' | '.join(escaped)} |")
-    return "\n".join([*lines, ""])
+    for judged in verdict.claims:
+        seconds = f"{judged.seconds:.1f}"
+        cells = [str(judged.status), judged.claim.key, seconds, _reason_and_hints(judged)]
+        escaped = [_escape_cell(cell) for cell in cells]
+        page.append(f"| {' | '.join(escaped)} |")
+    return "\n".join([*page, ""])
 
 
-def _reason(one: ClaimVerdict) -> str:
-    """The reason, and each hint in a line of its own."""
-    reason = one.reason if one.claim.required else f"{one.reason} (not required)"
-    return "\n".join([reason, *map(advice, one.hints)])
+def _escape_cell(text: str) -> str:
+    """Return a text that Markdown shows as it is, in one cell of a table."""
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _reason_and_hints(judged: ClaimVerdict) -> str:
+    """Return the reason of a verdict, then each hint in a line of its own."""
+    reason = judged.reason
+    if not judged.claim.required:
+        reason = f"{reason} (not required)"
+    return "\n".join([reason, *map(advice, judged.hints)])

@@ -1,15 +1,17 @@
-"""Runs the probes that a claim file names, each in a process of its own, and prints one JSON record a line.
+"""Runs the probes of an image's claims, each in its own process, and prints a JSON record of each.
 
     python3 -I -S FOLDER/validate --claims claims.json --tier static --tier cpu
 
 From `main` down:
 
-- `run` sorts the probes into groups: those that read files, those that begin with torch, and each other one by itself.
-- `run_group` starts a process for a group, and passes on the records that it writes. The process of a group that reads
-  files is isolated: `-I -S` keeps the image's environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from it, and
-  with `-X pycache_prefix` it reads no bytecode of the image. All others start as a user's process in the image would.
-- That process is this program again, with `--probe`: `measure_group` does what its probes have in common, and measures
-  each probe in a fork with a session, a deadline, a log and caches of its own.
+- `run` sorts the probes into groups: those that read files, those that begin with torch, and each
+  other one by itself.
+- `run_group` starts a process for a group, and passes on the records that it writes. The process of
+  a group that reads files is isolated: `-I -S` keeps the image's environment (PYTHONPATH,
+  PYTHONOPTIMIZE, sitecustomize) away from it, and with `-X pycache_prefix` it reads no bytecode of
+  the image. All others start as a user's process in the image would.
+- That process is this program again, with `--probe`: `measure_group` does what its probes have in
+  common, and measures each probe in a fork with a session, a deadline, a log and caches of its own.
 """
 
 import argparse
@@ -49,12 +51,13 @@ TIMEOUT_SECONDS: Mapping[Tier, float] = {
     Tier.GPU: 900,
     Tier.MULTIGPU: 1500,
 }
-"""A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
-which tell more, so their tier's lies above what those add up to (checks/multigpu/_launch.py). A check may have its own
-limit (checks.Settings).
+"""How long a probe may run. A whole tier takes under a minute on two cores: a probe past its limit
+hangs. Ranks of several GPUs have limits of their own, whose reports tell more; the limit of their
+tier is above the sum of those (checks/multigpu/_launch.py). A check may have its own limit
+(checks.Settings).
 """
 _PREPARE_SECONDS = 120
-"""To prepare a group takes 3. A file that makes it take for ever costs this, and no probe its verdict."""
+"""How long preparing a group may take; it takes 3 seconds. After that its probes run without it."""
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={sys.pycache_prefix or ''}")
@@ -66,7 +69,8 @@ _CACHES = {
     "XDG_CACHE_HOME": "xdg",
     "HF_HOME": "huggingface",
 }
-"""Where compilers and hubs keep what they made. Each probe gets empty ones: a warm cache hides a missing compiler."""
+"""Variables of cache folders -> the folder's name. Each probe gets empty ones: a warm cache hides a
+missing compiler."""
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -75,11 +79,14 @@ _OFFLINE = {
     "AXOLOTL_DO_NOT_TRACK": "1",
     "UNSLOTH_DISABLE_STATISTICS": "1",
 }
-"""No probe, and nothing that it starts, asks a hub or reports its use."""
+"""Keeps probes, and programs that they start, from asking a hub or reporting their use."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite, or (`--probe`) a group of probes. The exit status says nothing about the image."""
+    """Run the suite, or with `--probe` a group of its probes.
+
+    Returns 0 whatever was measured: verdicts are made on the host.
+    """
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
     if options.probe:
@@ -96,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    user_environment.of_this_process()  # read once, before the channel closes /proc/self/environ
+    # This is cached: receiving the key makes /proc/self/environ unreadable.
+    user_environment.of_this_process()
     key = channel.receive_key()
     records = run(
         claims.in_tiers(tiers),
@@ -107,11 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=options.seed,
     )
     for record in records:
-        print(channel.signed(key, json.dumps(asdict(record))), flush=True)  # noqa: T201  the suite's output
+        line = channel.signed(key, json.dumps(asdict(record)))
+        print(line, flush=True)  # noqa: T201  the suite's output
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the suite's command line."""
     parser = argparse.ArgumentParser(
         prog="validate", description="Measure an image from inside, one record a line."
     )
@@ -127,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         "--user", metavar="FILE", help="look at this user's environment, not at this process's"
     )
     parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
-    # Of the process of a group.
+    # These are for the process of a group, which the suite starts itself.
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--records", type=int, help=argparse.SUPPRESS)
@@ -143,18 +153,17 @@ class Group(NamedTuple):
 
     probes: Sequence[str]
     prepare: bool = False
-    """Whether that process first does what all of them begin with."""
+    """The process first does what all its probes begin with, so that it is done once."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What is the same for all groups of a run."""
+class RunSettings:
+    """What all groups of a run have in common."""
 
     claims: Path
     """The file from which probes read the claims."""
     scratch: Path
     """A folder for logs and caches."""
-    environ: Mapping[str, str]
     jobs: int
     timeout: float | None
     """In seconds a probe; None: its own limit, else its tier's."""
@@ -169,131 +178,128 @@ def run(
     user: UserEnvironment | None = None,
     seed: int | None = None,
 ) -> Iterator[Record]:
-    """Run every probe that a claim asks for, at most `jobs` groups at once, and yield each record as it comes.
+    """Run every probe that a claim asks for, and yield the record of each as it ends.
 
-    `file`: where probes read the claims. `timeout` is in seconds a probe; None: its own limit, else its tier's. `user`
-    is whom probes look at if it is not this process's user: then they keep this process's own environment. `seed`: what
-    probes draw their inputs with; None: one is drawn here. Claims known to be unproven are not measured.
+    Claims that are known to be unproven are not measured. A probe that the suite does not have
+    gets a record, too.
+
+    file: the file with these claims, from which probes read them.
+    jobs: how many groups of probes run at once.
+    timeout: seconds for each probe; None: its own limit, else its tier's.
+    user: the user whose environment is looked at; None: the user of this process. Probes run in
+        this process's environment if another user is given, else in the user's.
+    seed: what probes draw random inputs with; None: a new one.
     """
     probes = []
-    for probe in dict.fromkeys(
-        claim.probe for claim in claims.inside().claims if not claim.unproven
-    ):
+    asked_for = [claim.probe for claim in claims.inside().claims if not claim.unproven]
+    for probe in dict.fromkeys(asked_for):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
         else:
             probes.append(probe)
 
     looked_at = user or user_environment.of_this_process()
+    # Probes that read files start no Python of the image, so files must say how it would start.
     if not looked_at.start and any(_reads_files(probe) for probe in probes):
         looked_at = environments.with_start_from_files(looked_at)
-    environ = {
-        **(os.environ if user else looked_at.environ),
-        **user_environment.as_variable(looked_at),
-    }
-    environ |= seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed)
+    environ = dict(os.environ if user else looked_at.environ)
+    environ.update(user_environment.as_variable(looked_at))
+    environ.update(seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed))
 
-    groups, alone = _grouped(probes)
+    groups, run_alone = _grouped(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
-        of_all = Run(
-            claims=file, scratch=Path(scratch), environ=environ, jobs=jobs, timeout=timeout
-        )
-        # Where others run beside it, a probe's waiting threads hold no core.
-        yield from _side_by_side(groups, of_all, {**PASSIVE_WAITING, **environ})
-        for probe in alone:
-            yield from run_group(Group([probe]), of_all, environ)
+        settings = RunSettings(claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout)
+        # While groups run side by side, threads of one that wait must not hold a core.
+        yield from _run_side_by_side(groups, settings, {**PASSIVE_WAITING, **environ})
+        for probe in run_alone:
+            yield from run_group(Group([probe]), settings, environ)
 
 
 def _grouped(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """Return the groups in the order in which they start, and the probes that run alone after them."""
-    alone = [probe for probe in probes if checks.settings(probe).runs_alone]
-    others = [probe for probe in probes if probe not in alone]
+    """Return the groups in the order in which they start, and the probes that run alone later."""
+    run_alone = [probe for probe in probes if checks.settings(probe).runs_alone]
+    others = [probe for probe in probes if probe not in run_alone]
     others.sort(key=lambda probe: not checks.settings(probe).starts_first)
 
     readers = [probe for probe in others if _reads_files(probe)]
     with_torch = [probe for probe in others if _begins_with_torch(probe)]
-    groups = [Group(members, prepare=True) for members in (readers, with_torch) if members]
+    groups = []
+    for members in (readers, with_torch):
+        if members:
+            groups.append(Group(members, prepare=True))
     for probe in others:
         if probe not in readers and probe not in with_torch:
             groups.append(Group([probe]))
-    return groups, alone
+    return groups, run_alone
 
 
 def _reads_files(probe: str) -> bool:
-    """Whether it asks nothing of the Python that runs it, and knows from files alone how a user's would start."""
+    """Return whether a probe only reads files, and asks nothing of the Python that runs it."""
     return checks.settings(probe).reads_files_only or _tier(probe) is Tier.STATIC
 
 
 def _begins_with_torch(probe: str) -> bool:
-    """Whether it can share an import of torch: 1.5 s of a core. Processes that use a GPU share nothing."""
+    """Return whether a probe can share an import of torch, which takes 1.5 s of a core.
+
+    Probes that use a GPU cannot: CUDA does not survive a fork.
+    """
     return _tier(probe) is Tier.CPU and checks.settings(probe).begins_with_torch
 
 
 def _tier(probe: str) -> Tier:
+    """Return the tier of a probe, which its name begins with."""
     return Tier(probe.partition(".")[0])
 
 
 def _limit(probe: str, timeout: float | None) -> float:
+    """Return the seconds that a probe may take: `timeout`, else its own limit, else its tier's."""
     return timeout or checks.settings(probe).time_limit or TIMEOUT_SECONDS[_tier(probe)]
 
 
-def _side_by_side(
-    groups: Sequence[Group], of_all: Run, environ: Mapping[str, str]
+def _run_side_by_side(
+    groups: Sequence[Group], settings: RunSettings, environ: Mapping[str, str]
 ) -> Iterator[Record]:
-    """Run groups, as many at once as there are jobs, and yield their records as they come."""
+    """Run groups, as many at once as there are jobs, and yield each record as it comes.
+
+    What a group raises is raised here once all groups have ended.
+    """
     records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
-    def run_one(group: Group) -> None:
+    def run_in_thread(group: Group) -> None:
+        """Put the records of a group into the queue, then None: it has ended."""
         try:
-            for record in run_group(group, of_all, environ):
+            for record in run_group(group, settings, environ):
                 records.put(record)
         finally:
             records.put(None)
 
-    with ThreadPoolExecutor(max_workers=of_all.jobs) as pool:
-        running = [pool.submit(run_one, group) for group in groups]
+    with ThreadPoolExecutor(max_workers=settings.jobs) as pool:
+        running = [pool.submit(run_in_thread, group) for group in groups]
+        # Records of several groups are mixed; after so many Nones all groups have ended.
         for _ in groups:
             yield from iter(records.get, None)
-    for group in running:
-        group.result()
+    for future in running:
+        future.result()
 
 
-def run_group(group: Group, of_all: Run, environ: Mapping[str, str]) -> Iterator[Record]:
-    """Run a group in a process of its own, and yield the records that it writes.
+def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -> Iterator[Record]:
+    """Run a group in a new process with this environment, and yield the records that it writes.
 
-    If the process ends before, each probe that is left runs in a group of its own: it meets the fault again, and its
-    record tells.
+    If the process ends early, no probe is lost. Those of a group that prepares run again, each in
+    a group of its own without preparing. A probe that was in such a group already gets a record
+    that says how the process ended.
     """
     started = time.monotonic()
-    log = Path(tempfile.mkdtemp(dir=of_all.scratch), "log")
-    limits = [_limit(probe, of_all.timeout) for probe in group.probes]
-    limit = limits[0] + sum(
-        limits
-    )  # every fork has its own limit: this one is for the process itself
-    left = list(group.probes)
+    log = Path(tempfile.mkdtemp(dir=settings.scratch), "log")
+    limits = [_limit(probe, settings.timeout) for probe in group.probes]
+    # Each fork has its own limit. This one is for the process, should it hang itself.
+    process_limit = limits[0] + sum(limits)
+    missing = list(group.probes)
 
-    flags = _ISOLATED if _reads_files(group.probes[0]) else ()
     read_end, write_end = os.pipe()
-    command = [
-        sys.executable,
-        *flags,
-        str(_PACKAGE),
-        "--claims",
-        str(of_all.claims),
-        "--records",
-        str(write_end),
-    ]
-    command += ["--scratch", str(of_all.scratch), "--jobs", str(of_all.jobs)]
-    if of_all.timeout:
-        command += ["--timeout", str(of_all.timeout)]
-    if group.prepare:
-        command += ["--prepare"]
-    for probe in group.probes:
-        command += ["--probe", probe]
-
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            _group_command(group, settings, write_end),
             env=environ,
             pass_fds=[write_end],
             stdin=subprocess.DEVNULL,
@@ -301,8 +307,9 @@ def run_group(group: Group, of_all: Run, environ: Mapping[str, str]) -> Iterator
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    # Only the process writes now, so that reading ends when it does.
     os.close(write_end)
-    watchdog = threading.Timer(limit, end_session, [process.pid])
+    watchdog = threading.Timer(process_limit, end_session, [process.pid])
     watchdog.start()
     try:
         with os.fdopen(read_end, encoding="utf-8") as lines:
@@ -310,21 +317,41 @@ def run_group(group: Group, of_all: Run, environ: Mapping[str, str]) -> Iterator
                 if not line.endswith("\n"):  # the process was killed while it wrote
                     break
                 record = Record.from_json(json.loads(line))
-                left.remove(record.probe)
+                missing.remove(record.probe)
                 yield record
     finally:
         watchdog.cancel()
         end_session(process.pid)
-        code: int | None = process.wait()
+        exit_code: int | None = process.wait()
 
     seconds = time.monotonic() - started
-    if seconds >= limit:
-        code = None
-    for probe in left:
+    if seconds >= process_limit:
+        exit_code = None  # it did not end, but was killed
+    for probe in missing:
         if group.prepare:
-            yield from run_group(Group([probe]), of_all, environ)
+            yield from run_group(Group([probe]), settings, environ)
         else:
-            yield _record(probe, ForkEnd(0, code, seconds), (), log)
+            yield _record(probe, ForkEnd(0, exit_code, seconds), (), log)
+
+
+def _group_command(group: Group, settings: RunSettings, records: int) -> list[str]:
+    """Return the command that runs this program as the process of a group.
+
+    records: the descriptor to which it writes records.
+    """
+    flags = _ISOLATED if _reads_files(group.probes[0]) else ()
+    command = [sys.executable, *flags, str(_PACKAGE)]
+    command += ["--claims", str(settings.claims)]
+    command += ["--records", str(records)]
+    command += ["--scratch", str(settings.scratch)]
+    command += ["--jobs", str(settings.jobs)]
+    if settings.timeout:
+        command += ["--timeout", str(settings.timeout)]
+    if group.prepare:
+        command += ["--prepare"]
+    for probe in group.probes:
+        command += ["--probe", probe]
+    return command
 
 
 # ---- the process of a group
@@ -340,7 +367,14 @@ def measure_group(
     jobs: int,
     timeout: float | None,
 ) -> None:
-    """Measure each probe in a fork of this process, and write its record to the descriptor `records`."""
+    """Measure each probe of a group in a fork of this process, and write a record a line.
+
+    prepare: first do here what all the probes begin with.
+    records: the descriptor to which records are written, in the order in which probes end.
+    scratch: the folder for logs and caches.
+    jobs: how many forks run at once.
+    timeout: seconds for each probe; None: its own limit, else its tier's.
+    """
     if _reads_files(probes[0]):
         sys.addaudithook(_refuse_pipes_and_devices)
     if prepare:
@@ -352,25 +386,27 @@ def measure_group(
             folder = Path(tempfile.mkdtemp(dir=scratch))
             log = folder / "log"
             log.touch()
-            # Measurements go to a file without a name, which other probes don't find.
-            results.append(open_files.enter_context(tempfile.TemporaryFile()))
-            measure = partial(_measure, probe, claims, results[-1].fileno(), records, folder)
+            # Measurements go to a file without a name, which other probes cannot find.
+            result = open_files.enter_context(tempfile.TemporaryFile())
+            results.append(result)
+            measure = partial(_measure, probe, claims, result.fileno(), records, folder)
             works.append(Work(measure, log=log, seconds=_limit(probe, timeout)))
 
         lines = open_files.enter_context(open(records, "w", encoding="utf-8"))
         for end in fork_each(works, jobs, own_sessions=True):
-            record = _record(
-                probes[end.number], end, _lines(results[end.number]), works[end.number].log
-            )
+            number = end.number
+            measured = _lines(results[number])
+            record = _record(probes[number], end, measured, works[number].log)
             lines.write(json.dumps(asdict(record)) + "\n")
             lines.flush()
 
 
 def _prepare(probes: Sequence[str]) -> None:
-    """Do once what these probes begin with, so that their forks have it.
+    """Do once what these probes begin with, so that their forks have it already.
 
-    A fault costs no probe its verdict: what raises, each fork meets again and reports, and what takes too long ends
-    this process (run_group).
+    Probes that read files share what they read, all others an import of torch. Errors of reading
+    are ignored here: each fork meets them again and reports them. If it takes too long, the alarm
+    ends this process, and run_group starts the probes without preparing.
     """
     signal.alarm(_PREPARE_SECONDS)
     if _reads_files(probes[0]):
@@ -383,27 +419,38 @@ def _prepare(probes: Sequence[str]) -> None:
     else:
         importlib.import_module("torch")
     signal.alarm(0)
-    gc.freeze()  # the collector of a fork leaves shared memory alone, so that it stays shared
+    # A fork's garbage collector would copy each page that it marks.
+    gc.freeze()
 
 
 def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
-    """An audit hook: a pipe of an image would be waited for, and a device may have no end. Raises OSError."""
+    """Raise OSError if a probe opens a pipe, socket or device of the image.
+
+    This is an audit hook of Python: it is called before each file is opened.
+
+    A pipe would be waited for, and a device may have no end. Those of the system are in /dev.
+    """
     if event != "open" or not isinstance(arguments[0], str) or arguments[0].startswith("/dev/"):
         return
     path = arguments[0]
-    # By os.path: a check opens tens of thousands of files.
-    if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):  # noqa: PTH110 PTH112 PTH113
+    # Not with pathlib: a check opens tens of thousands of files.
+    is_harmless = os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112 PTH113
+    if is_harmless or not os.path.exists(path):  # noqa: PTH110
         return
     raise OSError(errno.ENXIO, "is a device, pipe or socket", path)
 
 
 def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: Path) -> None:
-    """Measure for the probe's claims in a fork: a line a measurement to the descriptor `results`, then a closing line
-    with the seed.
+    """Measure for the claims of a probe: what runs in its fork.
 
-    Whatever the probe raises ends the process: the missing closing line tells that it was not done.
+    Each measurement becomes a JSON line in the file of descriptor `results`; the last line is a
+    closing one, with the seed. What the probe raises ends the fork before
+    the closing line.
+
+    records: the group's descriptor, which the probe must not write to.
+    folder: the probe's own, for its caches.
     """
-    os.close(records)  # records are the group's own business
+    os.close(records)
     os.environ.update(_OFFLINE)
     for variable, name in _CACHES.items():
         os.environ[variable] = str(folder / "cache" / name)
@@ -413,21 +460,24 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
     with open(results, "w", encoding="utf-8", buffering=1) as lines:
 
         def write(subject: str, seconds: float, evidence: Mapping[str, Any]) -> None:
+            """Write the line of a measurement."""
             line = {"subject": subject, "seconds": round(seconds, 3), "evidence": plain(evidence)}
             lines.write(json.dumps(line) + "\n")
 
         for claim in measurable:
             if claim not in applicable:
                 write(claim.subject, 0.0, {})
-        started = time.monotonic()
-        for subject, evidence in checks.module(probe).measure(applicable) if applicable else ():
-            write(subject, time.monotonic() - started, evidence)
+        if applicable:
+            # A measurement took the time since the one before it.
             started = time.monotonic()
+            for subject, evidence in checks.module(probe).measure(applicable):
+                write(subject, time.monotonic() - started, evidence)
+                started = time.monotonic()
         lines.write(json.dumps({"closing": True, "seed": seeding.seed_of_run()}) + "\n")
 
 
 def _lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """Yield the lines that a probe wrote; the last may be torn, and is left out."""
+    """Yield the JSON lines that a probe wrote, up to one that it did not finish."""
     results.seek(0)
     for line in results.read().decode("utf-8", "replace").splitlines():
         try:
@@ -437,17 +487,26 @@ def _lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
 
 
 def _record(probe: str, end: ForkEnd, lines: Iterable[Mapping[str, Any]], log: Path) -> Record:
-    """Return the record of a probe. The closing line decides; how its process ended only says why there is none."""
+    """Return the record of a probe.
+
+    The closing line decides whether it completed. Without one, the end of its process says why.
+
+    end: how its process ended.
+    lines: what it wrote: measurements, and a closing line if it came so far.
+    log: the file with its output.
+    """
     outcome = Outcome.CRASHED
     if end.exit_code is None:
         outcome = Outcome.TIMED_OUT
     elif end.exit_code == 0:
         outcome = Outcome.SILENT
 
-    measurements, seed = [], None
+    measurements = []
+    seed = None
     for line in lines:
         if line.get("closing"):
-            outcome, seed = Outcome.COMPLETED, line.get("seed")
+            outcome = Outcome.COMPLETED
+            seed = line.get("seed")
             break
         measurements.append(Measurement(**line))
     return Record(
@@ -462,6 +521,7 @@ def _record(probe: str, end: ForkEnd, lines: Iterable[Mapping[str, Any]], log: P
 
 
 def _tail(log: Path) -> str:
+    """Return the last characters of a log."""
     with log.open("rb") as lines:
         lines.seek(max(0, log.stat().st_size - LOG_TAIL_CHARACTERS))
         return lines.read().decode("utf-8", "replace")

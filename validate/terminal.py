@@ -1,4 +1,4 @@
-"""Lines for terminals and pipes: how wide they are, how they wrap, and columns without frames, which `grep` finds."""
+"""Lays out text for terminals and pipes: the width of lines, wrapping, columns without frames."""
 
 import os
 import shutil
@@ -10,24 +10,44 @@ _LEAST_WIDTH = 40
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Characters of a line: COLUMNS, else the terminal's. None: it is no terminal, and lines stay whole for `grep`."""
-    if (told := os.environ.get("COLUMNS", "")).isdecimal() and int(told):
-        return int(told)
+    """Return how many characters a line may have: COLUMNS if it is set, else the terminal's width.
+
+    None: the stream is no terminal, so lines stay whole and `grep` finds them.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
-    """A paragraph at a width, what follows its first line behind `indent`. No word is broken: it can be copied."""
+    """Return a paragraph wrapped to a width, with `indent` before all lines but the first.
+
+    No word is broken, so that it can be copied. None: the paragraph becomes a single line.
+    """
     if width is None:
         return " ".join(line.splitlines())
-    wide = max(width, _LEAST_WIDTH)
     return textwrap.fill(
-        line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        line,
+        max(width, _LEAST_WIDTH),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> list[str]:
-    """One line a row. Columns are as wide as their widest cell, at `most`; the last one is as long as its text."""
-    widths = [min(most, max(map(len, column))) for column in zip(*rows, strict=True)]
-    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    return [gap.join(row).rstrip() for row in cells]
+    """Return a line for each row, with the cells of a column below each other.
+
+    All rows have the same number of cells. A column is as wide as its widest cell, but at most
+    `most` characters; a longer cell moves the rest of its line to the right.
+    """
+    widths = []
+    for column in zip(*rows, strict=True):
+        widths.append(min(most, max(map(len, column))))
+
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append(gap.join(cells).rstrip())
+    return lines

@@ -9,7 +9,7 @@ import yaml
 from tests.support.checkout import ROOT
 from validate import checks
 from validate.claims import Claim
-from validate.judge import by_judge
+from validate.judge import apply_judge
 from validate.judging import Finding, Status
 
 
@@ -18,7 +18,7 @@ def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     judge = checks.judge_of(claim)
     if judge is None:
         raise TypeError(f"{claim.probe} has no judge of {claim.key}")
-    return by_judge(judge, claim, evidence)
+    return apply_judge(judge, claim, evidence)
 
 
 def fails(finding: Finding, *told: str) -> None:

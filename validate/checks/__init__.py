@@ -6,7 +6,7 @@ A file has, in this order:
 - `SETTINGS`, where it runs in another way than usual (class Settings);
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
 - judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured.
-  What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, by_judge);
+  What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, apply_judge);
 - `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge.
 
 Files that begin with an underscore are shared. Only the files that are asked for are imported. They import torch and

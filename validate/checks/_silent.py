@@ -52,13 +52,21 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Ma
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(seeding.seed_of_run() ^ zlib.crc32(subject.encode()))
     begun = time.perf_counter()
-    found, right, *more = function(subject)(torch, device, **sizes)
-    wrong = more[0] if more and more[0] is not None else unwritten(torch, found)
-    evidence = {"off": error(torch, found, right), "control": error(torch, wrong, right)}
+    comparison = function(subject)(torch, device, **sizes)
+    reference = comparison.reference
+    wrong = comparison.wrong
+    if wrong is None:
+        wrong = unwritten(torch, comparison.computed)
+    evidence: dict[str, Any] = {
+        "off": error(torch, comparison.computed, reference),
+        "control": error(torch, wrong, reference),
+    }
     evidence["seconds"] = time.perf_counter() - begun
     if on_gpu:
         evidence["gigabytes"] = torch.cuda.max_memory_allocated() / 1e9
-    return {**evidence, **({"figures": more[1]} if more[1:] else {})}
+    if comparison.figures is not None:
+        evidence["figures"] = comparison.figures
+    return evidence
 
 
 def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
@@ -76,7 +84,7 @@ def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any])
         return unproven(
             f"{evidence['free']:.0f} of {evidence['total']:.0f} GB of GPU memory are free: too few to reach it"
         )
-    # What raises an error is not silent: by_judge calls that FAIL, whatever is known.
+    # What raises an error is not silent: apply_judge calls that FAIL, whatever is known.
     wrong = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
     if not is_within(

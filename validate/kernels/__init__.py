@@ -1,9 +1,11 @@
-"""The table of kernels: one file each. Adding a kernel is adding a file and its name in FILES.
+"""Lists the GPU kernels that are checked, one file each, and defines what such a file says.
 
-A file `kernels/NAME.py` holds `KERNEL`: what it claims, on which GPUs (`supports`), how it is run and what plain
-torch makes of the same inputs (`cases`), how far they may differ (`tolerance`), what must be told apart (controls), and
-which CUDA kernels show that it ran (`expected_kernels`). Files that begin with an underscore are shared.
-Nothing here imports torch: the host writes claims from this table, `runner.py` measures inside the container.
+Adding a kernel is adding a file and its name in FILES. A file `kernels/NAME.py` holds `KERNEL`:
+what it claims, on which GPUs (`supports`), how it is run and what plain torch computes from the
+same inputs (`cases`), how far the two may differ (`tolerance`), wrong results that must be noticed
+(controls), and which CUDA kernels show that it ran (`expected_kernels`). Files that begin with an
+underscore are shared. Nothing here imports torch: the host writes claims from this table, and
+`runner.py` measures inside the container.
 """
 
 import importlib
@@ -53,15 +55,17 @@ FILES = (
 """The files of kernels: CHECK_SUBJECT, or SUBJECT where a check has kernels of several packages."""
 SEED = seeding.seed_of_run()
 Observed = ObservedEvidence
-"""What a kernel gives beside comparisons of tensors."""
+"""What a kernel's `observe` returns: figures and facts, instead of tensors to compare."""
 Mark = Callable[[tuple[str, str] | None], None]
-"""Begins a stretch of a profile (_timeline.py)."""
+"""A function that begins a stretch of a profile (_timeline.py)."""
 Capability = tuple[int, int]
+"""A GPU's compute capability, major and minor."""
 Supports = Callable[[Capability, Mapping[str, str]], str | None]
+"""Given a capability and packages' versions, returns why a kernel cannot run; None: it can."""
 
 
 def below(capability: Capability, least: Capability, why: str) -> str | None:
-    """Why this compute capability does not do; None: it is the least or later."""
+    """Return the reason `why`, with both capabilities, if one is below the least; else None."""
     if capability >= least:
         return None
     return (
@@ -70,16 +74,22 @@ def below(capability: Capability, least: Capability, why: str) -> str | None:
 
 
 def from_capability(major: int, minor: int, why: str) -> Supports:
-    """A gate: the kernel is claimed from this compute capability on."""
+    """Return a `Kernel.supports` that claims the kernel from this compute capability on."""
     return lambda capability, _versions: below(capability, (major, minor), why)
 
 
 class SeededRandom:
-    """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
+    """Makes the inputs of a case. It is seeded by the case, so that no case depends on another."""
 
     def __init__(
         self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None
     ) -> None:
+        """Seed a generator for a case, which is named `SUBJECT/CASE`.
+
+        torch: the module, which this file does not import.
+        device: where the case runs. Inputs are always made on the CPU.
+        mark: begins a stretch of the profile; without one nothing is profiled.
+        """
         self.torch = torch
         self.device = device
         self._name = name.rpartition("/")[2]
@@ -87,125 +97,155 @@ class SeededRandom:
         self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
 
     def begin(self, kind: str | None) -> None:
-        """What runs from here on is `asked` for, `plain` torch's, or (None) nobody's."""
-        self._mark((self._name, kind) if kind else None)
+        """Tell the profile who runs from here on: _timeline.ASKED, PLAIN, or None for neither."""
+        if kind:
+            self._mark((self._name, kind))
+        else:
+            self._mark(None)
 
     def normal(self, *shape: int, deviation: float = 1.0) -> Any:
-        """N(0, deviation) in float64, on the CPU."""
+        """Return a float64 tensor of N(0, deviation) on the CPU."""
         return deviation * self.torch.randn(
             *shape, generator=self._generator, dtype=self.torch.float64
         )
 
     def integers(self, low: int, high: int, *shape: int, dtype: str = "int64") -> Any:
-        """Whole numbers in [low, high), on the CPU."""
-        return self.torch.randint(low, high, shape, generator=self._generator).to(
-            getattr(self.torch, dtype)
-        )
+        """Return a tensor of whole numbers in [low, high) on the CPU."""
+        numbers = self.torch.randint(low, high, shape, generator=self._generator)
+        return numbers.to(getattr(self.torch, dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One set of inputs. `run` and `plain` get them by name and return a tensor, or tensors by name."""
+    """One set of inputs, and two ways to compute from them.
+
+    `run` and `plain` get the inputs by name. They return a tensor, or tensors by name.
+    """
 
     dtype: str
     inputs: Mapping[str, Any]
-    """Tensors on the CPU: float64 ones are rounded to `dtype` first, so that no input's rounding counts as an error."""
+    """Tensors on the CPU. Those in float64 are rounded to `dtype` before anything is computed, so
+    that the rounding of an input does not count as an error."""
     run: Callable[..., Any]
+    """Runs the kernel."""
     plain: Callable[..., Any]
-    """The same in plain torch, in whatever dtype and on whatever device its inputs are."""
+    """Computes the same in plain torch, in the dtype and on the device of its inputs."""
     grad_inputs: Sequence[str] = ()
     """Inputs whose gradients are compared as well."""
     controls: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """Beside the scaled one that every case has: what spoils a forward result, and must be told apart."""
+    """Functions that spoil a forward result. The tolerance must notice each of them, as well as a
+    scaled result, which every case has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One row of the table."""
+    """One row of the table: a kernel that is claimed, run and judged."""
 
     check: str
     """The claim's check: `attention`."""
     probe: str
-    """The probe that runs it, `gpu.MODULE`: kernels of one probe share a process."""
+    """The probe that runs it, `gpu.MODULE`. Kernels of one probe share a process."""
     package: str
-    """The distribution that brings it: an image that pins it is held to the kernel."""
+    """The distribution that brings it. An image that pins it must have the kernel."""
     statement: str
+    """The claim, as a sentence for people."""
     cases: Mapping[str, Callable[[SeededRandom], Case]] = field(default_factory=dict)
     tolerance: Mapping[str, str | float] = field(
         default_factory=lambda: {"float16": RULE_T, "bfloat16": RULE_T}
     )
     """Of cases: dtype -> RULE_T, or the largest relative error (0: exact)."""
     observe: Callable[[SeededRandom], Observed] | None = None
+    """Measures figures and facts, after the cases."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
+    """Name -> the least and the most. A quantiser that errs too little has not quantised."""
     facts: Mapping[str, object] = field(default_factory=dict)
+    """Name -> the value that must be observed."""
     expected_kernels: Mapping[str, Sequence[Name]] = field(default_factory=dict)
-    """Part -> what its CUDA kernel is called, version by version. A name that is not known fails nothing."""
+    """Part -> the names of its CUDA kernel, version by version. Without a known name for a version
+    nothing fails."""
     other_kernels: Mapping[str, str] = field(default_factory=dict)
-    """Pattern of CUDA kernels -> whose they are: seen where none of its own is, they are the wrong ones."""
+    """Pattern of CUDA kernels -> whose they are. If one ran and none of its own, the wrong kernel
+    ran."""
     aside_kernels: Sequence[str] = (EAGER, PRODUCT)
-    """Patterns of CUDA kernels that run around it, or as a control: they do not show that it ran."""
+    """Patterns of CUDA kernels that run around it or as a control. They do not show that it ran."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
     supports: Supports = lambda _capability, _versions: None
+    """Says why a GPU cannot run it."""
     leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _versions: {}
-    """Cases that these versions can't do, and why, with the source."""
+    """Given packages' versions, returns cases that cannot run with them -> why, with the source."""
     excludes: Callable[[Mapping[str, str]], str | None] = lambda _versions: None
-    """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
+    """Given versions of packages, returns why these cannot run it on any GPU, with the source. Then
+    nothing is claimed."""
     needs_capability: Mapping[str, tuple[Capability, str]] = field(default_factory=dict)
-    """Case -> the compute capability from which on the GPU can do it, and whose rule that is. Such a case is named by
-    its dtype first, which no other case has."""
+    """Case -> the least compute capability that can run it, and whose rule that is. Such a case's
+    name begins with its dtype, which no other case has."""
     declines: Callable[[SeededRandom], Sequence[str]] | None = None
-    """The library's own reasons for not running here."""
+    """Asks the library for its own reasons not to run here."""
     needs: Sequence[str] = ()
-    """Other distributions without which it can't be run."""
+    """Other distributions without which it cannot run."""
 
     def gated(self, capability: Capability) -> Mapping[str, str]:
-        """Cases that a GPU can't do, and why."""
-        reasons = {
-            case: below(capability, least, why)
-            for case, (least, why) in self.needs_capability.items()
-        }
-        return {case: reason for case, reason in reasons.items() if reason}
+        """Return the cases that a GPU of this compute capability cannot run -> the reason."""
+        reasons = {}
+        for case, (least, why) in self.needs_capability.items():
+            reason = below(capability, least, why)
+            if reason:
+                reasons[case] = reason
+        return reasons
 
 
 def dtype_of(case: str) -> str:
-    """The dtype that a case of `needs_capability` is named by: `bfloat16 cross`."""
+    """Return the dtype of a case of `needs_capability`: its name begins with it."""
     return case.partition(" ")[0]
 
 
-def expected_path(row: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
-    """What is expected of the CUDA kernels that run, with the names they have in these versions."""
-    known = (patterns(names, versions) for names in row.expected_kernels.values())
-    deciding = sorted({name.of for names in row.expected_kernels.values() for name in names})
-    return {
-        "expected_kernels": ["|".join(found) for found in known if found],
-        "other_kernels": dict(row.other_kernels),
-        "aside_kernels": list(row.aside_kernels),
-        **(
-            {"names_of": " and ".join(f"{name} {versions[name]}" for name in deciding)}
-            if deciding
-            else {}
-        ),
+def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the part of a claim about which CUDA kernels run (_evidence.PathExpect).
+
+    versions: distribution -> version. They decide what the CUDA kernels are called.
+    """
+    expected = []
+    deciding = set()
+    for names in kernel.expected_kernels.values():
+        known = patterns(names, versions)
+        if known:
+            expected.append("|".join(known))
+        deciding.update(name.distribution for name in names)
+
+    path: dict[str, Any] = {
+        "expected_kernels": expected,
+        "other_kernels": dict(kernel.other_kernels),
+        "aside_kernels": list(kernel.aside_kernels),
     }
+    if deciding:
+        path["names_of"] = " and ".join(f"{name} {versions[name]}" for name in sorted(deciding))
+    return path
 
 
 def table() -> Mapping[str, Kernel]:
-    """Return every kernel by its claim's subject: the file's name with dashes, without the check's name before it."""
-    rows = {}
-    for name in FILES:
-        row = _row(name)
-        rows[name.replace("_", "-").removeprefix(f"{row.check}-")] = row
-    return rows
+    """Return every kernel by the subject of its claim.
+
+    The subject is the file's name with dashes, without the name of the check in front.
+    """
+    kernels = {}
+    for file in FILES:
+        kernel = _load(file)
+        kernels[file.replace("_", "-").removeprefix(f"{kernel.check}-")] = kernel
+    return kernels
 
 
-def kernel(check: str, subject: str) -> Kernel:
-    """Return the kernel of a claim, from CHECK_SUBJECT.py or SUBJECT.py. Raises ImportError."""
+def kernel_of(check: str, subject: str) -> Kernel:
+    """Return the kernel of a claim, from the file CHECK_SUBJECT.py or SUBJECT.py.
+
+    Raises ImportError if there is no such file.
+    """
     name = subject.replace("-", "_")
     with_check = f"{check}_{name}".replace("-", "_")
-    return _row(with_check if with_check in FILES else name)
+    return _load(with_check if with_check in FILES else name)
 
 
-def _row(name: str) -> Kernel:
-    row: Kernel = importlib.import_module(f"{__name__}.{name}").KERNEL
-    return row
+def _load(file: str) -> Kernel:
+    """Import a kernel's file, and return its KERNEL."""
+    kernel: Kernel = importlib.import_module(f"{__name__}.{file}").KERNEL
+    return kernel

@@ -1,4 +1,4 @@
-"""Attention in plain torch, and the shapes that every attention kernel is held to."""
+"""Attention in plain torch, and cases that compare an attention kernel with it."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -10,10 +10,12 @@ _BATCH = 2
 
 
 def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: bool) -> Any:
-    """softmax(q k^T / sqrt(d)) v over (batch, heads, length, dim), step by step in the inputs' dtype.
+    """Return softmax(q k^T / sqrt(d)) v over (batch, heads, length, dim), in the inputs' dtype.
 
-    Fewer key heads than query heads are shared by groups. With unequal lengths a causal mask starts at the top left
-    (torch, xformers) or ends at the bottom right (flash-attn from 2.1 on).
+    If there are fewer key heads than query heads, a group of query heads shares each.
+
+    bottom_right: where a causal mask lies if lengths differ. It starts at the top left in torch and
+        xformers, and ends at the bottom right in flash-attn from 2.1 on.
     """
     torch = importlib.import_module("torch")
     group = query.shape[1] // key.shape[1]
@@ -28,7 +30,7 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
 
 
 def rolled(result: Any) -> Any:
-    """Each head's result where another's belongs, over (batch, heads, ...)."""
+    """Return a result over (batch, heads, ...) with each head in another's place: a control."""
     return result.roll(1, dims=1)
 
 
@@ -42,7 +44,12 @@ def case(
     run: Callable[..., Any],
     bottom_right: bool = False,
 ) -> Callable[[SeededRandom], Case]:
-    """A case over (batch, heads, length, dim): `heads` and `lengths` of the query and of key and value."""
+    """Return a function that makes a case over (batch, heads, length, dim).
+
+    heads, lengths: of the query, and of key and value.
+    run: the kernel; gets query, key, value and `causal`.
+    bottom_right: see `attention`.
+    """
 
     def make(rng: SeededRandom) -> Case:
         inputs: Mapping[str, Any] = {

@@ -1,27 +1,30 @@
-"""What a claim about a kernel expects, and what was measured of it: Of a kernel."""
+"""Types of what a claim about a GPU kernel expects, and of what was measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 
 class _PathExpect(TypedDict):
-    """Patterns of CUDA kernels: one for each part that has a name in this version, and of what runs around it."""
+    """Which CUDA kernels must run: a pattern for each part whose name in this version is known."""
 
     expected_kernels: Sequence[str]
 
 
 class PathExpect(_PathExpect, total=False):
-    """`names_of`: the versions that decide what its kernels are called.
+    """Which CUDA kernels must run, and which others may.
 
-    Claims from before 2026-11-22 have none of these three: a name that was missing failed them.
+    Claims from before 2026-11-22 have none of these three keys: there a name that was missing
+    failed the claim.
     """
 
-    other_kernels: Mapping[str, str]  # pattern -> whose they are
-    aside_kernels: Sequence[str]
-    names_of: str
+    other_kernels: Mapping[str, str]  # pattern -> whose they are: they must not run in its place
+    aside_kernels: Sequence[str]  # patterns of kernels that run around it
+    names_of: str  # the versions that decide what its kernels are called
 
 
 class _KernelExpect(PathExpect):
+    """What each claim about a kernel has."""
+
     cases: Sequence[str]
     tolerance: Mapping[str, str | float]  # dtype -> rule T or the largest relative error
     figures: Mapping[str, Sequence[float]]  # name -> least and most
@@ -31,12 +34,12 @@ class _KernelExpect(PathExpect):
 
 
 class KernelExpect(_KernelExpect, total=False):
-    """Capabilities are the host's, `left_out` cases that these versions or GPUs can't do, and why."""
+    """What a claim about a kernel expects."""
 
-    capability: Sequence[int]  # the least
-    capabilities: Sequence[Sequence[int]]  # all, where its GPUs differ
-    left_out: Mapping[str, str]
-    not_applicable: str
+    capability: Sequence[int]  # of the host's GPU, the least if they differ; missing: not known
+    capabilities: Sequence[Sequence[int]]  # of all the host's GPUs, if they differ
+    left_out: Mapping[str, str]  # case that these versions or GPUs cannot run -> why
+    not_applicable: str  # why these GPUs cannot run the kernel
 
 
 class Output(TypedDict):
@@ -48,7 +51,7 @@ class Output(TypedDict):
 
 
 class CaseEvidence(TypedDict, total=False):
-    """A case that ran; or `error`; or `gated`, why this GPU can't run it, with its dtype."""
+    """A case that ran. Or only `error`; or `gated`, why this GPU cannot run it, and `dtype`."""
 
     dtype: str
     shapes: Mapping[str, Sequence[int]]
@@ -60,14 +63,14 @@ class CaseEvidence(TypedDict, total=False):
 
 
 class Figure(TypedDict):
-    """A figure, and what it is of each control."""
+    """A figure, and the same figure of each control."""
 
     value: float
     controls: Mapping[str, float]
 
 
 class ObservedEvidence(TypedDict, total=False):
-    """What is no comparison of tensors; or `error`."""
+    """Measured beside comparisons of tensors: figures and facts. Or only `error`."""
 
     figures: Mapping[str, Figure]
     facts: Mapping[str, object]
@@ -75,7 +78,7 @@ class ObservedEvidence(TypedDict, total=False):
 
 
 class Marks(TypedDict):
-    """Spins that divide a profile: how many were made and seen, and those of the lead-in."""
+    """How many spins that divide a profile were made and seen, and how many of the lead-in seen."""
 
     made: int
     seen: int
@@ -83,20 +86,19 @@ class Marks(TypedDict):
 
 
 class _ProfileEvidence(TypedDict):
+    """What each profile has."""
+
     works: bool  # the profiler saw the kernels that surely ran
     matching: Mapping[str, Sequence[str]]  # pattern -> names
-    others: Sequence[str]
-    count: int
+    others: Sequence[str]  # the first names that fit no pattern
+    count: int  # of all names
 
 
 class ProfileEvidence(_ProfileEvidence, total=False):
-    """CUDA kernels that ran. `ran`: case -> those that plain torch did not run on the same inputs.
-
-    Evidence from before 2026-11-22 has neither `marks` nor `ran`.
-    """
+    """CUDA kernels that ran. Evidence from before 2026-11-22 has neither `marks` nor `ran`."""
 
     marks: Marks
-    ran: Mapping[str, Sequence[str]]
+    ran: Mapping[str, Sequence[str]]  # case -> those that plain torch did not run as well
 
 
 class DeviceFacts(TypedDict):
@@ -108,7 +110,7 @@ class DeviceFacts(TypedDict):
 
 
 class KernelEvidence(TypedDict, total=False):
-    """What was measured of a kernel; or `gated` or `declined`: why it did not run."""
+    """What was measured of a kernel. If it did not run, `gated` or `declined` says why."""
 
     device: DeviceFacts
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the files of flash-attn share, and packed sequences, which flash-attn-4 has too."""
+"""What the files of flash-attn share, and a case of packed sequences for flash-attn-4 as well."""
 
 import importlib
 from collections.abc import Callable
@@ -26,24 +26,26 @@ _DIM = 64
 
 
 def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Case:
-    """Sequences of four lengths in one.
+    """Return a case of four sequences that are packed one after another.
 
-    `varlen(query, key, value, starts, longest, causal=)` wants (tokens, heads, dim) and where each sequence starts.
+    varlen: the kernel, `varlen(query, key, value, starts, longest, causal=)`. Its tensors are
+        (tokens, heads, dim). `starts` says where each sequence starts, and where the last one ends.
     """
 
-    def packed(query: Any, key: Any, value: Any) -> Any:
+    def run(query: Any, key: Any, value: Any) -> Any:
+        """Call the kernel on tensors of (1, heads, tokens, dim)."""
         torch = importlib.import_module("torch")
-        starts = torch.tensor(
-            [0, *torch.tensor(_LENGTHS).cumsum(0).tolist()], dtype=torch.int32, device=query.device
-        )
+        ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
+        starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
         query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
-        return varlen(query, key, value, starts, max(_LENGTHS), causal=True).transpose(0, 1)[None]
+        output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
+        return output.transpose(0, 1)[None]
 
     inputs = {name: rng.normal(1, heads, sum(_LENGTHS), _DIM) for name, heads in _HEADS.items()}
     return Case(
         dtype=dtype,
         inputs=inputs,
-        run=packed,
+        run=run,
         plain=_one_by_one,
         grad_inputs=tuple(inputs),
         controls={"sequences shifted": lambda result: result.roll(1, dims=2)},
@@ -51,6 +53,10 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
 
 
 def _one_by_one(query: Any, key: Any, value: Any) -> Any:
+    """Compute attention of each sequence by itself in plain torch, and join the outputs."""
     torch = importlib.import_module("torch")
-    parts = zip(*(part.split(_LENGTHS, dim=2) for part in (query, key, value)), strict=True)
-    return torch.cat([attention(*part, causal=True, bottom_right=True) for part in parts], dim=2)
+    split = [tensor.split(_LENGTHS, dim=2) for tensor in (query, key, value)]
+    outputs = []
+    for sequence in zip(*split, strict=True):
+        outputs.append(attention(*sequence, causal=True, bottom_right=True))
+    return torch.cat(outputs, dim=2)

@@ -1,6 +1,7 @@
-"""What CUDA kernels are called: facts of the version that brings them, each with its source. Data, no verdict.
+"""The names of CUDA kernels in the versions that bring them, each with its source.
 
-A name proves that a kernel ran. That none of these was seen proves nothing: the next release calls it something else.
+A name proves that a kernel ran. That none of these was seen proves nothing: the next release may
+call it something else.
 """
 
 import re
@@ -11,48 +12,60 @@ EAGER = (
     r"at::native::|^void \(anonymous namespace\)::(softmax_warp|elementwise_kernel)|cunn_SoftMax"
     r"|\bat_cuda_detail::|\bcub::"
 )
-"""Kernels of torch's operators one by one, which copy, add and normalise around every other kernel."""
+"""Kernels of torch's single operators, which copy, add and normalise around every other kernel."""
 PRODUCT = (
-    r"^nvjet_|xmma_gemm|cutlass_\d+_\w*gemm|^(ampere|turing|volta|maxwell)_\w*gemm|gemv(2|N|T|NSP)|gemmk1|gemmSN"
+    r"^nvjet_|xmma_gemm|cutlass_\d+_\w*gemm|^(ampere|turing|volta|maxwell)_\w*gemm"
+    r"|gemv(2|N|T|NSP)|gemmk1|gemmSN"
     r"|splitKreduce|cublas(Lt)?::|cublasL?t?_"
 )
 """Matrix products of cuBLAS, by all of its names: torch 2.5 to 2.11 on H100 and H200."""
-FULL_PRECISION_PRODUCT = r"nvjet_(sm\d+_)?(tst|hsh|sss|tss|hss|tsh)_|(gemm|tensorop|xmma)_(s1688|h16816|bf16_s16816|f16_s16816|bf16|f16|f32)"
-"""Products of bfloat16, float16 and float32 inputs: t, h and s in cuBLASLt's names, as q and r are e4m3 and e5m2."""
+FULL_PRECISION_PRODUCT = (
+    r"nvjet_(sm\d+_)?(tst|hsh|sss|tss|hss|tsh)_"
+    r"|(gemm|tensorop|xmma)_(s1688|h16816|bf16_s16816|f16_s16816|bf16|f16|f32)"
+)
+"""Products of bfloat16, float16 and float32 inputs: t, h and s in cuBLASLt's names, as q and r are
+e4m3 and e5m2."""
 DOUBLE_PRODUCT = r"gemm_f64|dgemm|d884gemm|nvjet_(sm\d+_)?ddd_"
-"""References in float64 on the device."""
+"""Products in float64, of references that are computed on the device."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a kernel is called by a distribution from one version on, and before another."""
+    """A pattern of a CUDA kernel's name, and the versions of a distribution that use this name."""
 
     pattern: str
     source: str
-    of: str = "torch"
-    """The distribution whose version decides."""
+    distribution: str = "torch"
+    """Its version decides whether the name is used."""
     since: str = "0"
     before: str = "999"
 
 
 def patterns(names: Sequence[Name], versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The patterns of the names that hold for these versions. One that is not given excludes nothing."""
-    told = ((name, versions.get(name.of, name.since)) for name in names)
-    return tuple(
-        name.pattern
-        for name, has in told
-        if _numbers(name.since) <= _numbers(has) < _numbers(name.before)
-    )
+    """Return the patterns of the names that these versions use.
+
+    versions: distribution -> version. If the distribution is not among them, the name is returned.
+    """
+    used = []
+    for name in names:
+        version = versions.get(name.distribution, name.since)
+        if _numbers(name.since) <= _numbers(version) < _numbers(name.before):
+            used.append(name.pattern)
+    return tuple(used)
 
 
 def at_least(versions: Mapping[str, str], name: str, version: str) -> bool:
-    """Whether a distribution is of this version or later. One that is not given is taken for the newest."""
+    """Return whether a distribution has this version or a later one.
+
+    A distribution that is not in `versions` counts as the newest.
+    """
     return name not in versions or _numbers(versions[name]) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """2.7.1+cu126 as (2, 7, 1). A pre-release counts as its release."""
-    return tuple(map(int, re.findall(r"(?:^|\.)(\d+)", version.partition("+")[0])))
+    """Return 2.7.1+cu126 as (2, 7, 1). A pre-release counts as its release."""
+    public_version = version.partition("+")[0]
+    return tuple(map(int, re.findall(r"(?:^|\.)(\d+)", public_version)))
 
 
 H100 = "seen on an H100 and H200s with torch 2.11 (results/evidence)"
@@ -80,14 +93,16 @@ INDUCTOR = (
     ),
     Name(
         r"^triton_[a-z]+_fused_",
-        f"pytorch#136503; torch 2.7.1 and 2.11: _inductor/config.py, unique_kernel_names is on; {H100}",
+        "pytorch#136503; torch 2.7.1 and 2.11: _inductor/config.py, unique_kernel_names is on; "
+        f"{H100}",
         since="2.6",
     ),
 )
 FP8_PRODUCT = (
     Name(
         r"gemm_(e4m3|e5m2)",
-        "cuBLAS before nvjet and on Ada: sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_..., sm90_xmma_gemm_e4m3...",
+        "cuBLAS before nvjet and on Ada: sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_..., "
+        "sm90_xmma_gemm_e4m3...",
     ),
     Name(
         r"nvjet_[qr]{2}[a-z]+_",
@@ -103,42 +118,59 @@ FP8_PRODUCT = (
 )
 # torch's own copy is in the namespace pytorch_flash: seeing that one would prove nothing here.
 _FLASH_ATTN = f"flash-attn 2: csrc/flash_attn; {H100}"
-FLASH_ATTN_FORWARD = (Name(r"(?<!pytorch_)flash::flash_fwd", _FLASH_ATTN, of="flash-attn"),)
-FLASH_ATTN_BACKWARD = (Name(r"(?<!pytorch_)flash::flash_bwd", _FLASH_ATTN, of="flash-attn"),)
-_CUTE = "flash-attn-4 4.0.0b36: the DSL names a kernel after module and class (flash_attn/cute/flash_fwd_sm90.py)"
-FLASH_ATTN_4_FORWARD = (Name(r"flash_attncuteflash_fwd", _CUTE, of="flash-attn-4"),)
+FLASH_ATTN_FORWARD = (
+    Name(r"(?<!pytorch_)flash::flash_fwd", _FLASH_ATTN, distribution="flash-attn"),
+)
+FLASH_ATTN_BACKWARD = (
+    Name(r"(?<!pytorch_)flash::flash_bwd", _FLASH_ATTN, distribution="flash-attn"),
+)
+_CUTE = (
+    "flash-attn-4 4.0.0b36: the DSL names a kernel after module and class "
+    "(flash_attn/cute/flash_fwd_sm90.py)"
+)
+FLASH_ATTN_4_FORWARD = (Name(r"flash_attncuteflash_fwd", _CUTE, distribution="flash-attn-4"),)
 FLASH_ATTN_4_BACKWARD = (
-    Name(r"flash_attncute(flash_bwd|sm100_hd256_2cta_fmha_backward)", _CUTE, of="flash-attn-4"),
+    Name(
+        r"flash_attncute(flash_bwd|sm100_hd256_2cta_fmha_backward)",
+        _CUTE,
+        distribution="flash-attn-4",
+    ),
 )
 _XFORMERS = "xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten's attention"
-XFORMERS_CUTLASS_FORWARD = (Name(r"fmha_cutlassF", _XFORMERS, of="xformers"),)
-XFORMERS_CUTLASS_BACKWARD = (Name(r"fmha_cutlassB", _XFORMERS, of="xformers"),)
-XFORMERS_FLASH_FORWARD = (Name(r"flash.*fwd", _XFORMERS, of="xformers"),)
-XFORMERS_FLASH_BACKWARD = (Name(r"flash.*bwd", _XFORMERS, of="xformers"),)
+XFORMERS_CUTLASS_FORWARD = (Name(r"fmha_cutlassF", _XFORMERS, distribution="xformers"),)
+XFORMERS_CUTLASS_BACKWARD = (Name(r"fmha_cutlassB", _XFORMERS, distribution="xformers"),)
+XFORMERS_FLASH_FORWARD = (Name(r"flash.*fwd", _XFORMERS, distribution="xformers"),)
+XFORMERS_FLASH_BACKWARD = (Name(r"flash.*bwd", _XFORMERS, distribution="xformers"),)
 _BNB = f"bitsandbytes: csrc/kernels.cu; {H100}"
-BNB_QUANTISE = (Name(r"kQuantizeBlockwise", _BNB, of="bitsandbytes"),)
+BNB_QUANTISE = (Name(r"kQuantizeBlockwise", _BNB, distribution="bitsandbytes"),)
 # kgemm_4bit_inference_naive, gemm_4bit_simt
-BNB_DEQUANTISE = (Name(r"kDequantizeBlockwise|gemm_4bit", _BNB, of="bitsandbytes"),)
-BNB_INT8_ROWS = (Name(r"kInt8VectorQuant", _BNB, of="bitsandbytes"),)
+BNB_DEQUANTISE = (Name(r"kDequantizeBlockwise|gemm_4bit", _BNB, distribution="bitsandbytes"),)
+BNB_INT8_ROWS = (Name(r"kInt8VectorQuant", _BNB, distribution="bitsandbytes"),)
 _INT8 = f"cuBLASLt's int8: cutlass_80_tensorop_i16832gemm_s8; {H100}"
-INT8_PRODUCT = (Name(r"gemm_s8|i\d+gemm|imma|xmma_gemm_i8|igemm", _INT8, of="bitsandbytes"),)
-BNB_ADAMW_8BIT = (Name(r"kOptimizerStatic8bit2StateBlockwise", _BNB, of="bitsandbytes"),)
+INT8_PRODUCT = (
+    Name(r"gemm_s8|i\d+gemm|imma|xmma_gemm_i8|igemm", _INT8, distribution="bitsandbytes"),
+)
+BNB_ADAMW_8BIT = (Name(r"kOptimizerStatic8bit2StateBlockwise", _BNB, distribution="bitsandbytes"),)
 LIGER = "liger-kernel 0.6.4 and 0.8.5"
 LIGER_CROSS_ENTROPY = (
-    Name(r"cross_entropy_kernel", f"{LIGER}: ops/cross_entropy.py; {H100}", of="liger-kernel"),
+    Name(
+        r"cross_entropy_kernel",
+        f"{LIGER}: ops/cross_entropy.py; {H100}",
+        distribution="liger-kernel",
+    ),
 )
 LIGER_RMS_NORM_FORWARD = (
-    Name(r"rms_norm_forward", f"{LIGER}: ops/rms_norm.py; {H100}", of="liger-kernel"),
+    Name(r"rms_norm_forward", f"{LIGER}: ops/rms_norm.py; {H100}", distribution="liger-kernel"),
 )
 LIGER_RMS_NORM_BACKWARD = (
-    Name(r"rms_norm_backward", f"{LIGER}: ops/rms_norm.py; {H100}", of="liger-kernel"),
+    Name(r"rms_norm_backward", f"{LIGER}: ops/rms_norm.py; {H100}", distribution="liger-kernel"),
 )
-LIGER_ROPE = (Name(r"triton_rope", f"{LIGER}: ops/rope.py; {H100}", of="liger-kernel"),)
+LIGER_ROPE = (Name(r"triton_rope", f"{LIGER}: ops/rope.py; {H100}", distribution="liger-kernel"),)
 LIGER_SWIGLU_FORWARD = (
-    Name(r"swiglu_forward", f"{LIGER}: ops/swiglu.py; {H100}", of="liger-kernel"),
+    Name(r"swiglu_forward", f"{LIGER}: ops/swiglu.py; {H100}", distribution="liger-kernel"),
 )
 LIGER_SWIGLU_BACKWARD = (
-    Name(r"swiglu_backward", f"{LIGER}: ops/swiglu.py; {H100}", of="liger-kernel"),
+    Name(r"swiglu_backward", f"{LIGER}: ops/swiglu.py; {H100}", distribution="liger-kernel"),
 )
 OUR_MIX = (Name(r"^validate_mix", "validate/kernels/_triton_kernels.py"),)
 OUR_SOFTMAX = (Name(r"^validate_softmax", "validate/kernels/_triton_kernels.py"),)

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention with one backend forced: what the four files of torch's attention share."""
+"""What the files of torch's attention share: cases of it with one backend forced."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -20,12 +20,21 @@ PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 
 def others(own: str) -> Mapping[str, str]:
-    """The kernels of all other ways to compute attention, and whose they are."""
-    return {pattern: whose for pattern, whose in {**FUSED, **PLAIN}.items() if whose != own}
+    """Return pattern of CUDA kernels -> whose they are, for all backends but one.
+
+    own: the backend's own name, as FUSED and PLAIN have it.
+    """
+    patterns = {**FUSED, **PLAIN}
+    return {pattern: owner for pattern, owner in patterns.items() if owner != own}
 
 
 def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
-    """Attention by this backend alone: torch raises where it can't serve, instead of taking another."""
+    """Return a function that computes attention by one backend: (query, key, value, causal).
+
+    torch raises RuntimeError if the backend cannot do it, instead of taking another.
+
+    backend: a name of torch.nn.attention.SDPBackend.
+    """
 
     def run(query: Any, key: Any, value: Any, causal: bool) -> Any:
         attention = importlib.import_module("torch.nn.attention")
@@ -39,15 +48,22 @@ def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
 def cases(
     backend: str, *dtypes: str, in_128s: bool = False
 ) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Odd lengths, or multiples of 128: equal and causal, then unequal and not."""
-    run, named = forced(backend), " in 128s" if in_128s else ""
-    equal, unequal = (256, (128, 384)) if in_128s else (257, (129, 331))
-    made: dict[str, Callable[[SeededRandom], Case]] = {}
+    """Return two cases a dtype, by name: one with a causal mask, one of unequal lengths without.
+
+    backend: a name of torch.nn.attention.SDPBackend.
+    in_128s: lengths are multiples of 128, else odd numbers.
+    """
+    run = forced(backend)
+    suffix, length, unequal_lengths = "", 257, (129, 331)
+    if in_128s:
+        suffix, length, unequal_lengths = " in 128s", 256, (128, 384)
+
+    by_name: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:
-        made[f"{dtype} causal{named}"] = case(
-            dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run
+        by_name[f"{dtype} causal{suffix}"] = case(
+            dtype, heads=(3, 3), lengths=(length, length), dim=64, causal=True, run=run
         )
-        made[f"{dtype} cross{named}"] = case(
-            dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run
+        by_name[f"{dtype} cross{suffix}"] = case(
+            dtype, heads=(3, 3), lengths=unequal_lengths, dim=128, causal=False, run=run
         )
-    return made
+    return by_name

@@ -1,4 +1,8 @@
-"""Which CUDA kernels ran while a kernel of the table was asked for, and which of them plain torch runs as well."""
+"""Records which CUDA kernels ran for a kernel of the table, and which of them plain torch runs too.
+
+The profiler gives a list of kernels for the whole process. Spins on the device divide it into
+stretches, so that it is known for which case each kernel ran.
+"""
 
 import importlib
 import re
@@ -10,34 +14,41 @@ from validate.kernels import Mark
 from validate.kernels._evidence import ProfileEvidence
 
 SPIN = "spin_kernel"
-"""What `torch.cuda._sleep` runs: a mark in the device's own time, and a kernel that the profiler must have seen."""
+"""The kernel of `torch.cuda._sleep`. It marks where a stretch begins, and the profiler must have
+seen it."""
 LEAD_IN = "lead-in"
-"""A spin of milliseconds before the first mark: what the profiler may lose without harm."""
+"""A long spin before the first mark, which the profiler may lose without harm."""
 _LEAD_IN_CYCLES, _LEAD_IN_MICROSECONDS = 20_000_000, 1000.0
 _LEAD_IN_SPINS = (10, 100, 400)
-"""For each attempt. A spin takes about 10 ms at 1.98 GHz (H200), a mark less than 1 microsecond.
+"""How many spins lead in, by attempt. A spin takes about 10 ms at 1.98 GHz (H200), a mark less than
+1 microsecond.
 
-CUPTI of CUDA 12.6 Update 2 to 13.0 dates kernels too early, by more the longer the device has been idle, and the
-profiler drops what seems to lie before its start: https://github.com/pytorch/pytorch/issues/192021. Lost are always the
-first kernels of a session. That fits the marks of tf32-switch and bnb-int8 that torch 2.8 (CUPTI 12.8) lost on an H200;
-with the lead-in all were seen.
+CUPTI of CUDA 12.6 Update 2 to 13.0 dates kernels too early, by more the longer the device has been
+idle, and the profiler drops what seems to lie before its start:
+https://github.com/pytorch/pytorch/issues/192021. Lost are always the first kernels of a session.
+That fits the marks of tf32-switch and bnb-int8 that torch 2.8 (CUPTI 12.8) lost on an H200; with
+the lead-in all were seen.
 """
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 60, 160
 
 ASKED, PLAIN = "asked", "plain"
 Stretch = tuple[str, str]
-"""The case, and ASKED or PLAIN."""
+"""A case, and who runs: ASKED, the kernel of the table, or PLAIN, plain torch."""
 
 
 def profiled(torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]) -> ProfileEvidence:
-    """Return the names of the CUDA kernels that ran during `work`.
+    """Run `work` under the profiler, and return which CUDA kernels ran.
 
-    Where the profiler did not see kernels that surely ran, `work` runs again behind a longer lead-in.
+    If the profiler lost kernels that surely ran, `work` runs again, behind a longer lead-in.
+
+    work: gets a function that begins a stretch, and calls it before each case and way to compute.
+    patterns: regular expressions by which the evidence sorts the kernels.
     """
     stretches: list[Stretch | None] = []
 
     def mark(stretch: Stretch | None) -> None:
-        """Begin a stretch (None: nobody's) with a spin on an idle device: it lasts until the next one."""
+        """Begin a stretch, which lasts until the next one. None: what runs in it is ignored."""
+        # The device is idle around the spin, so no kernel runs on both sides of it.
         torch.cuda.synchronize()
         torch.cuda._sleep(1000)
         torch.cuda.synchronize()
@@ -45,14 +56,20 @@ def profiled(torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]) 
 
     for spins in _LEAD_IN_SPINS:
         stretches.clear()
-        profile = described(_names_in_order(torch, work, mark, spins), stretches, patterns)
+        names = _names_in_order(torch, work, mark, spins)
+        profile = describe(names, stretches, patterns)
         if profile["works"]:
             break
     return profile
 
 
 def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins: int) -> list[str]:
-    """Return what ran, in the device's order."""
+    """Run `work` under the profiler, and return the names of its CUDA kernels in order.
+
+    A spin of the lead-in is named LEAD_IN. Copies and fills of memory are left out.
+
+    spins: how many spins lead in.
+    """
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in range(spins):
@@ -61,9 +78,12 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
         work(mark)
         mark(None)
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
-    events = [event for event in profile.events() if event.device_type == cuda]
-    events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
+    events = []
+    for event in profile.events():
+        if event.device_type == cuda and not event.name.startswith(("Memcpy", "Memset")):
+            events.append(event)
     events.sort(key=lambda event: event.time_range.start)
+
     names = []
     for event in events:
         microseconds = event.time_range.end - event.time_range.start
@@ -72,20 +92,25 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
     return names
 
 
-def described(
+def describe(
     names: Sequence[str], stretches: Sequence[Stretch | None], patterns: Sequence[str]
 ) -> ProfileEvidence:
-    """Return the evidence from names in the order in which they ran.
+    """Return the evidence about the CUDA kernels that ran.
 
-    The profile works if it has every mark, and a lead-in before them: then nothing after it was dropped. Else it does
-    not say what ran in which case.
+    The profile works if it has every mark, and a lead-in before them: then nothing after the
+    lead-in was dropped. If it does not work, the evidence does not say what ran in which case.
+
+    names: the kernels in the order in which they ran, with spins.
+    stretches: those that were begun, in order.
+    patterns: regular expressions of kernels' names.
     """
-    parts = _parts(names)
+    parts = _split_at_spins(names)
     works = names[:1] == [LEAD_IN] and len(parts) == len(stretches)
+
     seen = set(chain.from_iterable(parts))
-    matching = {
-        pattern: {name for name in seen if re.search(pattern, name)} for pattern in patterns
-    }
+    matching = {}
+    for pattern in patterns:
+        matching[pattern] = {name for name in seen if re.search(pattern, name)}
     others = seen.difference(*matching.values())
     profile: ProfileEvidence = {
         "works": works,
@@ -95,12 +120,12 @@ def described(
         "count": len(seen),
     }
     if works:
-        profile["ran"] = _apart(parts, stretches)
+        profile["ran"] = _by_case(parts, stretches)
     return profile
 
 
-def _parts(names: Sequence[str]) -> list[set[str]]:
-    """Return the names after each spin."""
+def _split_at_spins(names: Sequence[str]) -> list[set[str]]:
+    """Return the names between each mark and the next, without those before the first mark."""
     parts: list[set[str]] = []
     for name in names:
         if SPIN in name:
@@ -110,18 +135,25 @@ def _parts(names: Sequence[str]) -> list[set[str]]:
     return parts
 
 
-def _apart(
+def _by_case(
     parts: Sequence[set[str]], stretches: Sequence[Stretch | None]
 ) -> Mapping[str, list[str]]:
-    """Return by case what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
-    seen: dict[Stretch, set[str]] = {}
+    """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.
+
+    parts: the names of the kernels that ran in each stretch.
+    """
+    by_stretch: dict[Stretch, set[str]] = {}
     for part, stretch in zip(parts, stretches, strict=True):
         if stretch is not None:
-            seen.setdefault(stretch, set()).update(part)
-    asked = {case: names for (case, kind), names in seen.items() if kind == ASKED}
-    return {case: _short(names - seen.get((case, PLAIN), set())) for case, names in asked.items()}
+            by_stretch.setdefault(stretch, set()).update(part)
+
+    by_case = {}
+    for (case, kind), names in by_stretch.items():
+        if kind == ASKED:
+            by_case[case] = _short(names - by_stretch.get((case, PLAIN), set()))
+    return by_case
 
 
 def _short(names: Iterable[str]) -> list[str]:
-    """Return the first names, shortened."""
+    """Return the first names in the order of the alphabet, shortened."""
     return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]

@@ -1,4 +1,7 @@
-"""Triton kernels that run; their names stand in the profile. Import only once Triton's cache folder is chosen."""
+"""Triton kernels of our own, whose names are looked for in the profile.
+
+Import this only after Triton's cache folder is chosen.
+"""
 
 # mypy: ignore-errors
 # Triton reads parameter annotations as types of its own, so these are no annotations for mypy.

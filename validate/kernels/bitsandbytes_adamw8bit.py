@@ -1,4 +1,7 @@
-"""bitsandbytes: bitsandbytes' 8-bit AdamW against AdamW in float64, paged (bnb_paged_adamw8bit.py) or not."""
+"""The kernel of bitsandbytes' 8-bit AdamW, against torch's AdamW in float64.
+
+bitsandbytes_paged_adamw8bit.py measures the paged one in the same way.
+"""
 
 import importlib
 from functools import partial
@@ -9,35 +12,46 @@ from validate.kernels._names import BNB_ADAMW_8BIT, EAGER, PRODUCT
 from validate.kernels.bitsandbytes_nf4 import around, of_bitsandbytes
 
 _SHAPE = (317, 331)
-"""More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit states."""
-_STEPS, _RATE, _DECAY = 20, 1e-3, 1e-2
+"""More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit
+states."""
+_STEPS, _LEARNING_RATE, _WEIGHT_DECAY = 20, 1e-3, 1e-2
 DIFFERENCE = "difference from float64"
 ASIDE = (EAGER, PRODUCT, r"kOptimizer32bit|kfunc")
-"""The control with 32-bit states, and what fills managed memory."""
+"""Kernels of the control with 32-bit states, and those that fill managed memory."""
 EXPECTED = around(0.01556, 6e-5)
-"""Twenty seeds with bitsandbytes 0.50.2 on an H100: 0.015546, sigma 4.9e-5. A mean over 104,927 parameters."""
+"""Twenty seeds with bitsandbytes 0.50.2 on an H100: 0.015546, sigma 4.9e-5. It is a mean over
+104,927 parameters."""
 
 
 def observe(rng: SeededRandom, optimizer: str) -> Observed:
-    """How far twenty steps end from float64's, relative to how far they went; what the states are."""
-    torch, optim = rng.torch, importlib.import_module("bitsandbytes.optim")
+    """Train with an optimizer of bitsandbytes, and return how far it ends from AdamW in float64.
+
+    The figure is the mean distance of the parameters after twenty steps, relative to the mean way
+    that they went. Facts are the dtypes of the states, and whether they are paged.
+
+    optimizer: a name in bitsandbytes.optim.
+    """
+    torch = rng.torch
+    optim = importlib.import_module("bitsandbytes.optim")
     start = rng.normal(*_SHAPE, deviation=0.1)
     gradients = [rng.normal(*_SHAPE, deviation=0.01) for _ in range(_STEPS)]
-    wanted, _ = _trained(torch.optim.AdamW, start.clone(), gradients)
-    found, states = _trained(getattr(optim, optimizer), start.float().to(rng.device), gradients)
-    exact, _ = _trained(optim.AdamW32bit, start.float().to(rng.device), gradients)
-    way = (wanted - start).abs().mean()
 
-    def off(end: Any) -> float:
-        return float((end.cpu().double() - wanted).abs().mean() / way)
+    exact_end, _ = _train(torch.optim.AdamW, start.clone(), gradients)
+    on_device = start.float().to(rng.device)
+    end, states = _train(getattr(optim, optimizer), on_device, gradients)
+    control_end, _ = _train(optim.AdamW32bit, start.float().to(rng.device), gradients)
+    mean_way = (exact_end - start).abs().mean()
+
+    def difference(parameters: Any) -> float:
+        return float((parameters.cpu().double() - exact_end).abs().mean() / mean_way)
 
     controls = {
-        "32-bit states": off(exact),
-        "no step": off(start),
-        "twice the way": off(start + 2 * (wanted - start)),
+        "32-bit states": difference(control_end),
+        "no step": difference(start),
+        "twice the way": difference(start + 2 * (exact_end - start)),
     }
     return {
-        "figures": {DIFFERENCE: {"value": off(found), "controls": controls}},
+        "figures": {DIFFERENCE: {"value": difference(end), "controls": controls}},
         "facts": {
             "states": [str(states[name].dtype) for name in ("state1", "state2")],
             "paged": bool(getattr(states["state1"], "is_paged", False)),
@@ -45,13 +59,23 @@ def observe(rng: SeededRandom, optimizer: str) -> Observed:
     }
 
 
-def _trained(optimizer: Any, start: Any, gradients: Any) -> tuple[Any, Any]:
+def _train(optimizer: Any, start: Any, gradients: Any) -> tuple[Any, Any]:
+    """Take a step with each gradient, and return the parameters and the optimizer's states.
+
+    optimizer: a class with the parameters of torch.optim.AdamW.
+    """
     parameter = start.clone().requires_grad_(True)
-    stepping = optimizer([parameter], lr=_RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=_DECAY)
+    stepper = optimizer(
+        [parameter],
+        lr=_LEARNING_RATE,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=_WEIGHT_DECAY,
+    )
     for gradient in gradients:
         parameter.grad = gradient.to(device=parameter.device, dtype=parameter.dtype)
-        stepping.step()
-    return parameter.detach(), stepping.state[parameter]
+        stepper.step()
+    return parameter.detach(), stepper.state[parameter]
 
 
 KERNEL = of_bitsandbytes(

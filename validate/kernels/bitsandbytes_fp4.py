@@ -1,4 +1,4 @@
-"""bitsandbytes: bitsandbytes' 4-bit FP4 quantiser."""
+"""The kernel of bitsandbytes' quantiser to 4-bit FP4."""
 
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_QUANTISE
@@ -6,13 +6,11 @@ from validate.kernels.bitsandbytes_nf4 import around, mean_error, of_bitsandbyte
 
 
 def _observe(rng: SeededRandom) -> Observed:
+    """Return the mean error of quantising normal numbers, and that of NF4 as a control."""
     values = rng.normal(1024, 1024).float()
     controls = {"unquantised": 0.0, "NF4 in its place": mean_error(rng, values, "nf4", 64)}
-    return {
-        "figures": {
-            "mean error": {"value": mean_error(rng, values, "fp4", 64), "controls": controls}
-        }
-    }
+    error = mean_error(rng, values, "fp4", 64)
+    return {"figures": {"mean error": {"value": error, "controls": controls}}}
 
 
 KERNEL = of_bitsandbytes(

@@ -1,5 +1,7 @@
-"""bitsandbytes: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights. And what all
-files of bitsandbytes share."""
+"""The kernels of bitsandbytes' 4-bit NF4: its quantiser, and products with 4-bit weights.
+
+It also has what all files of bitsandbytes share.
+"""
 
 import importlib
 from collections.abc import Sequence
@@ -19,15 +21,24 @@ of_bitsandbytes = partial(
     supports=from_capability(7, 5, "bitsandbytes is claimed from Turing on"),
 )
 SIGMAS = 7.0
+"""How far a figure may be from its mean, in standard deviations."""
 _OUT, _IN = 192, 320
+"""The shape of the weight."""
 
 
 def around(mean: float, sigma: float) -> tuple[float, float]:
-    """Least and most of a quantiser's error, which is neither larger nor smaller than it must be."""
+    """Return the least and the most of a quantiser's error.
+
+    An error that is too small is wrong as well: then nothing was quantised.
+    """
     return mean - SIGMAS * sigma, mean + SIGMAS * sigma
 
 
 def _run(x: Any, packed: Any, scales: Any) -> Any:
+    """Multiply with a 4-bit weight through bitsandbytes.
+
+    packed: two codes a byte. scales: one for each block of weights.
+    """
     functional = importlib.import_module("bitsandbytes.functional")
     torch = importlib.import_module("torch")
     state = functional.QuantState(
@@ -42,11 +53,16 @@ def _run(x: Any, packed: Any, scales: Any) -> Any:
 
 
 def _plain(x: Any, packed: Any, scales: Any) -> Any:
-    return x @ nf4.dequantise(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
+    """Multiply with the decoded weight in plain torch."""
+    weight = nf4.dequantise(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE)
+    return x @ weight.to(x.dtype).T
 
 
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
-    """Any codes are weights: they need not come from a quantiser."""
+    """Return a product with a weight of random codes: they need not come from a quantiser.
+
+    rows: of the input, one is a token. grad_inputs: inputs whose gradients are compared.
+    """
     inputs = {
         "x": rng.normal(rows, _IN),
         "packed": rng.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
@@ -56,27 +72,28 @@ def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) 
 
 
 def _observe(rng: SeededRandom) -> Observed:
+    """Return the mean error of quantising normal numbers, and of larger blocks as a control."""
     values = rng.normal(1024, 1024).float()
-    control = {"unquantised": 0.0, "blocks of 128": mean_error(rng, values, "nf4", 128)}
-    return {
-        "figures": {
-            "mean error": {
-                "value": mean_error(rng, values, "nf4", nf4.BLOCK_SIZE),
-                "controls": control,
-            }
-        }
-    }
+    controls = {"unquantised": 0.0, "blocks of 128": mean_error(rng, values, "nf4", 128)}
+    error = mean_error(rng, values, "nf4", nf4.BLOCK_SIZE)
+    return {"figures": {"mean error": {"value": error, "controls": controls}}}
 
 
 def mean_error(rng: SeededRandom, values: Any, kind: str, block: int) -> float:
-    """Mean absolute error of quantising these values on the device and back."""
+    """Return the mean absolute error of quantising these values on the device and back.
+
+    kind: `nf4` or `fp4`. block: how many values share a scale.
+    """
     functional = importlib.import_module("bitsandbytes.functional")
     codes, state = functional.quantize_4bit(values.to(rng.device), blocksize=block, quant_type=kind)
     return float((functional.dequantize_4bit(codes, state).cpu() - values).abs().mean())
 
 
 KERNEL = of_bitsandbytes(
-    statement="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
+    statement=(
+        "NF4 errs as much as bitsandbytes says, "
+        "and products with NF4 weights are those of the decoded weights"
+    ),
     cases={
         "float16": partial(_case, "float16", 77, ["x"]),
         "bfloat16": partial(_case, "bfloat16", 77, ["x"]),

@@ -1,4 +1,4 @@
-"""bitsandbytes: bitsandbytes' paged 8-bit AdamW: the driver may move its states out of GPU memory."""
+"""The kernel of bitsandbytes' paged 8-bit AdamW: the driver may move its states to the host."""
 
 from functools import partial
 
@@ -7,7 +7,10 @@ from validate.kernels.bitsandbytes_adamw8bit import ASIDE, DIFFERENCE, EXPECTED,
 from validate.kernels.bitsandbytes_nf4 import of_bitsandbytes
 
 KERNEL = of_bitsandbytes(
-    statement="paged 8-bit AdamW keeps uint8 states in managed memory and ends as near to float64 as 8 bits can",
+    statement=(
+        "paged 8-bit AdamW keeps uint8 states in managed memory "
+        "and ends as near to float64 as 8 bits can"
+    ),
     observe=partial(observe, optimizer="PagedAdamW8bit"),
     figures={DIFFERENCE: EXPECTED},
     facts={"states": ["torch.uint8", "torch.uint8"], "paged": True},

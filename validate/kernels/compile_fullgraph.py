@@ -1,4 +1,4 @@
-"""compile: torch.compile makes one graph of a function, generates kernels for it, and those run."""
+"""The kernels that torch.compile generates for a function, from one graph of it."""
 
 import importlib
 from typing import Any
@@ -10,18 +10,20 @@ _WIDTH = 141
 
 
 def _block(x: Any, weight: Any, gain: Any) -> Any:
-    """A norm, a product, a gate and a softmax: element-wise work and reductions around a matrix product."""
+    """Compute a norm, a product, a gate and a softmax: reductions around a matrix product."""
     normed = x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * gain
     gate, up = (normed @ weight).chunk(2, dim=-1)
     return (gate.sigmoid() * gate * up).softmax(-1) + x
 
 
 def _compiled(x: Any, weight: Any, gain: Any) -> Any:
+    """Compute `_block`, compiled as one graph."""
     torch = importlib.import_module("torch")
     return torch.compile(_block, fullgraph=True, dynamic=False)(x, weight, gain)
 
 
 def _case(rng: SeededRandom) -> Case:
+    """Return `_block`, compiled and not, on sizes that are no multiples of anything."""
     inputs = {
         "x": rng.normal(53, _WIDTH),
         "weight": rng.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
@@ -37,7 +39,7 @@ def _case(rng: SeededRandom) -> Case:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """dynamo's own counters, after the case."""
+    """Return how many graphs and graph breaks the case made, by dynamo's counters."""
     counters = importlib.import_module("torch._dynamo.utils").counters
     return {
         "facts": {
@@ -51,7 +53,10 @@ KERNEL = Kernel(
     check="compile",
     probe="gpu.compile",
     package="torch",
-    statement="torch.compile makes one graph without a break, within 1e-5 in float32, and its own kernels run",
+    statement=(
+        "torch.compile makes one graph without a break, within 1e-5 in float32, "
+        "and its own kernels run"
+    ),
     cases={"float32": _case},
     tolerance={"float32": 1e-5},
     observe=_observe,

@@ -1,4 +1,4 @@
-"""attention: flash-attn-4 over padded batches."""
+"""The kernels of flash-attn-4 over padded batches."""
 
 from functools import partial
 
@@ -7,7 +7,10 @@ from validate.kernels._flash4 import of_flash_attn_4, padded
 
 _dense = partial(case, run=padded, bottom_right=True)
 KERNEL = of_flash_attn_4(
-    statement="flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, grouped heads, backward",
+    statement=(
+        "flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, "
+        "grouped heads, backward"
+    ),
     cases={
         "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
         "dim 96 causal": _dense("bfloat16", heads=(3, 3), lengths=(257, 257), dim=96, causal=True),

@@ -1,5 +1,8 @@
-"""attention: what models ask of flash-attn-4 beside attention itself: soft cap (Gemma 2), a window (Mistral), head
-dimension 256, and gradients that are the same bits in each run."""
+"""The kernels of flash-attn-4 for what some models need beside plain attention.
+
+That is a soft cap (Gemma 2), a window (Mistral), head dimension 256, and gradients that are the
+same bits in each run.
+"""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -10,9 +13,16 @@ from validate.kernels import RULE_T, Case, Observed, SeededRandom
 from validate.kernels._attention import case, rolled
 from validate.kernels._flash4 import FEATURES, of_flash_attn_4, padded
 
+_DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
+"""Scores then have a deviation of 4, so that a cap of 5 changes them."""
+_CAP, _WINDOW = 5.0, 64
 
-def _masked(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:
-    """Causal attention in plain torch; `change(score, distance)` alters the scores, `distance` back from each token."""
+
+def _plain_attention(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:
+    """Compute causal attention in plain torch, with changed scores.
+
+    change: gets the scores, and how many tokens back each key is; returns the changed scores.
+    """
     torch = importlib.import_module("torch")
     position = torch.arange(query.shape[2], device=query.device)
     distance = position[:, None] - position[None, :]
@@ -20,49 +30,58 @@ def _masked(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any)
     return score.masked_fill(distance < 0, float("-inf")).softmax(-1) @ value
 
 
+def _cap(score: Any, _distance: Any) -> Any:
+    """Return scores that approach the cap, and never exceed it."""
+    return _CAP * (score / _CAP).tanh()
+
+
+def _hide_far_tokens(score: Any, distance: Any) -> Any:
+    """Return scores that are minus infinity outside of the window."""
+    return score.masked_fill(distance > _WINDOW, float("-inf"))
+
+
 def _case(change: Callable[[Any, Any], Any], options: Mapping[str, Any], rng: SeededRandom) -> Case:
-    # Scores of deviation 4: a cap of 5 is felt.
-    inputs = {name: rng.normal(2, 3, 321, 64, deviation=size) for name, size in _DEVIATIONS.items()}
+    """Return causal attention with a feature.
+
+    change: the feature in plain torch, a function of scores. options: the same for flash-attn-4.
+    """
+    inputs = {}
+    for name, deviation in _DEVIATIONS.items():
+        inputs[name] = rng.normal(2, 3, 321, 64, deviation=deviation)
     return Case(
         dtype="bfloat16",
         inputs=inputs,
         run=partial(padded, causal=True, **options),
-        plain=partial(_masked, change),
+        plain=partial(_plain_attention, change),
         grad_inputs=tuple(inputs),
         controls={"heads rolled": rolled},
     )
 
 
-_DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
-_CAP, _WINDOW = 5.0, 64
-
-
 def _observe(rng: SeededRandom) -> Observed:
-    """Sums of gradients over many blocks, twice. Without `deterministic` their order is the scheduler's."""
+    """Compute gradients twice, and return whether they are the same bits.
+
+    They are sums over many blocks: without `deterministic` the scheduler decides in which order.
+    """
+    torch = rng.torch
     query, key, value = (
         rng.normal(2, 4, 2048, 64).bfloat16().to(rng.device).requires_grad_(True) for _ in range(3)
     )
-    twice = []
+    inputs = [query, key, value]
+    runs = []
     for _ in range(2):
         output = padded(query, key, value, True, deterministic=True)
-        twice.append(
-            rng.torch.autograd.grad(output, [query, key, value], rng.torch.ones_like(output))
-        )
-    same = all(bool((first == second).all()) for first, second in zip(*twice, strict=True))
+        runs.append(torch.autograd.grad(output, inputs, torch.ones_like(output)))
+
+    same = all(bool((first == second).all()) for first, second in zip(*runs, strict=True))
     return {"facts": {"gradients, bit for bit": "the same" if same else "different"}}
 
 
 KERNEL = of_flash_attn_4(
     statement="flash-attn-4 with soft cap, window, head dimension 256, and deterministic gradients",
     cases={
-        "soft cap": partial(
-            _case, lambda score, _distance: _CAP * (score / _CAP).tanh(), {"softcap": _CAP}
-        ),
-        "window": partial(
-            _case,
-            lambda score, distance: score.masked_fill(distance > _WINDOW, float("-inf")),
-            {"window_size": (_WINDOW, 0)},
-        ),
+        "soft cap": partial(_case, _cap, {"softcap": _CAP}),
+        "window": partial(_case, _hide_far_tokens, {"window_size": (_WINDOW, 0)}),
         "dim 256 causal": case(
             "bfloat16",
             heads=(3, 3),

@@ -1,4 +1,4 @@
-"""attention: flash-attn-4 over sequences of different lengths packed one after another, as sample packing does."""
+"""The kernels of flash-attn-4 over sequences that are packed one after another."""
 
 import importlib
 from functools import partial
@@ -9,7 +9,7 @@ from validate.kernels._flash4 import of_flash_attn_4
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
-    """It returns the log-sum-exp beside the output, and takes its lengths by name."""
+    """Return attention over packed sequences: flash-attn-4 returns the log-sum-exp as well."""
     flash = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
     lengths = {
         "cu_seqlens_q": starts,
@@ -21,6 +21,8 @@ def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, caus
 
 
 KERNEL = of_flash_attn_4(
-    statement="flash-attn-4 over packed sequences sees no token of another one, forward and backward",
+    statement=(
+        "flash-attn-4 over packed sequences sees no token of another one, forward and backward"
+    ),
     cases={dtype: partial(packed_case, dtype, _varlen) for dtype in ("float16", "bfloat16")},
 )

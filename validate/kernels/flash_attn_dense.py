@@ -1,5 +1,7 @@
-"""attention: flash-attn over padded batches. Dropout, ALiBi, soft cap and local windows are left out: builds may lack
-them."""
+"""The kernels of flash-attn over padded batches.
+
+Dropout, ALiBi, soft cap and local windows are left out: builds may lack them.
+"""
 
 import importlib
 from functools import partial
@@ -10,7 +12,7 @@ from validate.kernels._flash import of_flash_attn
 
 
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """flash-attn wants (batch, length, heads, dim)."""
+    """Return attention over (batch, heads, length, dim); flash-attn has heads after the length."""
     flash = importlib.import_module("flash_attn").flash_attn_func
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     return flash(query, key, value, causal=causal).transpose(1, 2)
@@ -18,7 +20,10 @@ def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
 
 _dense = partial(case, run=_run, bottom_right=True)
 KERNEL = of_flash_attn(
-    statement="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, backward",
+    statement=(
+        "flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, "
+        "grouped heads, backward"
+    ),
     cases={
         "dim 64 causal": _dense("float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True),
         "dim 128 causal unequal": _dense(

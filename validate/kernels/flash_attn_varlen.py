@@ -1,4 +1,4 @@
-"""attention: flash-attn over sequences of different lengths packed one after another, as sample packing does."""
+"""The kernels of flash-attn over sequences that are packed one after another."""
 
 import importlib
 from functools import partial
@@ -8,6 +8,7 @@ from validate.kernels._flash import of_flash_attn, packed_case
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
+    """Return attention over packed sequences."""
     flash = importlib.import_module("flash_attn").flash_attn_varlen_func
     return flash(query, key, value, starts, starts, longest, longest, causal=causal)
 

@@ -1,4 +1,7 @@
-"""fp8: an FP8 matrix product (e4m3) through torch._scaled_mm, and what torchao's files of FP8 share."""
+"""The kernel of an FP8 matrix product (e4m3) through torch._scaled_mm.
+
+It also has what the files of torchao's FP8 share.
+"""
 
 import math
 from functools import partial
@@ -17,37 +20,48 @@ of_fp8 = partial(
     supports=from_capability(8, 9, "FP8 needs Ada or Hopper"),
 )
 SQNR_CEILING = 40.0
-"""e4m3 has 3 bits of mantissa: a product of normal values comes to 28 dB. One far above was not computed in FP8."""
-_E4M3_LARGEST = 448.0
+"""e4m3 has 3 bits of mantissa: a product of normal values comes to 28 dB. One far above was not
+computed in FP8."""
+_LARGEST_E4M3 = 448.0
 
 
-def decibels(found: Any, wanted: Any) -> float:
-    """Signal to quantisation noise."""
-    wanted = wanted.double()
-    noise = float((found.double() - wanted).norm())
-    return 20 * math.log10(float(wanted.norm()) / noise) if noise else 999.0
+def decibels(result: Any, exact: Any) -> float:
+    """Return the signal-to-quantisation-noise ratio (SQNR) of a result; 999 if it is exact."""
+    exact = exact.double()
+    noise = float((result.double() - exact).norm())
+    return 20 * math.log10(float(exact.norm()) / noise) if noise else 999.0
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Signal to noise of the product, and that of controls: 5 % off, and rows in each other's place."""
-    torch = rng.torch
-    left, right = rng.normal(208, 272).to(rng.device), rng.normal(144, 272).to(rng.device)
+    """Multiply two matrices in FP8, and return the SQNR against the product in float64.
 
-    def scaled(matrix: Any) -> tuple[Any, Any]:
-        scale = matrix.abs().max() / _E4M3_LARGEST
+    Controls are the product scaled, its rows in another order, and the exact product.
+    """
+    torch = rng.torch
+    left = rng.normal(208, 272).to(rng.device)
+    right = rng.normal(144, 272).to(rng.device)
+
+    def quantise(matrix: Any) -> tuple[Any, Any]:
+        """Return a matrix in FP8, and the scale that its numbers were divided by."""
+        scale = matrix.abs().max() / _LARGEST_E4M3
         return (matrix / scale).to(torch.float32).to(torch.float8_e4m3fn), scale.float()
 
-    (a, a_scale), (b, b_scale) = scaled(left), scaled(right)
-    found = torch._scaled_mm(
-        a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16
+    left_fp8, left_scale = quantise(left)
+    right_fp8, right_scale = quantise(right)
+    product = torch._scaled_mm(
+        left_fp8,
+        right_fp8.t(),
+        scale_a=left_scale,
+        scale_b=right_scale,
+        out_dtype=torch.bfloat16,
     ).double()
-    wanted = left @ right.T
+    exact = left @ right.T
     controls = {
-        "scaled by 1.1": decibels(found * 1.1, wanted),
-        "rows rolled": decibels(found.roll(1, 0), wanted),
+        "scaled by 1.1": decibels(product * 1.1, exact),
+        "rows rolled": decibels(product.roll(1, 0), exact),
+        "no rounding": decibels(exact.to(torch.float32).double(), exact),
     }
-    controls["no rounding"] = decibels(wanted.to(torch.float32).double(), wanted)
-    return {"figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}}}
+    return {"figures": {"SQNR in dB": {"value": decibels(product, exact), "controls": controls}}}
 
 
 KERNEL = of_fp8(

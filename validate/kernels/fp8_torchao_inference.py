@@ -1,4 +1,7 @@
-"""fp8: torchao's FP8 linear layer for inference: activations quantised as they come, weights beforehand."""
+"""The kernel of torchao's FP8 linear layer for inference.
+
+Activations are quantised as they come, weights beforehand.
+"""
 
 import importlib
 
@@ -7,26 +10,30 @@ from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    torch, quantization = rng.torch, importlib.import_module("torchao.quantization")
+    """Run a quantised layer, and return its SQNR against the bfloat16 layer in float64."""
+    torch = rng.torch
+    quantization = importlib.import_module("torchao.quantization")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
-    weight, x = rng.normal(144, 272, deviation=272**-0.5), rng.normal(208, 272)
+    weight = rng.normal(144, 272, deviation=272**-0.5)
+    x = rng.normal(208, 272)
     with torch.no_grad():
         layer.weight.copy_(weight)
     layer = layer.to(rng.device)
-    wanted = x.bfloat16().double() @ layer.weight.detach().cpu().double().T
+    exact = x.bfloat16().double() @ layer.weight.detach().cpu().double().T
+
     quantization.quantize_(layer, quantization.Float8DynamicActivationFloat8WeightConfig())
     with torch.no_grad():
-        found = layer(x.bfloat16().to(rng.device)).cpu().double()
+        output = layer(x.bfloat16().to(rng.device)).cpu().double()
     controls = {
-        "scaled by 1.15": decibels(found * 1.15, wanted),
-        "no rounding": decibels(wanted.float(), wanted),
+        "scaled by 1.15": decibels(output * 1.15, exact),
+        "no rounding": decibels(exact.float(), exact),
     }
+
+    # Versions of torchao differ in which of the two says that the weight is in float8.
+    is_quantised = "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)
     return {
-        "figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}},
-        "facts": {
-            "weight is quantised": "loat8" in type(layer.weight).__name__
-            or "float8" in repr(layer.weight)
-        },
+        "figures": {"SQNR in dB": {"value": decibels(output, exact), "controls": controls}},
+        "facts": {"weight is quantised": is_quantised},
     }
 
 

@@ -1,45 +1,54 @@
-"""fp8: torchao's FP8 linear layer for training: output and both gradients."""
+"""The kernel of torchao's FP8 linear layer for training: its output and both gradients."""
 
 import importlib
 
 from validate.kernels import Observed, SeededRandom
+from validate.kernels._evidence import Figure
 from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    torch, float8 = rng.torch, importlib.import_module("torchao.float8")
+    """Run a layer in FP8 forward and backward, and return the SQNR of each result.
+
+    They are compared with the products of the same bfloat16 numbers in float64.
+    """
+    torch = rng.torch
+    float8 = importlib.import_module("torchao.float8")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():
         layer.weight.copy_(rng.normal(144, 272, deviation=272**-0.5))
-    x, upstream = rng.normal(208, 272).bfloat16(), rng.normal(208, 144).bfloat16()
+    x = rng.normal(208, 272).bfloat16()
+    upstream = rng.normal(208, 144).bfloat16()
     weight = layer.weight.detach().double()
+
     model = float8.convert_to_float8_training(torch.nn.Sequential(layer.to(rng.device)))
-    given = x.to(rng.device).requires_grad_(True)
-    found = model(given)
-    found.backward(upstream.to(rng.device))
+    x_on_device = x.to(rng.device).requires_grad_(True)
+    output = model(x_on_device)
+    output.backward(upstream.to(rng.device))
+
+    # Result -> what FP8 gave, and the exact value.
     pairs = {
-        "output": (found.detach().cpu(), x.double() @ weight.T),
-        "gradient x": (given.grad.cpu(), upstream.double() @ weight),
+        "output": (output.detach().cpu(), x.double() @ weight.T),
+        "gradient x": (x_on_device.grad.cpu(), upstream.double() @ weight),
         "gradient weight": (model[0].weight.grad.cpu(), upstream.double().T @ x.double()),
     }
-    return {
-        "figures": {
-            f"SQNR of {name} in dB": {
-                "value": decibels(value, wanted),
-                "controls": {
-                    "scaled by 1.15": decibels(value.double() * 1.15, wanted),
-                    "no rounding": decibels(wanted.float(), wanted),
-                },
-            }
-            for name, (value, wanted) in pairs.items()
-        },
-        "facts": {"layer": type(model[0]).__name__},
-    }
+    figures: dict[str, Figure] = {}
+    for name, (result, exact) in pairs.items():
+        figures[f"SQNR of {name} in dB"] = {
+            "value": decibels(result, exact),
+            "controls": {
+                "scaled by 1.15": decibels(result.double() * 1.15, exact),
+                "no rounding": decibels(exact.float(), exact),
+            },
+        }
+    return {"figures": figures, "facts": {"layer": type(model[0]).__name__}}
 
 
 KERNEL = of_fp8(
     package="torchao",
-    statement="torchao's FP8 training keeps 18 dB of signal to noise forward, 17 dB in both gradients",
+    statement=(
+        "torchao's FP8 training keeps 18 dB of signal to noise forward, 17 dB in both gradients"
+    ),
     observe=_observe,
     figures={
         "SQNR of output in dB": (18.0, SQNR_CEILING),

@@ -1,5 +1,7 @@
-"""numerics: float32 matrix products at the precision that users get without asking; and what all files of numerics
-share."""
+"""The kernel of float32 matrix products, at the precision that users get by default.
+
+It also has what all files of the check numerics share.
+"""
 
 from functools import partial
 from typing import Any
@@ -13,10 +15,12 @@ of_float32 = partial(
 
 
 def _product(left: Any, right: Any) -> Any:
+    """Multiply two matrices."""
     return left @ right
 
 
 def _case(rows: int, inner: int, columns: int, rng: SeededRandom) -> Case:
+    """Return a product of matrices of these sizes. The reference differs only in its dtype."""
     inputs = {"left": rng.normal(rows, inner), "right": rng.normal(inner, columns)}
     return Case(
         dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right")

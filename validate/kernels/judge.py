@@ -1,4 +1,8 @@
-"""One row of the table of kernels, its numbers and whether the kernel that was asked for ran."""
+"""Judges a GPU kernel: whether its results are right, and whether it was this kernel that ran.
+
+CUDA kernels are told apart by their names, which are known for some versions only. So a name that
+is seen proves something, and one that is missing proves little (_names.py).
+"""
 
 import math
 import re
@@ -34,26 +38,34 @@ from validate.kernels._evidence import (
 
 
 def dotted(capability: Sequence[int]) -> str:
-    """Write a compute capability: `9.0`."""
+    """Return a compute capability as text: `9.0`."""
     return ".".join(map(str, capability))
 
 
 def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Finding:
-    """Judge a kernel's results, and whether the kernel that was asked for ran."""
-    device, capability = evidence["device"], expect.get("capability")
-    of_host = expect.get("capabilities") or ([capability] if capability else [])
-    if of_host and device["capability"] not in of_host:
-        host = listed(list(map(dotted, of_host)))
+    """Judge a kernel's results, and whether it was this kernel that ran.
+
+    FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
+    UNPROVEN: the results are right, but the profiler lost what ran.
+    """
+    device = evidence["device"]
+    capability = expect.get("capability")
+    host_capabilities = expect.get("capabilities") or ([capability] if capability else [])
+    if host_capabilities and device["capability"] not in host_capabilities:
+        host = listed([dotted(known) for known in host_capabilities])
         return failed(
-            f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {host}"
+            f"ran on {device['name']} of capability {dotted(device['capability'])}, "
+            f"the host has {host}"
         )
+
+    # If the host knew the GPU's capability, what this GPU cannot run was not claimed of it. If it
+    # did not know, the container's word decides.
     if "gated" in evidence:
-        # Where the host could not tell the GPU's capability, the device's own word decides.
         reason = evidence["gated"]
         return failed(f"the GPU says {reason}") if capability else not_applicable(reason)
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
-    gated = [case["gated"] for case in evidence["cases"].values() if "gated" in case]
+    gated = _gated_reasons(evidence)
     if gated and len(gated) == len(expect["cases"]) and not capability:
         return not_applicable(listed(gated))
 
@@ -76,8 +88,16 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     return passed(_summary(expect, evidence))
 
 
+def _gated_reasons(evidence: KernelEvidence) -> list[str]:
+    """Return why this GPU could not run some cases, a reason for each."""
+    return [case["gated"] for case in evidence["cases"].values() if "gated" in case]
+
+
 def _judge_refusal(reasons: Sequence[str]) -> Finding:
-    """Judge a library's own reasons not to run: about this GPU they are a gate, all others are its fault."""
+    """Judge the reasons for which a library refused to run.
+
+    NOT_APPLICABLE if all of them are about the compute capability of this GPU, else FAIL.
+    """
     faults = [reason for reason in reasons if "capability" not in reason]
     if faults:
         return failed(f"it refuses to run: {listed(faults)}")
@@ -85,21 +105,24 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
 
 
 def _lost_marks(profile: ProfileEvidence) -> str:
-    """Write what the profiler did not see."""
+    """Return what the profiler did not see."""
     marks = profile.get("marks")
     if marks is None:
         return "the profiler missed kernels that surely ran"
-    return f"the profiler saw {marks['seen']} of {marks['made']} marks, and {marks['lead_in']} spins before them"
+    return (
+        f"the profiler saw {marks['seen']} of {marks['made']} marks, "
+        f"and {marks['lead_in']} spins before them"
+    )
 
 
 def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
-    """Yield cases that were not run, or whose results are off."""
+    """Yield why cases do not hold: they were not run, raised an error, or have wrong results."""
     for name in expect["cases"]:
         case = cases.get(name)
         if case is None:
             yield f"{name} was not run"
         elif "gated" in case:
-            # Where the host could not tell the GPU's capability, the device's own word decides, as for a whole kernel.
+            # As in `judge`: it was claimed of a GPU whose capability the host knew.
             if expect.get("capability"):
                 yield f"{name}: the GPU says {case['gated']}"
         elif "error" in case:
@@ -111,33 +134,45 @@ def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> I
         else:
             yield from _output_problems(name, expect["tolerance"][case["dtype"]], case)
 
-    missed = set(expect["tolerance"]) - {case.get("dtype") for case in cases.values()}
-    if missed and not any("error" in case for case in cases.values()):
-        yield f"nothing was run in {listed(sorted(missed))}"
+    # A case that raised an error has no dtype, so it may be the one that seems to be missing.
+    missing = set(expect["tolerance"]) - {case.get("dtype") for case in cases.values()}
+    if missing and not any("error" in case for case in cases.values()):
+        yield f"nothing was run in {listed(sorted(missing))}"
 
 
 def _output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
-    """Yield results that are off, and controls that the tolerance lets pass."""
+    """Yield the results of a case that are off, and the controls that the tolerance lets pass.
+
+    A control is a result that was spoiled on purpose, so its error must be beyond the tolerance.
+
+    rule: RULE_T or the largest relative error.
+    """
     if not case["outputs"]:
         yield f"{name} gave no result"
     tolerances = {}
     for result, output in case["outputs"].items():
         tolerances[result] = _tolerance(rule, output)
         if not is_within(output["error"], tolerances[result]):
-            error, allowed = scientific(output["error"]), scientific(tolerances[result])
+            error = scientific(output["error"])
+            allowed = scientific(tolerances[result])
             yield f"{name}: {result} is off by {error}, at most {allowed} is allowed"
 
     if not case["controls"]:
         yield f"{name} has no control"
     for control, errors in case["controls"].items():
-        for result, error_of_control in errors.items():
-            if not is_beyond(error_of_control, tolerances[result]):
-                error = scientific(error_of_control)
-                yield f"control: {name}, {result} {control} is off by {error}, which the tolerance lets pass"
+        for result, control_error in errors.items():
+            if not is_beyond(control_error, tolerances[result]):
+                yield (
+                    f"control: {name}, {result} {control} is off by {scientific(control_error)}, "
+                    "which the tolerance lets pass"
+                )
 
 
 def _tolerance(rule: str | float, output: Output) -> float:
-    """Return the largest error that a result may have."""
+    """Return the largest relative error that a result may have.
+
+    rule: this error itself, or RULE_T: then it follows from plain torch's error.
+    """
     if rule != RULE_T:
         return float(rule)
     allowed = backward if output["backward"] else forward
@@ -145,7 +180,7 @@ def _tolerance(rule: str | float, output: Output) -> float:
 
 
 def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
-    """Yield figures and facts that are not as they are expected."""
+    """Yield figures and facts that are not as expected, and controls that would pass as well."""
     if "error" in observed:
         yield cause(observed["error"])
         return
@@ -156,12 +191,17 @@ def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iter
             yield f"{name} was not measured"
             continue
         if not is_between(figure["value"], least, most):
-            yield f"{name} is {_figure(figure['value'])}, not between {_figure(least)} and {_figure(most)}"
+            yield (
+                f"{name} is {_five_digits(figure['value'])}, "
+                f"not between {_five_digits(least)} and {_five_digits(most)}"
+            )
         if not figure["controls"]:
             yield f"{name} has no control"
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
-                yield f"control: {name} of {control} is {_figure(value)}, which passes as well"
+                yield (
+                    f"control: {name} of {control} is {_five_digits(value)}, which passes as well"
+                )
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)
@@ -170,9 +210,13 @@ def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iter
 
 
 def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Write how much of the tolerance was used, the figures, and which kernels ran."""
+    """Return the reason of a PASS.
+
+    It says how much of the tolerance was used, gives the figures, names the kernels that ran, and
+    the cases that were not claimed.
+    """
     parts = []
-    gated = [case["gated"] for case in evidence["cases"].values() if "gated" in case]
+    gated = _gated_reasons(evidence)
     shares = list(_shares_of_tolerance(expect, evidence["cases"]))
     if shares:
         count = len(expect["cases"]) - len(gated)
@@ -182,129 +226,153 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
         )
 
     figures = evidence.get("observed", {}).get("figures", {})
-    parts += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
+    for name in expect["figures"]:
+        parts.append(f"{name} {_five_digits(figures[name]['value'])}")
 
     kernels = [bare(names[0]) for names in evidence["kernels"]["matching"].values() if names]
     if kernels:
-        parts.append(f"ran {listed(list(dict.fromkeys(kernels)))}")
+        parts.append(f"ran {_listed_once(kernels)}")
     remark = path_remark(expect, evidence)
     if remark:
         parts.append(remark)
-    reasons = dict.fromkeys([*expect.get("left_out", {}).values(), *gated])
-    parts += [f"not claimed: {reason}" for reason in reasons]
+    for reason in dict.fromkeys([*expect.get("left_out", {}).values(), *gated]):
+        parts.append(f"not claimed: {reason}")
     return "; ".join(parts)
+
+
+def _listed_once(names: Sequence[str]) -> str:
+    """Return names as a phrase, without repetitions."""
+    return listed(list(dict.fromkeys(names)))
 
 
 def _shares_of_tolerance(
     expect: KernelExpect, cases: Mapping[str, CaseEvidence]
 ) -> Iterator[float]:
-    """Yield each result's error as a share of what it may be."""
+    """Yield each result's error as a share of the error that it may have."""
     for case in cases.values():
         if "gated" in case:
             continue
         rule = expect["tolerance"][case["dtype"]]
         for output in case["outputs"].values():
+            # A tolerance of 0 was kept by an error of 0: its share is 0.
             yield output["error"] / (_tolerance(rule, output) or math.inf)
 
 
-def _figure(value: object) -> str:
-    """Write a figure in five digits."""
+def _five_digits(value: object) -> str:
+    """Return a figure with five digits, and anything else as text."""
     return f"{value:.5g}" if isinstance(value, int | float) else str(value)
 
 
 def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
-    """Yield why it can't have been the kernel that was asked for."""
-    profile, patterns = evidence["kernels"], expect["expected_kernels"]
+    """Yield why it cannot have been this kernel that ran.
+
+    Called only if the profiler lost nothing.
+    """
+    profile = evidence["kernels"]
+    patterns = expect["expected_kernels"]
     if "ran" not in profile:
-        # Before 2026-11-22 plain torch's kernels stood among the others, and nothing but a name told them apart.
-        seen = [pattern for pattern in patterns if profile["matching"].get(pattern)]
-        yield from _unseen(patterns, seen, profile["others"])
+        # Evidence from before 2026-11-22 does not tell plain torch's kernels apart, so each name
+        # that is expected must have been seen.
+        matched = [pattern for pattern in patterns if profile["matching"].get(pattern)]
+        yield from _missing_patterns(patterns, matched, profile["others"])
         return
 
-    ran = _ran(evidence)
+    ran = _kernels_by_case(evidence)
     faults: list[str] = []
     for case, names in ran.items():
-        faults.extend(_path_faults(expect, case, names))
+        faults.extend(_wrong_kernel(expect, case, names))
     yield from faults
 
+    # A kernel without a known name may be the missing one.
     all_names = list(chain.from_iterable(ran.values()))
-    if not faults and not _nameless(expect, all_names):
-        seen = [pattern for pattern in patterns if _any_is_like(all_names, pattern)]
-        yield from _unseen(patterns, seen, all_names)
+    if not faults and not _unknown_kernels(expect, all_names):
+        matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
+        yield from _missing_patterns(patterns, matched, all_names)
 
 
 def path_remark(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Write what ran in place of a kernel whose name is not known, or nothing."""
+    """Return which kernels of unknown name ran in place of the expected ones; empty if none did."""
     if "names_of" not in expect:
         return ""
-    names = list(chain.from_iterable(_ran(evidence).values()))
+    names = list(chain.from_iterable(_kernels_by_case(evidence).values()))
     patterns = expect["expected_kernels"]
-    if patterns and all(_any_is_like(names, pattern) for pattern in patterns):
+    if patterns and all(_any_matches(names, pattern) for pattern in patterns):
         return ""
-    ran = list(dict.fromkeys(map(bare, _nameless(expect, names))))
-    return f"ran as {listed(ran)}: no name is known for {expect['names_of']}" if ran else ""
+    unknown = [bare(name) for name in _unknown_kernels(expect, names)]
+    if not unknown:
+        return ""
+    return f"ran as {_listed_once(unknown)}: no name is known for {expect['names_of']}"
 
 
 def bare(kernel: str) -> str:
-    """Return a CUDA kernel's name without its parameters."""
-    plain = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return re.split(r"[<(]", plain, maxsplit=1)[0][:60]
+    """Return a CUDA kernel's name without its parameters, at most 60 characters."""
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", name, maxsplit=1)[0][:60]
 
 
-def _ran(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
-    """Return by case the kernels that plain torch did not run. A case that raised has a problem already."""
-    cases, observed = evidence["cases"], evidence.get("observed", {})
+def _kernels_by_case(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
+    """Return case -> the kernels that ran for it, and that plain torch did not run.
+
+    Cases that raised an error are left out: they have a problem already.
+    """
+    cases = evidence["cases"]
+    observed = evidence.get("observed", {})
     kernels = {}
     for case, names in evidence["kernels"].get("ran", {}).items():
-        # What ran for no case belongs to the observations.
+        # A name that is no case's is the subject's: these kernels ran for the observations.
         has_error = "error" in cases[case] if case in cases else "error" in observed
         if not has_error:
             kernels[case] = names
     return kernels
 
 
-def _path_faults(expect: KernelExpect, case: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield why a case ran another kernel than its own."""
-    if any(_is_like(name, expect["expected_kernels"]) for name in names):
+def _wrong_kernel(expect: KernelExpect, case: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the fault of a case if other kernels ran for it than the expected ones."""
+    if any(_matches_any(name, expect["expected_kernels"]) for name in names):
         return
     for name in names:
         for pattern, owner in expect.get("other_kernels", {}).items():
             if re.search(pattern, name):
                 yield f"{case}: ran {bare(name)}, which is {owner}"
                 return
-    if "names_of" in expect and not _nameless(expect, names):
+    if "names_of" in expect and not _unknown_kernels(expect, names):
         yield f"{case}: no kernel of its own ran ({_seen(names)})"
 
 
-def _nameless(expect: KernelExpect, names: Sequence[str]) -> list[str]:
-    """Return kernels that could be the one that was asked for, under a name that is not known."""
+def _unknown_kernels(expect: KernelExpect, names: Sequence[str]) -> list[str]:
+    """Return the kernels that no pattern knows: each may be the expected one under a new name."""
     known = [
         *expect["expected_kernels"],
         *expect.get("other_kernels", {}),
         *expect.get("aside_kernels", ()),
     ]
-    return [name for name in names if not _is_like(name, known)]
+    return [name for name in names if not _matches_any(name, known)]
 
 
-def _any_is_like(names: Sequence[str], pattern: str) -> bool:
-    """Return whether one of the names fits a pattern."""
+def _any_matches(names: Sequence[str], pattern: str) -> bool:
+    """Return whether one of the names matches a pattern."""
     return any(re.search(pattern, name) for name in names)
 
 
-def _is_like(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name fits one of the patterns."""
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name matches one of the patterns."""
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _unseen(patterns: Sequence[str], seen: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    """Yield patterns that no kernel fits."""
+def _missing_patterns(
+    patterns: Sequence[str], matched: Sequence[str], names: Sequence[str]
+) -> Iterator[str]:
+    """Yield a fault for each pattern that is not among the matched ones.
+
+    names: the kernels that ran instead, for the text.
+    """
     for pattern in patterns:
-        if pattern not in seen:
-            yield f"no CUDA kernel like {pattern} ran ({_seen(others)})"
+        if pattern not in matched:
+            yield f"no CUDA kernel like {pattern} ran ({_seen(names)})"
 
 
 def _seen(names: Sequence[str]) -> str:
-    """Write which kernels were seen."""
-    return (
-        f"seen were {listed(list(dict.fromkeys(map(bare, names))))}" if names else "none was seen"
-    )
+    """Return a phrase about the kernels that were seen."""
+    if not names:
+        return "none was seen"
+    return f"seen were {_listed_once([bare(name) for name in names])}"

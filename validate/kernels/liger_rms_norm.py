@@ -1,4 +1,4 @@
-"""liger: Liger's RMSNorm."""
+"""The kernel of Liger's RMSNorm, and what all files of Liger share."""
 
 import importlib
 from functools import partial
@@ -21,15 +21,18 @@ _EPSILON = 1e-5
 
 
 def _run(x: Any, weight: Any) -> Any:
+    """Normalise as Llama does, without an offset of the weight and not in place."""
     function = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
     return function.apply(x, weight, _EPSILON, 0.0, "llama", False)
 
 
 def _plain(x: Any, weight: Any) -> Any:
+    """Normalise by plain torch."""
     return x * (x.pow(2).mean(-1, keepdim=True) + _EPSILON).rsqrt() * weight
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
+    """Return a norm over rows of an odd length."""
     inputs = {"x": rng.normal(3, 41, 345), "weight": rng.normal(345)}
     return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 

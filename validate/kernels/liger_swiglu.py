@@ -1,23 +1,29 @@
-"""liger: Liger's SwiGLU, silu(a) * b."""
+"""The kernel of Liger's SwiGLU, silu(a) * b."""
 
 import importlib
 from functools import partial
+from typing import Any
 
 from validate.kernels import Case, SeededRandom
 from validate.kernels._names import LIGER_SWIGLU_BACKWARD, LIGER_SWIGLU_FORWARD
 from validate.kernels.liger_rms_norm import of_liger
 
 
+def _run(a: Any, b: Any) -> Any:
+    """Compute silu(a) * b by Liger."""
+    function = importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction
+    return function.apply(a, b)
+
+
+def _plain(a: Any, b: Any) -> Any:
+    """Compute silu(a) * b by plain torch."""
+    return a * a.sigmoid() * b
+
+
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    return Case(
-        dtype=dtype,
-        inputs={name: rng.normal(3, 41, 345) for name in "ab"},
-        run=lambda a, b: importlib.import_module(
-            "liger_kernel.ops.swiglu"
-        ).LigerSiLUMulFunction.apply(a, b),
-        plain=lambda a, b: a * a.sigmoid() * b,
-        grad_inputs=("a", "b"),
-    )
+    """Return a SwiGLU over rows of an odd length."""
+    inputs = {"a": rng.normal(3, 41, 345), "b": rng.normal(3, 41, 345)}
+    return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
 
 
 KERNEL = of_liger(

@@ -1,4 +1,4 @@
-"""Turns a kernel of the table into evidence: its results beside plain torch's, and what really ran."""
+"""Runs the GPU kernels of the table and measures how far their results are from plain torch's."""
 
 import importlib
 import os
@@ -11,96 +11,124 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness.forked import attempt, list_mapped_files
 from validate.harness.reference import relative_error
-from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel
+from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel_of
 from validate.kernels._evidence import CaseEvidence, DeviceFacts, KernelEvidence, Output
 from validate.kernels._timeline import ASKED, PLAIN, profiled
 
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
-"""A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
+"""The tolerance must notice a result scaled by this, or by 1.01 in all other dtypes. bfloat16's own
+error is near 0.5 % a product."""
 _ENVIRONMENT = re.compile(
-    r"TRITON_(?!CACHE_DIR)\w+|TORCHDYNAMO_\w+|TORCH_COMPILE_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+|BNB_\w+|XFORMERS_(?!IGNORE_FLASH)\w+"
+    r"TRITON_(?!CACHE_DIR)\w+|TORCHDYNAMO_\w+|TORCH_COMPILE_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+"
+    r"|BNB_\w+|XFORMERS_(?!IGNORE_FLASH)\w+"
     r"|CUDA_LAUNCH_BLOCKING|PYTORCH_NO_CUDA_MEMORY_CACHING|OMP_NUM_THREADS"
-    r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
+    r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+    r"|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
-"""Variables that send a computation another way: they stand in the evidence, as the usual culprits."""
+"""Names of variables that change how things are computed. They stand in the evidence, as the usual
+culprits."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence]]:
-    """Yield the evidence of each kernel that is asked for: the `measure` of all probes of kernels."""
+    """Run the kernel of each claim, and yield its subject and evidence.
+
+    This is the `measure` of all probes of kernels.
+    """
     # torch itself sets variables once it is imported.
-    before = environment()
+    variables = environment()
     for claim in claims:
         evidence = attempt(partial(_examine_claim, claim))
-        yield claim.subject, {**evidence, "environment": before}
+        yield claim.subject, {**evidence, "environment": variables}
 
 
 def _examine_claim(claim: Claim) -> KernelEvidence:
-    """Run the kernel of a claim. Its file may raise as it is imported: that is evidence, too."""
-    return examine(claim.subject, kernel(claim.check, claim.subject), cases=claim.expect["cases"])
+    """Run the kernel of a claim. Importing its file may raise, so `attempt` calls this."""
+    kernel = kernel_of(claim.check, claim.subject)
+    return examine(claim.subject, kernel, cases=claim.expect["cases"])
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process that send computations another way."""
-    return {
-        name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)
-    }
+    """Return the variables of this process that change how things are computed."""
+    variables = {}
+    for name, value in sorted(os.environ.items()):
+        if _ENVIRONMENT.fullmatch(name):
+            variables[name] = value
+    return variables
 
 
 def examine(
-    subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda"
+    subject: str, kernel: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda"
 ) -> KernelEvidence:
-    """Run a kernel's cases (these, or all) and observations. What raises in one case is that case's evidence."""
+    """Run a kernel's cases and observations, and return what was measured.
+
+    If the GPU or the library cannot run the kernel, the evidence says why and nothing is run. On a
+    device other than `cuda` there is only evidence of results. An error in a case is the evidence
+    of that case.
+
+    subject: seeds the inputs.
+    cases: names of the cases to run; None: all.
+    """
     torch = importlib.import_module("torch")
     if device != "cuda":
         evidence: KernelEvidence = {}
-        _run_cases(torch, subject, row, cases, device, evidence)
+        _run_cases(torch, subject, kernel, cases, device, evidence)
         return evidence
 
     evidence = {"device": device_facts(torch)}
-    reason = row.supports(_capability(torch), {})
+    reason = kernel.supports(_capability(torch), {})
     if reason:
         return {**evidence, "gated": reason}
-    if row.declines:
-        evidence["declined"] = list(row.declines(SeededRandom(torch, subject, device)))
+    if kernel.declines:
+        evidence["declined"] = list(kernel.declines(SeededRandom(torch, subject, device)))
         if evidence["declined"]:
             return evidence
 
-    # The names of all versions: what ran here is found by any of them.
-    patterns = [name.pattern for names in row.expected_kernels.values() for name in names]
-    evidence["kernels"] = profiled(
-        torch, lambda mark: _run_cases(torch, subject, row, cases, device, evidence, mark), patterns
-    )
-    evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in row.libraries}
+    # Names of all versions: whichever runs here, its kernels are found.
+    patterns = []
+    for names in kernel.expected_kernels.values():
+        patterns.extend(name.pattern for name in names)
+
+    def run(mark: Mark) -> None:
+        _run_cases(torch, subject, kernel, cases, device, evidence, mark)
+
+    evidence["kernels"] = profiled(torch, run, patterns)
+    evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in kernel.libraries}
     return evidence
 
 
 def _run_cases(
     torch: Any,
     subject: str,
-    row: Kernel,
+    kernel: Kernel,
     cases: Sequence[str] | None,
     device: str,
     evidence: KernelEvidence,
     mark: Mark = lambda _stretch: None,
 ) -> None:
-    """Run cases and observations, and write what they gave into the evidence. A profiler may ask for it again."""
-    gated = row.gated(_capability(torch)) if device == "cuda" else {}
+    """Run cases, then observations, and write their results into `evidence`.
+
+    It may be called again, if the profiler lost something: then results are replaced.
+
+    cases: names of the cases to run; None: all.
+    mark: begins a stretch of the profile.
+    """
+    gated = kernel.gated(_capability(torch)) if device == "cuda" else {}
     by_case: dict[str, CaseEvidence] = {}
-    for name, make in row.cases.items():
+    for name, make_case in kernel.cases.items():
         if cases is not None and name not in cases:
             continue
         if name in gated:
             by_case[name] = {"gated": gated[name], "dtype": dtype_of(name)}
         else:
             rng = SeededRandom(torch, f"{subject}/{name}", device, mark)
-            by_case[name] = attempt(partial(compare, rng, make))
+            by_case[name] = attempt(partial(compare, rng, make_case))
     evidence["cases"] = by_case
 
-    if row.observe is not None:
+    if kernel.observe is not None:
         rng = SeededRandom(torch, subject, device, mark)
-        # Where nothing is measured but facts, nothing need run on the device.
-        rng.begin(ASKED if row.figures else None)
-        evidence["observed"] = attempt(partial(row.observe, rng))
+        # Facts need nothing that runs on the device; figures do.
+        rng.begin(ASKED if kernel.figures else None)
+        evidence["observed"] = attempt(partial(kernel.observe, rng))
 
 
 def device_facts(torch: Any) -> DeviceFacts:
@@ -112,22 +140,27 @@ def device_facts(torch: Any) -> DeviceFacts:
     }
 
 
-def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvidence:
-    """Return relative errors of a case: of the kernel, of plain torch in the same dtype, of each control.
+def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> CaseEvidence:
+    """Run a case, and return the errors of its results, relative to exact ones.
 
-    The reference is plain torch in float64 on the CPU, on the inputs as rounded to the case's dtype.
+    Measured are the kernel's error, plain torch's error in the same dtype, and the errors of
+    results that were spoiled on purpose. Exact results are plain torch's on the CPU in float64 (or
+    int64), from inputs that were rounded to the case's dtype.
     """
-    case = make(rng)
+    case = make_case(rng)
     torch = rng.torch
     dtype = getattr(torch, case.dtype)
-    exact = torch.float64 if dtype.is_floating_point else torch.int64
+    exact_dtype = torch.float64 if dtype.is_floating_point else torch.int64
     rounded = {name: _cast(torch, value, dtype) for name, value in case.inputs.items()}
-    exact_inputs = {name: _cast(torch, value, exact) for name, value in rounded.items()}
+    exact_inputs = {name: _cast(torch, value, exact_dtype) for name, value in rounded.items()}
     reference = _results(rng, case, case.plain, exact_inputs)
 
+    # The profile tells apart what plain torch runs and what the kernel runs.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
-    plain = _results(rng, case, case.plain, on_device) if dtype.is_floating_point else reference
+    plain = reference
+    if dtype.is_floating_point:
+        plain = _results(rng, case, case.plain, on_device)
     rng.begin(ASKED)
     results = _results(rng, case, case.run, on_device)
     rng.begin(None)
@@ -135,7 +168,7 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvid
     outputs: dict[str, Output] = {}
     for name, value in results.items():
         outputs[name] = {
-            "backward": name.startswith("gradient "),
+            "backward": _is_gradient(name),
             "error": relative_error(value, reference[name]),
             "plain_error": relative_error(plain[name], reference[name]),
         }
@@ -151,30 +184,49 @@ def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvid
 def _controls(
     case: Case, results: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Return the errors of results that were spoiled on purpose."""
+    """Return control -> result -> error, of results that are spoiled here on purpose.
+
+    Each result is scaled by a few percent, and forward results are spoiled as the case says.
+    """
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
-    scaled = {
-        name: relative_error(value.double() * scale, reference[name])
-        for name, value in results.items()
-    }
+    scaled = {}
+    for name, value in results.items():
+        scaled[name] = relative_error(value.double() * scale, reference[name])
+
     controls = {f"scaled by {scale}": scaled}
     for control, spoil in case.controls.items():
         controls[control] = {}
         for name, value in results.items():
-            if not name.startswith("gradient "):
+            if not _is_gradient(name):
                 controls[control][name] = relative_error(spoil(value), reference[name])
     return controls
 
 
+def _is_gradient(name: str) -> bool:
+    """Return whether a result of `_results` is a gradient."""
+    return name.startswith("gradient ")
+
+
 def _cast(torch: Any, value: Any, dtype: Any) -> Any:
-    """Floating-point inputs in another dtype; others (indices, lengths) as they are. Integer cases cast integers."""
-    return value.to(dtype) if value.is_floating_point() == dtype.is_floating_point else value
+    """Return a tensor in another dtype, if both are floating-point or both are not.
+
+    In a case of floating-point numbers, indices and lengths so stay as they are.
+    """
+    if value.is_floating_point() == dtype.is_floating_point:
+        return value.to(dtype)
+    return value
 
 
 def _results(
     rng: SeededRandom, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return outputs and gradients of one way to compute, by name, on the CPU."""
+    """Return the outputs of a function and the gradients of a case's `grad_inputs`, on the CPU.
+
+    Outputs are named as the function names them, or `output`; gradients `gradient INPUT`. The
+    inputs are not changed.
+
+    function: the case's `run` or `plain`.
+    """
     torch = rng.torch
     leaves = {}
     for name, value in inputs.items():
@@ -187,22 +239,27 @@ def _results(
     results = {name: value.detach().cpu() for name, value in outputs.items()}
     if case.grad_inputs:
         upstream = [_upstream(rng, name, value) for name, value in outputs.items()]
-        asked = [leaves[name] for name in case.grad_inputs]
-        gradients = torch.autograd.grad(list(outputs.values()), asked, upstream)
+        differentiated = [leaves[name] for name in case.grad_inputs]
+        gradients = torch.autograd.grad(list(outputs.values()), differentiated, upstream)
         for name, gradient in zip(case.grad_inputs, gradients, strict=True):
             results[f"gradient {name}"] = gradient.detach().cpu()
     return results
 
 
 def _upstream(rng: SeededRandom, name: str, output: Any) -> Any:
-    """The same gradient for every way to compute: small whole numbers, which no dtype rounds; 1 for a scalar."""
+    """Return the gradient of an output from which a backward pass starts.
+
+    It is the same in every dtype and on every device: small whole numbers, which no dtype rounds,
+    and 1 for a scalar.
+    """
     generator = rng.torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
     if not output.dim():
         return rng.torch.ones_like(output)
-    whole = rng.torch.randint(-4, 5, tuple(output.shape), generator=generator)
-    return whole.to(device=output.device, dtype=output.dtype)
+    numbers = rng.torch.randint(-4, 5, tuple(output.shape), generator=generator)
+    return numbers.to(device=output.device, dtype=output.dtype)
 
 
 def _capability(torch: Any) -> tuple[int, int]:
+    """Return the compute capability of the first GPU."""
     major, minor = torch.cuda.get_device_capability(0)
     return major, minor

@@ -1,4 +1,4 @@
-"""attention: scaled_dot_product_attention through cuDNN."""
+"""The kernels of torch's attention through cuDNN."""
 
 from collections.abc import Mapping
 
@@ -7,28 +7,33 @@ from validate.kernels._names import SDPA_CUDNN_BACKWARD, SDPA_CUDNN_FORWARD, at_
 from validate.kernels._sdpa import cases, of_sdpa, others
 
 _WITHOUT_NVRTC = (
-    "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no execution plan: by design"
-    " until torch 2.6 loads it (pytorch#145580, #145582)"
+    "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no"
+    " execution plan: by design until torch 2.6 loads it (pytorch#145580, #145582)"
 )
-"""cuDNN compiles its attention as it runs. Its wheels look for libnvrtc in `nvidia/nvrtc/lib`, and it lies in
-`nvidia/cuda_nvrtc/lib`; torch 2.6.0's `__init__.py` is the first to load it beforehand, 2.5.1's does not.
+"""cuDNN compiles its attention as it runs. Its wheels look for libnvrtc in `nvidia/nvrtc/lib`, and
+it lies in `nvidia/cuda_nvrtc/lib`; torch 2.6.0's `__init__.py` is the first to load it beforehand,
+2.5.1's does not.
 """
-_ODD = cases("CUDNN_ATTENTION", "float16", "bfloat16")
+_ODD_LENGTHS = cases("CUDNN_ATTENTION", "float16", "bfloat16")
 _READS_PAST = (
-    "lengths that are no multiples of 128, in whose backward cuDNN before 9.15.1 reads past the end (cudnn-frontend"
-    " 1.16.0's notes, pytorch#169849); torch's wheels of CUDA 12, and all up to 2.10, pin earlier ones"
+    "lengths that are no multiples of 128, in whose backward cuDNN before 9.15.1 reads past the end"
+    " (cudnn-frontend 1.16.0's notes, pytorch#169849); torch's wheels of CUDA 12, and all up to"
+    " 2.10, pin earlier ones"
 )
 
 
 def _leaves_out(versions: Mapping[str, str]) -> Mapping[str, str]:
-    """Odd lengths were right with cuDNN 9.10.2 on an H100, but upstream says that they need not be."""
-    late = at_least(versions, "torch", "2.11") and at_least(versions, "cuda", "13")
-    return {} if late else dict.fromkeys(_ODD, _READS_PAST)
+    """Return the cases of odd lengths -> why they are not claimed of these versions.
+
+    They were right with cuDNN 9.10.2 on an H100, but upstream says that they need not be.
+    """
+    is_repaired = at_least(versions, "torch", "2.11") and at_least(versions, "cuda", "13")
+    return {} if is_repaired else dict.fromkeys(_ODD_LENGTHS, _READS_PAST)
 
 
 KERNEL = of_sdpa(
     statement="torch's attention through cuDNN, forward and backward, as plain torch computes it",
-    cases={**_ODD, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
+    cases={**_ODD_LENGTHS, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
     leaves_out=_leaves_out,
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
     other_kernels=others("cuDNN's"),

@@ -1,5 +1,7 @@
-"""attention: scaled_dot_product_attention through flash-attn-4, which torch offers since 2.11
-(torch/nn/attention/_fa4.py)."""
+"""The kernels of torch's attention through flash-attn-4, which torch offers since 2.11.
+
+The source is torch/nn/attention/_fa4.py.
+"""
 
 import importlib
 from typing import Any
@@ -11,9 +13,9 @@ from validate.kernels._sdpa import forced
 
 
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """torch's FlashAttention backend, with flash-attn-4 in its place for as long as the forward takes.
+    """Compute attention by torch's FlashAttention backend, with flash-attn-4 in its place.
 
-    The backward of what was computed so runs after it: it is flash-attn-4's as well.
+    flash-attn-4 stays switched on in this process, so the backward is its own as well.
     """
     attention = importlib.import_module("torch.nn.attention")
     if attention.current_flash_attention_impl() != "FA4":
@@ -27,7 +29,9 @@ _UNPACKS_TWO = (
 )
 KERNEL = of_flash_attn_4(
     probe="gpu.sdpa_flash_attn_4",
-    statement="torch's attention through flash-attn-4, forward and backward, as plain torch computes it",
+    statement=(
+        "torch's attention through flash-attn-4, forward and backward, as plain torch computes it"
+    ),
     cases={
         "float16 causal": case(
             "float16", heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=_run

@@ -1,4 +1,4 @@
-"""numerics: a singular value decomposition, which goes through cuSOLVER."""
+"""The kernels of a singular value decomposition, which goes through cuSOLVER."""
 
 import importlib
 from typing import Any
@@ -8,18 +8,19 @@ from validate.kernels.gemm_fp32 import of_float32
 
 
 def _decomposed(matrix: Any) -> dict[str, Any]:
-    """Singular values, and the matrix put together again: single vectors may turn, their product may not.
+    """Return the singular values, and the matrix multiplied together again.
 
-    On a GPU by QR: torch's default there, Jacobi rotations, stops at 1e-5 itself.
+    Singular vectors are not compared: they may turn, but their product may not.
     """
-    algorithm = {"driver": "gesvd"} if matrix.is_cuda else {}
-    left, values, right = importlib.import_module("torch.linalg").svd(
-        matrix, full_matrices=False, **algorithm
-    )
+    linalg = importlib.import_module("torch.linalg")
+    # On a GPU by QR: torch's default there, Jacobi rotations, stops at an error of 1e-5.
+    driver = {"driver": "gesvd"} if matrix.is_cuda else {}
+    left, values, right = linalg.svd(matrix, full_matrices=False, **driver)
     return {"values": values, "matrix": (left * values) @ right}
 
 
 def _case(rng: SeededRandom) -> Case:
+    """Return a decomposition of a high matrix."""
     return Case(
         dtype="float32", inputs={"matrix": rng.normal(193, 71)}, run=_decomposed, plain=_decomposed
     )

@@ -1,5 +1,4 @@
-"""numerics: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them
-apart."""
+"""The switch of TF32: it is off by default, and the tolerance of float32 notices when it is on."""
 
 from validate.kernels import Observed, SeededRandom, from_capability
 from validate.kernels._evidence import Figure
@@ -7,25 +6,33 @@ from validate.kernels.gemm_fp32 import of_float32
 
 
 def _observe(rng: SeededRandom) -> Observed:
+    """Return whether TF32 is on by default, and a product's error with it and without."""
     matmul = rng.torch.backends.cuda.matmul
-    left, right = rng.normal(511, 1023).float(), rng.normal(1023, 769).float()
-    wanted = left.double() @ right.double()
+    left = rng.normal(511, 1023).float()
+    right = rng.normal(1023, 769).float()
+    exact = left.double() @ right.double()
 
-    def error(allowed: bool) -> float:
-        matmul.allow_tf32 = allowed
-        found = (left.to(rng.device) @ right.to(rng.device)).cpu().double()
-        return float((found - wanted).norm() / wanted.norm())
+    def relative_error(is_allowed: bool) -> float:
+        """Multiply on the GPU with TF32 on or off, and return the error in the 2-norm."""
+        matmul.allow_tf32 = is_allowed
+        product = (left.to(rng.device) @ right.to(rng.device)).cpu().double()
+        return float((product - exact).norm() / exact.norm())
 
-    before = matmul.allow_tf32
+    default = matmul.allow_tf32
     try:
-        figure: Figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
+        with_tf32 = relative_error(True)
+        without_tf32 = relative_error(False)
     finally:
-        matmul.allow_tf32 = before
-    return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}
+        matmul.allow_tf32 = default
+    figure: Figure = {"value": with_tf32, "controls": {"TF32 off": without_tf32}}
+    return {"facts": {"TF32 allowed": default}, "figures": {"error with TF32": figure}}
 
 
 KERNEL = of_float32(
-    statement="TF32 is off by default, and where it is asked for the tolerance of float32 products notices",
+    statement=(
+        "TF32 is off by default, and where it is asked for the tolerance of float32 products "
+        "notices"
+    ),
     observe=_observe,
     # 10 bits of mantissa: 2.9e-4 on an H100.
     figures={"error with TF32": (1e-4, 1e-3)},

@@ -1,4 +1,7 @@
-"""attention: transformers with `attn_implementation="flash_attention_4"`: without the package it downloads a kernel."""
+"""The kernels of transformers with `attn_implementation="flash_attention_4"`.
+
+Without the package flash-attn-4 transformers would download a kernel.
+"""
 
 import importlib
 from typing import Any
@@ -9,8 +12,13 @@ from validate.kernels._flash4 import of_flash_attn_4
 _LAYERS, _HIDDEN = 2, 256
 
 
-def _model(embedded: Any, attention: str) -> Any:
-    """A Llama of two layers with grouped heads, of the same weights each time, over embedded tokens."""
+def _last_hidden_state(embedded: Any, attention: str) -> Any:
+    """Run embedded tokens through a small Llama, whose weights are the same in each call.
+
+    It has two layers with grouped heads, in the dtype and on the device of the tokens.
+
+    attention: transformers' `attn_implementation`.
+    """
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
     config = transformers.LlamaConfig(
@@ -25,18 +33,20 @@ def _model(embedded: Any, attention: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         model = transformers.LlamaModel(config).to(device=embedded.device, dtype=embedded.dtype)
+    # transformers starts with weights so small that attention hardly matters. With a factor of 4,
+    # bfloat16's own error would hide the control.
     for parameter in model.parameters():
-        # Its own start is so small that attention hardly matters; with 4, bfloat16's own error hides the control.
         parameter.data.mul_(3 if parameter.dim() > 1 else 1)
     return model(inputs_embeds=embedded, use_cache=False).last_hidden_state
 
 
 def _case(rng: SeededRandom) -> Case:
+    """Return the Llama with flash-attn-4, compared with its eager attention."""
     return Case(
         dtype="bfloat16",
         inputs={"embedded": rng.normal(2, 131, _HIDDEN)},
-        run=lambda embedded: _model(embedded, "flash_attention_4"),
-        plain=lambda embedded: _model(embedded, "eager"),
+        run=lambda embedded: _last_hidden_state(embedded, "flash_attention_4"),
+        plain=lambda embedded: _last_hidden_state(embedded, "eager"),
         grad_inputs=("embedded",),
         controls={"tokens shifted": lambda result: result.roll(1, dims=1)},
     )
@@ -44,7 +54,9 @@ def _case(rng: SeededRandom) -> Case:
 
 KERNEL = of_flash_attn_4(
     probe="gpu.transformers_flash_attn_4",
-    statement="a Llama with attn_implementation=flash_attention_4 computes what its eager attention does",
+    statement=(
+        "a Llama with attn_implementation=flash_attention_4 computes what its eager attention does"
+    ),
     cases={"bfloat16": _case},
     tolerance={"bfloat16": RULE_T},
     needs=("transformers",),

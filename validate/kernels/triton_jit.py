@@ -1,4 +1,4 @@
-"""triton: Triton compiles on this GPU, from a cold cache, and runs what it compiled."""
+"""Kernels of our own that Triton compiles on this GPU, from a cold cache."""
 
 import importlib
 import os
@@ -9,45 +9,48 @@ from validate.kernels import Case, Kernel, Observed, SeededRandom
 from validate.kernels._names import OUR_MIX, OUR_SOFTMAX
 
 _ROWS, _COLUMNS = 67, 531
+_CUBINS = ["validate_mix.cubin", "validate_softmax.cubin"]
+"""What Triton compiles the kernels of the cases to."""
 
 
 def _mixed(left: Any, right: Any) -> Any:
-    """Whole numbers through Triton: every bit counts."""
+    """Compute left * 3 + (left ^ right) by Triton, in 32 bits: every bit counts."""
     kernels = importlib.import_module("validate.kernels._triton_kernels")
-    out = importlib.import_module("torch").empty_like(left)
+    result = importlib.import_module("torch").empty_like(left)
     count = left.numel()
-    kernels.validate_mix[((count + 255) // 256,)](left, right, out, count, BLOCK=256)
-    return out
+    blocks = (count + 255) // 256
+    kernels.validate_mix[(blocks,)](left, right, result, count, BLOCK=256)
+    return result
 
 
 def _mixed_plainly(left: Any, right: Any) -> Any:
-    """What 32 bits hold of left * 3 + (left ^ right)."""
+    """Compute left * 3 + (left ^ right) in 64 bits, and return what 32 bits hold of it."""
     torch = importlib.import_module("torch")
     wide = left.long() * 3 + (left.long() ^ right.long())
-    return (
-        (wide + 2**31)
-        .remainder(2**32)
-        .sub(2**31)
-        .to(left.dtype if left.dtype == torch.int64 else torch.int32)
-    )
+    wrapped = (wide + 2**31).remainder(2**32).sub(2**31)
+    # The reference is computed from int64 inputs, and stays int64.
+    return wrapped.to(left.dtype if left.dtype == torch.int64 else torch.int32)
 
 
 def _softmax(scores: Any) -> Any:
+    """Compute the softmax of each row by Triton."""
     kernels = importlib.import_module("validate.kernels._triton_kernels")
-    out = importlib.import_module("torch").empty_like(scores)
-    kernels.validate_softmax[(scores.shape[0],)](scores, out, scores.shape[1], BLOCK=1024)
-    return out
+    result = importlib.import_module("torch").empty_like(scores)
+    kernels.validate_softmax[(scores.shape[0],)](scores, result, scores.shape[1], BLOCK=1024)
+    return result
 
 
 def _integers(rng: SeededRandom) -> Case:
+    """Return a case of whole numbers, which must be exact."""
     inputs = {
-        name: rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32")
-        for name in ("left", "right")
+        "left": rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32"),
+        "right": rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32"),
     }
     return Case(dtype="int32", inputs=inputs, run=_mixed, plain=_mixed_plainly)
 
 
 def _floats(rng: SeededRandom) -> Case:
+    """Return a softmax in float32."""
     inputs = {"scores": rng.normal(_ROWS, _COLUMNS)}
     return Case(
         dtype="float32", inputs=inputs, run=_softmax, plain=lambda scores: scores.softmax(-1)
@@ -55,15 +58,18 @@ def _floats(rng: SeededRandom) -> Case:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """After the cases: what compiled, and what the cache, empty when this process began, holds now."""
+    """Return whether Triton compiled the kernels of the cases here.
+
+    Its cache was empty when this process began, so what it has now was compiled by it.
+    """
     kernels = importlib.import_module("validate.kernels._triton_kernels")
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))
-    binaries = sorted(path.name for path in cache.rglob("*.cubin")) if cache.is_dir() else []
-    wanted = ("validate_mix.cubin", "validate_softmax.cubin")
+    cubins = {path.name for path in cache.rglob("*.cubin")} if cache.is_dir() else set()
+    compiled = [name for name in _CUBINS if name in cubins]
     return {
         "facts": {
             "kernel type": type(kernels.validate_mix).__name__,
-            "compiled here": [name for name in wanted if name in binaries],
+            "compiled here": compiled,
         }
     }
 
@@ -72,13 +78,15 @@ KERNEL = Kernel(
     check="triton",
     probe="gpu.triton",
     package="triton",
-    statement="Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6",
+    statement=(
+        "Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6"
+    ),
     cases={"int32": _integers, "float32": _floats},
     tolerance={"int32": 0.0, "float32": 1e-6},
     observe=_observe,
     facts={
         "kernel type": "JITFunction",
-        "compiled here": ["validate_mix.cubin", "validate_softmax.cubin"],
+        "compiled here": _CUBINS,
     },
     expected_kernels={"integers": OUR_MIX, "softmax": OUR_SOFTMAX},
     libraries=(r"triton/_C/libtriton\.so",),

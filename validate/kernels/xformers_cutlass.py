@@ -1,4 +1,7 @@
-"""attention: xformers' attention with its cutlass operator pinned, and what the flash operator's file shares."""
+"""The kernels of xformers' attention by its cutlass operator.
+
+It also has what xformers_flash.py shares.
+"""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,27 +22,32 @@ of_xformers = partial(
 
 
 def _operators(name: str) -> tuple[Any, Any]:
+    """Return the forward and the backward operator of this name in xformers.ops.fmha."""
     module = importlib.import_module(f"xformers.ops.fmha.{name}")
     return module.FwOp, module.BwOp
 
 
 def attention(name: str, query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """With this operator pinned; without a name as xformers chooses."""
+    """Return attention over (batch, heads, length, dim) by xformers.
+
+    name: the operator that is forced, of xformers.ops.fmha; empty: xformers chooses.
+    """
     fmha = importlib.import_module("xformers.ops.fmha")
-    bias = (
-        importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
-        if causal
-        else None
-    )
+    bias = None
+    if causal:
+        bias = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
+    # xformers has heads after the length.
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    pinned = _operators(name) if name else None
-    return fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=pinned).transpose(
-        1, 2
-    )
+    operators = _operators(name) if name else None
+    output = fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=operators)
+    return output.transpose(1, 2)
 
 
 def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Equal and causal (the mask starts at the top left), unequal and not."""
+    """Return the cases of an operator: one with a causal mask, one of unequal lengths without.
+
+    The mask starts at the top left.
+    """
     run = partial(attention, name)
     return {
         "float16 causal": case(
@@ -52,19 +60,23 @@ def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
 
 
 def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
-    """The operator's own reasons, in its own words."""
+    """Return a `Kernel.declines` that asks an operator why it cannot run here.
 
-    def reasons(rng: SeededRandom) -> Sequence[str]:
-        inputs = importlib.import_module("xformers.ops.fmha.common").Inputs
+    name: the operator's, of xformers.ops.fmha.
+    """
+
+    def ask_operators(rng: SeededRandom) -> Sequence[str]:
+        """Return the reasons of both operators, in their own words."""
+        inputs_class = importlib.import_module("xformers.ops.fmha.common").Inputs
         sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
-        given = inputs(query=sample, key=sample, value=sample)
-        return [
-            f"{operator.NAME}: {reason}"
-            for operator in _operators(name)
-            for reason in operator.not_supported_reasons(given)
-        ]
+        inputs = inputs_class(query=sample, key=sample, value=sample)
+        reasons = []
+        for operator in _operators(name):
+            for reason in operator.not_supported_reasons(inputs):
+                reasons.append(f"{operator.NAME}: {reason}")
+        return reasons
 
-    return reasons
+    return ask_operators
 
 
 KERNEL = of_xformers(
@@ -73,7 +85,8 @@ KERNEL = of_xformers(
     needs_capability={
         "bfloat16 cross": (
             (8, 0),
-            "xformers takes bfloat16 on newer GPUs alone (ops/fmha/common.py, not_supported_reasons)",
+            "xformers takes bfloat16 on newer GPUs alone "
+            "(ops/fmha/common.py, not_supported_reasons)",
         )
     },
     expected_kernels={"forward": XFORMERS_CUTLASS_FORWARD, "backward": XFORMERS_CUTLASS_BACKWARD},

@@ -1,4 +1,4 @@
-"""attention: xformers' attention with its flash operator pinned."""
+"""The kernels of xformers' attention by its flash operator."""
 
 from validate.kernels._names import XFORMERS_FLASH_BACKWARD, XFORMERS_FLASH_FORWARD
 from validate.kernels.xformers_cutlass import cases, declines, of_xformers

@@ -72,7 +72,7 @@ def test_names_of_files_are_subjects() -> None:
     for subject, row in TABLE.items():
         name = subject.replace("-", "_")
         assert files & {name, f"{row.check}_{name}"}
-        assert kernels.kernel(row.check, subject) is row
+        assert kernels.kernel_of(row.check, subject) is row
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)

@@ -31,7 +31,7 @@ A, B = [("a", PLAIN), ("a", ASKED)], [("b", PLAIN), ("b", ASKED)]
 def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own(
     stretches: Any, names: Any, ran: Any
 ) -> None:
-    found = _timeline.described([LEAD_IN, *names], stretches, ["flash"])
+    found = _timeline.describe([LEAD_IN, *names], stretches, ["flash"])
     assert found["works"] and found["ran"] == ran
     assert found["matching"] == {"flash": [OWN] if OWN in names else []}
 
@@ -40,7 +40,7 @@ def test_a_spin_that_the_profiler_lost_or_made_up_leaves_nothing_told() -> None:
     lost = [[], [OWN], [LEAD_IN], [LEAD_IN, SPIN, OWN], [LEAD_IN, SPIN, SPIN, SPIN]]
     # Of the last, what was dropped may have been more than the lead-in.
     for names in (*lost, [SPIN, OWN, SPIN]):
-        found = _timeline.described(names, [("a", ASKED), None], [])
+        found = _timeline.describe(names, [("a", ASKED), None], [])
         assert not found["works"] and "ran" not in found
 
 

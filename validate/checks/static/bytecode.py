@@ -22,7 +22,7 @@ from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.image_paths import is_link, read_image_paths, source_of_bytecode
-from validate.judging import Finding, conclude, cut, failed
+from validate.judging import Finding, conclude, count_unlisted, failed
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(read_image_paths,), run_as=RunAs.ROOT)
 
@@ -125,7 +125,7 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     if not evidence["files"]:
         return failed("there is no bytecode: each process compiles what it imports")
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
-    faults += cut(evidence, "faults", "files of bytecode are not their sources'")
+    faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")
     good = f"{evidence['files']} files of bytecode are of Python {evidence['python']} and fit their sources"
     return conclude(faults, good)
 

@@ -12,7 +12,7 @@ from validate.checks.static.files import hashes
 from validate.claims import Claim, ImageKind
 from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, is_plain_file, read_image_paths
-from validate.judging import Finding, conclude, cut, failed, listed, passed
+from validate.judging import Finding, conclude, count_unlisted, failed, listed, passed
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -149,11 +149,11 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         f"{path} is not as Debian's {package} has it"
         for path, package in evidence["altered"].items()
     ]
-    faults += cut(evidence, "altered", "files are not as Debian's packages have them")
+    faults += count_unlisted(evidence, "altered", "files are not as Debian's packages have them")
     faults += [
         f"{path} of Debian's {package} is missing" for path, package in evidence["missing"].items()
     ]
-    faults += cut(evidence, "missing", "files of Debian's packages are missing")
+    faults += count_unlisted(evidence, "missing", "files of Debian's packages are missing")
 
     good = f"{evidence['packages']} Debian packages are wholly installed"
     good += f", and {evidence['files']} files are as they brought them"

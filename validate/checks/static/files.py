@@ -17,7 +17,7 @@ from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
 from validate.harness.forked import map_on_all_cores
-from validate.judging import Finding, conclude, cut, failed, listed, matches
+from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
 
 SETTINGS = Settings(reads_files_only=True, starts_first=True)
 
@@ -243,7 +243,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
         for path in evidence["unowned"]
         if not matches(path, excused)
     ]
-    faults += cut(evidence, "unowned", "files belong to no distribution")
+    faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
         # Debian's packages bring none: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):

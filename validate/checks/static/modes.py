@@ -27,7 +27,7 @@ from validate.environment.image_paths import (
 )
 from validate.environment.installed import Distribution
 from validate.environment.user_environment import UserEnvironment
-from validate.judging import Finding, conclude, cut, failed
+from validate.judging import Finding, conclude, count_unlisted, failed
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -340,7 +340,7 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
         for program in evidence["privileged"]
     ]
     faults += [f"{path} {fault}" for path, fault in evidence["faults"].items()]
-    faults += cut(evidence, "faults", "paths have wrong modes or owners")
+    faults += count_unlisted(evidence, "faults", "paths have wrong modes or owners")
     good = f"{evidence['files']} paths can be read by users and changed by root alone"
     return conclude(
         faults, f"{good}; {evidence['packaged']} programs of Debian's run with more rights"

@@ -24,7 +24,7 @@ from validate.checks.static import libraries
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import map_on_all_cores
-from validate.judging import Finding, conclude, cut, failed, listed, matches
+from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
 
 SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.of_user,))
 
@@ -312,7 +312,7 @@ def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Fi
     for library in evidence["lacking"]:
         if not is_excused(library, expect["exceptions"]):
             faults.append(describe_lacking(library))
-    faults += cut(evidence, "lacking", "libraries lack symbols")
+    faults += count_unlisted(evidence, "lacking", "libraries lack symbols")
     needs = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need"
     return conclude(faults, f"{needs} are there")
 

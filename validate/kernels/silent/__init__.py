@@ -1,49 +1,84 @@
-"""The corpus of silent faults: what upstream computed wrong, for months, without an error. One function a fault.
+"""The corpus of silent faults: what upstream computed wrong, for months, without an error.
 
-A function `NAME(torch, device, **sizes)`, of the row `NAME` (with dashes) in images/data/silent_faults.yaml, runs the
-shape that shows it. It gives what was found and the right value by another way (in a wider dtype, in parts, on a slice,
-uncompiled), each a tensor or a list of them; and if it has them a wrong value, which must be told apart, and figures:
-`times` as long as the right way it took.
-Without a wrong one a last part that nobody wrote stands for it. Nothing here imports torch.
+Each fault is a function `NAME(torch, device, **sizes)`, and a row `NAME` (with dashes) in
+images/data/silent_faults.yaml. The function computes something in the shape that shows the fault,
+computes it in another way that is right (in a wider dtype, in parts, on a slice, uncompiled), and
+returns both. Nothing here imports torch.
 """
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 FILES = ("attention", "compiled", "convolution", "large", "packages")
 
 
-def function(subject: str) -> Callable[..., tuple[Any, ...]]:
-    """The function of a row. Raises LookupError."""
+class Comparison(NamedTuple):
+    """What a function of the corpus returns. Each result is a tensor or a list of tensors."""
+
+    computed: Any
+    """The result that may be wrong."""
+    reference: Any
+    """The right result."""
+    wrong: Any = None
+    """A result that is surely wrong, which must be noticed. None: `unwritten` makes it."""
+    figures: Mapping[str, float] | None = None
+    """`times`: how many times as long as the right way it took."""
+
+
+def function(subject: str) -> Callable[..., Comparison]:
+    """Return the function of a silent fault, which is named like its row.
+
+    Raises LookupError if no file has it.
+    """
     name = subject.replace("-", "_")
     for file in FILES:
-        if found := vars(importlib.import_module(f"{__name__}.{file}")).get(name):
-            return found  # type: ignore[no-any-return]
+        functions = vars(importlib.import_module(f"{__name__}.{file}"))
+        if name in functions:
+            return functions[name]  # type: ignore[no-any-return]
     raise LookupError(f"there is no function of the silent fault {subject}")
 
 
-def error(torch: Any, found: Any, right: Any) -> float:
-    """The largest difference as a part of the largest right value; infinity where something is no number."""
-    results, wanted = ([one] if isinstance(one, torch.Tensor) else [*one] for one in (found, right))
-    return max(
-        _error(one.detach(), other.detach()) for one, other in zip(results, wanted, strict=True)
-    )
+def error(torch: Any, computed: Any, reference: Any) -> float:
+    """Return the largest difference of results, as a part of the largest right value.
+
+    Of lists of tensors it is the largest of each pair. Infinity: shapes differ, or something is no
+    number.
+    """
+    results = _as_list(torch, computed)
+    references = _as_list(torch, reference)
+    errors = []
+    for result, right in zip(results, references, strict=True):
+        errors.append(_tensor_error(result.detach(), right.detach()))
+    return max(errors)
 
 
-def _error(found: Any, right: Any) -> float:
-    found, right = found.double(), right.to(found.device).double()
-    if found.shape != right.shape or not bool((found - right).isfinite().all()):
+def _as_list(torch: Any, result: Any) -> list[Any]:
+    """Return the tensors of a result, which is one tensor or several."""
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _tensor_error(computed: Any, reference: Any) -> float:
+    """Return the error of one tensor, as `error` says."""
+    computed = computed.double()
+    reference = reference.to(computed.device).double()
+    if computed.shape != reference.shape:
         return float("inf")
-    return float((found - right).abs().max()) / (float(right.abs().max()) or 1.0)
+    if not bool((computed - reference).isfinite().all()):
+        return float("inf")
+    largest_difference = float((computed - reference).abs().max())
+    return largest_difference / (float(reference.abs().max()) or 1.0)
 
 
-def unwritten(torch: Any, found: Any) -> list[Any]:
-    """The results with a last part of each that nobody wrote: what an index of 32 bits leaves."""
-    results = [
-        one.detach().contiguous().clone()
-        for one in ([found] if isinstance(found, torch.Tensor) else found)
-    ]
-    for one in results:
-        one.view(-1)[-max(1, one.numel() // 64) :] = 0
+def unwritten(torch: Any, computed: Any) -> list[Any]:
+    """Return a copy of a result in which the last part of each tensor is 0.
+
+    That is what an index of 32 bits that runs over leaves unwritten.
+    """
+    results = []
+    for tensor in _as_list(torch, computed):
+        results.append(tensor.detach().contiguous().clone())
+    for result in results:
+        unwritten_count = max(1, result.numel() // 64)
+        result.view(-1)[-unwritten_count:] = 0
     return results

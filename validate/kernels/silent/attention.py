@@ -1,78 +1,127 @@
-"""Attention: torch's backends, xformers, flash-attn. Right: plain products in float32, of large ones on a slice."""
+"""Silent faults of attention: torch's backends and flash-attn against plain products in float32."""
 
 import importlib
 from typing import Any
 
+from validate.kernels.silent import Comparison
 
-def _sdpa(t: Any, backend: str, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
-    """Output and gradients by one backend, of the inputs with the strides that they have."""
+
+def _attention_and_gradients(
+    torch: Any, backend: str, *inputs: Any, upstream: Any, mask: Any = None
+) -> list[Any]:
+    """Return the output of torch's attention by one backend, and the gradients of its inputs.
+
+    backend: a name of torch.nn.attention.SDPBackend. On a CPU it is always MATH.
+    inputs: query, key and value, which are used with the strides that they have.
+    upstream: the gradient of the output.
+    """
     attention = importlib.import_module("torch.nn.attention")
-    leaves = [one.detach().requires_grad_() for one in inputs]
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     chosen = getattr(attention.SDPBackend, backend if inputs[0].is_cuda else "MATH")
     with attention.sdpa_kernel([chosen]):
-        out = t.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=mask)
-    return [out, *t.autograd.grad(out, leaves, upstream)]
+        output = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=mask)
+    return [output, *torch.autograd.grad(output, leaves, upstream)]
 
 
-def _exact(t: Any, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
+def _reference(torch: Any, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
+    """Return attention and its gradients by plain products in float32."""
     if mask is not None and mask.is_floating_point():
         mask = mask.float()
-    return _sdpa(t, "MATH", *(one.float() for one in inputs), upstream=upstream.float(), mask=mask)
+    widened = [tensor.float() for tensor in inputs]
+    return _attention_and_gradients(torch, "MATH", *widened, upstream=upstream.float(), mask=mask)
 
 
-def cudnn_attention_mask(t: Any, d: str, length: int = 704) -> tuple[Any, ...]:
-    """Every score is near -120, so each row's logsumexp lies below -88.7, from where on exp() of the padding overflows.
+def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparison:
+    """Compute masked attention through cuDNN with scores so low that its padding overflowed.
 
-    The first component makes them so; its gradient is a difference of large numbers and not compared.
+    Every score is near -120, so the logsumexp of each row is below -88.7, from where on exp() of
+    the padding overflows in float32.
     """
     query, key, value, upstream = (
-        t.randn(1, 1, length, 64, device=d, dtype=t.bfloat16) for _ in range(4)
+        torch.randn(1, 1, length, 64, device=device, dtype=torch.bfloat16) for _ in range(4)
     )
     query, key = query * 0.1, key * 0.1
+    # The first component makes the scores so low.
     query[..., 0], key[..., 0] = 1.0, -960.0
-    mask = t.ones(length, length, dtype=t.bool, device=d).tril()[None, None]
-    found = _sdpa(t, "CUDNN_ATTENTION", query, key, value, upstream=upstream, mask=mask)
-    right = _exact(t, query, key, value, upstream=upstream, mask=mask)
-    return [one[..., 1:].contiguous() for one in found], [one[..., 1:] for one in right]
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
-
-def efficient_attention_long_mask(t: Any, d: str, length: int = 66048) -> tuple[Any, ...]:
-    """A mask of more than 2^32 elements: rows from 2^32 / length on took another row's part of it."""
-    query, key, value = (t.randn(1, 1, length, 64, device=d, dtype=t.bfloat16) for _ in range(3))
-    mask = t.randn(1, 1, length, length, device=d, dtype=t.bfloat16)
-    attention = importlib.import_module("torch.nn.attention")
-    chosen = (
-        attention.SDPBackend.EFFICIENT_ATTENTION if query.is_cuda else attention.SDPBackend.MATH
+    inputs = (query, key, value)
+    computed = _attention_and_gradients(
+        torch, "CUDNN_ATTENTION", *inputs, upstream=upstream, mask=mask
     )
-    with attention.sdpa_kernel([chosen]):
-        found = t.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    tail = (one[0, 0, -64:].float() for one in (query, mask))
-    return found[0, 0, -64:].clone(), _rows(t, next(tail), key[0, 0], value[0, 0], next(tail))
-
-
-def _rows(t: Any, query: Any, key: Any, value: Any, mask: Any = 0.0) -> Any:
-    """Attention of a few rows in float32."""
-    scores = query.float() @ key.float().T * query.shape[-1] ** -0.5 + mask
-    return scores.softmax(-1) @ value.float()
-
-
-def flash_attention_large(t: Any, d: str, batch: int = 16400, length: int = 128) -> tuple[Any, ...]:
-    """More than 2^31 elements in each of query, key and value, forward and backward."""
-    inputs = [t.randn(batch, 16, length, 64, device=d, dtype=t.bfloat16) for _ in range(3)]
-    upstream = t.randn(1, 16, length, 64, device=d, dtype=t.bfloat16).expand(batch, -1, -1, -1)
-    found = _sdpa(t, "FLASH_ATTENTION", *inputs, upstream=upstream)
-    right = _exact(t, *(one[-2:] for one in inputs), upstream=upstream[-2:])
-    return [one[-2:].contiguous() for one in found], right
-
-
-def flash_attn_padded(t: Any, d: str) -> tuple[Any, ...]:
-    """Rows behind the last sequence took no part: their gradients are 0, whatever lay in that memory before."""
-    inputs = [t.randn(514, 4, 64, device=d, dtype=t.bfloat16, requires_grad=True) for _ in range(3)]
-    ends = t.tensor([0, 144, 512], dtype=t.int32, device=d)
-    out = importlib.import_module("flash_attn").flash_attn_varlen_func(
-        *inputs, ends, ends, 368, 368
+    reference = _reference(torch, *inputs, upstream=upstream, mask=mask)
+    # Its gradient is a difference of large numbers, so it is not compared.
+    return Comparison(
+        computed=[tensor[..., 1:].contiguous() for tensor in computed],
+        reference=[tensor[..., 1:] for tensor in reference],
     )
-    dirt = [t.full_like(inputs[0], float("nan")) for _ in range(16)]
+
+
+def efficient_attention_long_mask(torch: Any, device: str, length: int = 66048) -> Comparison:
+    """Compute memory-efficient attention with a mask of more than 2^32 elements.
+
+    Rows from number 2^32 / length on took another row's part of the mask. The last 64 are compared.
+    """
+    query, key, value = (
+        torch.randn(1, 1, length, 64, device=device, dtype=torch.bfloat16) for _ in range(3)
+    )
+    mask = torch.randn(1, 1, length, length, device=device, dtype=torch.bfloat16)
+    backends = importlib.import_module("torch.nn.attention")
+    chosen = backends.SDPBackend.MATH
+    if query.is_cuda:
+        chosen = backends.SDPBackend.EFFICIENT_ATTENTION
+    with backends.sdpa_kernel([chosen]):
+        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    computed = output[0, 0, -64:].clone()
+    last_queries = query[0, 0, -64:].float()
+    keys, values = key[0, 0], value[0, 0]
+    last_masks = mask[0, 0, -64:].float()
+    scores = last_queries @ keys.float().T * 64**-0.5 + last_masks
+    reference = scores.softmax(-1) @ values.float()
+    return Comparison(computed=computed, reference=reference)
+
+
+def flash_attention_large(
+    torch: Any, device: str, batch: int = 16400, length: int = 128
+) -> Comparison:
+    """Compute torch's FlashAttention and its gradients with more than 2^31 elements in each input.
+
+    The last two samples are compared: they do not depend on the others.
+    """
+    shape = (batch, 16, length, 64)
+    inputs = [torch.randn(*shape, device=device, dtype=torch.bfloat16) for _ in range(3)]
+    upstream = torch.randn(1, 16, length, 64, device=device, dtype=torch.bfloat16)
+    upstream = upstream.expand(batch, -1, -1, -1)
+    computed = _attention_and_gradients(torch, "FLASH_ATTENTION", *inputs, upstream=upstream)
+    last_inputs = [tensor[-2:] for tensor in inputs]
+    reference = _reference(torch, *last_inputs, upstream=upstream[-2:])
+    return Comparison(
+        computed=[tensor[-2:].contiguous() for tensor in computed], reference=reference
+    )
+
+
+def flash_attn_padded(torch: Any, device: str) -> Comparison:
+    """Compute gradients of flash-attn over packed sequences with two unused rows at the end.
+
+    The gradients of these rows are 0, whatever lay in that memory before.
+    """
+    shape = (514, 4, 64)
+    inputs = [
+        torch.randn(*shape, device=device, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    ends = torch.tensor([0, 144, 512], dtype=torch.int32, device=device)
+    flash_attn = importlib.import_module("flash_attn")
+    output = flash_attn.flash_attn_varlen_func(*inputs, ends, ends, 368, 368)
+
+    # Fill memory with NaN and free it, so that the gradients are likely to be allocated there.
+    dirt = [torch.full_like(inputs[0], float("nan")) for _ in range(16)]
     del dirt
-    found = [one[512:] for one in t.autograd.grad(out[:512].sum(), inputs)]
-    return found, [t.zeros_like(one) for one in found], [t.ones_like(one) for one in found]
+    gradients = torch.autograd.grad(output[:512].sum(), inputs)
+    computed = [gradient[512:] for gradient in gradients]
+    return Comparison(
+        computed=computed,
+        reference=[torch.zeros_like(gradient) for gradient in computed],
+        wrong=[torch.ones_like(gradient) for gradient in computed],
+    )

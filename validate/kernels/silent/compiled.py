@@ -1,125 +1,148 @@
-"""torch.compile: programs that Inductor compiled to something else. Right: the same program, eager."""
+"""Silent faults of torch.compile: programs that Inductor compiled to something else.
+
+Each program is compiled and compared with itself, run eagerly.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-
-def _both(
-    t: Any, program: Callable[..., Any], *calls: tuple[Any, ...], **options: Any
-) -> tuple[list[Any], list[Any]]:
-    """Results of the compiled program and of the eager one, call by call, on inputs of their own each."""
-    t._dynamo.reset()
-    compiled = t.compile(program, **options)
-
-    def all_of(function: Callable[..., Any]) -> list[Any]:
-        given = (
-            [one.clone() if isinstance(one, t.Tensor) else one for one in call] for call in calls
-        )
-        results = (function(*one) for one in given)
-        return [
-            one
-            for result in results
-            for one in (result if isinstance(result, tuple) else (result,))
-        ]
-
-    return all_of(compiled), all_of(program)
+from validate.kernels.silent import Comparison
 
 
-def compile_arange(t: Any, d: str) -> tuple[Any, ...]:
-    return _both(
-        t,
-        lambda x: t.arange(0, 11, device=d) * 1500000000 + x,
-        (t.zeros(11, dtype=t.int64, device=d),),
+def _compare(
+    torch: Any, program: Callable[..., Any], *arguments: Any, **options: Any
+) -> Comparison:
+    """Run a program compiled and eagerly, each on its own copies of the arguments.
+
+    program: returns a tensor, or a tuple of tensors.
+    options: of torch.compile.
+    """
+    torch._dynamo.reset()
+    compiled = torch.compile(program, **options)
+    return Comparison(
+        computed=_call_with_copies(compiled, arguments),
+        reference=_call_with_copies(program, arguments),
     )
 
 
-def compile_stale_float(t: Any, d: str) -> tuple[Any, ...]:
-    """Closures over other numbers, with gradients: from the third on the number is an input."""
+def _call_with_copies(program: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    """Return the tensors that a program returns for copies of these tensors."""
+    result = program(*[argument.clone() for argument in arguments])
+    return list(result) if isinstance(result, tuple) else [result]
 
-    def limited(limit: float) -> Callable[..., Any]:
+
+def compile_arange(torch: Any, device: str) -> Comparison:
+    """Multiply an arange by a number, with products beyond 2^31, and add a tensor."""
+
+    def program(x: Any) -> Any:
+        return torch.arange(0, 11, device=device) * 1500000000 + x
+
+    return _compare(torch, program, torch.zeros(11, dtype=torch.int64, device=device))
+
+
+def compile_stale_float(torch: Any, device: str) -> Comparison:
+    """Compile closures over different numbers, one after another, and compute gradients.
+
+    From the third number on, Inductor makes the number an input of the compiled program.
+    """
+
+    def make_program(limit: float) -> Callable[..., Any]:
         def swiglu(x: Any) -> Any:
-            gate, up = t.chunk(x, 2, dim=-1)
-            return t.nn.functional.silu(gate).clamp(max=limit) * up.clamp(min=-limit, max=limit)
+            gate, up = torch.chunk(x, 2, dim=-1)
+            limited_gate = torch.nn.functional.silu(gate).clamp(max=limit)
+            return limited_gate * up.clamp(min=-limit, max=limit)
 
         return swiglu
 
-    def computed(change: Callable[..., Any]) -> list[Any]:
+    def run_all(compile_program: Callable[..., Any]) -> list[Any]:
         results = []
         for limit in (10.0, 7.0, 5.0, 3.0):
-            out = change(limited(limit))(x)
-            results += [out, *t.autograd.grad(out.sum(), x)]
+            output = compile_program(make_program(limit))(x)
+            results += [output, *torch.autograd.grad(output.sum(), x)]
         return results
 
-    x = (8 * t.randn(16, 64, device=d)).requires_grad_()
-    t._dynamo.reset()
-    return computed(t.compile), computed(lambda program: program)
+    x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
+    torch._dynamo.reset()
+    return Comparison(computed=run_all(torch.compile), reference=run_all(lambda program: program))
 
 
-def compile_scatter(t: Any, d: str, count: int = 33) -> tuple[Any, ...]:
-    def add(x: Any, bias: Any, index: Any) -> Any:
-        source = x + bias
-        return t.zeros(1, 1, device=d).scatter_reduce(
-            0, index.unsqueeze(-1).expand_as(source), source, "sum"
-        )
+def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
+    """Add one number to all rows, and sum them into one row with scatter_reduce."""
 
-    inputs = (
-        t.randn(count, 1, device=d),
-        t.full((1,), 5.0, device=d),
-        t.zeros(count, dtype=t.int64, device=d),
-    )
-    return _both(t, add, inputs, dynamic=False)
+    def sum_rows(x: Any, bias: Any, index: Any) -> Any:
+        rows = x + bias
+        total = torch.zeros(1, 1, device=device)
+        return total.scatter_reduce(0, index.unsqueeze(-1).expand_as(rows), rows, "sum")
 
-
-def compile_index_add(t: Any, d: str) -> tuple[Any, ...]:
-    """The tensor is made within: what a caller gave is never written in place."""
-
-    def add(index: Any, source: Any) -> Any:
-        return t.zeros(1, 8, device=d).expand(4, 8).index_add(0, index, source)
-
-    return _both(t, add, (t.tensor([0, 3, 0], device=d), t.ones(3, 8, device=d)))
+    x = torch.randn(count, 1, device=device)
+    bias = torch.full((1,), 5.0, device=device)
+    index = torch.zeros(count, dtype=torch.int64, device=device)
+    return _compare(torch, sum_rows, x, bias, index, dynamic=False)
 
 
-def compile_dropout_alias(t: Any, d: str) -> tuple[Any, ...]:
-    def twice(x: Any) -> Any:
-        y = t.nn.functional.dropout(x, 0.5, False)
+def compile_index_add(torch: Any, device: str) -> Comparison:
+    """Add rows into an expanded tensor, whose rows share their memory.
+
+    The tensor is made by the program: Inductor never writes into a tensor of its caller.
+    """
+
+    def add_rows(index: Any, rows: Any) -> Any:
+        return torch.zeros(1, 8, device=device).expand(4, 8).index_add(0, index, rows)
+
+    index = torch.tensor([0, 3, 0], device=device)
+    rows = torch.ones(3, 8, device=device)
+    return _compare(torch, add_rows, index, rows)
+
+
+def compile_dropout_alias(torch: Any, device: str) -> Comparison:
+    """Change the result of a dropout that is switched off, which is its input, and return both."""
+
+    def double_in_place(x: Any) -> Any:
+        y = torch.nn.functional.dropout(x, 0.5, False)
         y += y
         return y, x
 
-    return _both(t, twice, (t.ones(2, 2, device=d),))
+    return _compare(torch, double_in_place, torch.ones(2, 2, device=device))
 
 
-def compile_item_loop(t: Any, d: str) -> tuple[Any, ...]:
-    def adam(parameter: Any, gradient: Any, mean: Any, square: Any, at: Any) -> Any:
-        at.add_(1)
+def compile_item_loop(torch: Any, device: str) -> Comparison:
+    """Compile five steps of Adam in a loop, whose step number is read with `item()`."""
+
+    def adam_step(parameter: Any, gradient: Any, mean: Any, square: Any, steps: Any) -> Any:
+        steps.add_(1)
         mean.mul_(0.9).add_(gradient, alpha=0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        step = at.item()
-        below = (square.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
-        parameter.addcdiv_(mean, below, value=-0.001 / (1 - 0.9**step))
+        step = steps.item()
+        denominator = (square.sqrt() / (1 - 0.999**step) ** 0.5).add_(1e-8)
+        parameter.addcdiv_(mean, denominator, value=-0.001 / (1 - 0.9**step))
 
-    def loop(data: Any, gradient: Any) -> Any:
-        parameter, mean, square, at = (
-            data.clone(),
-            t.zeros_like(data),
-            t.zeros_like(data),
-            t.zeros((), device=d),
-        )
+    def train(start: Any, gradient: Any) -> Any:
+        parameter = start.clone()
+        mean = torch.zeros_like(start)
+        square = torch.zeros_like(start)
+        steps = torch.zeros((), device=device)
         for _ in range(5):
-            adam(parameter, gradient, mean, square, at)
-        return parameter - data
+            adam_step(parameter, gradient, mean, square, steps)
+        return parameter - start
 
-    return _both(t, loop, (t.randn(64, device=d), t.randn(64, device=d)))
+    start = torch.randn(64, device=device)
+    gradient = torch.randn(64, device=device)
+    return _compare(torch, train, start, gradient)
 
 
-def compile_dynamic_reshape(t: Any, d: str) -> tuple[Any, ...]:
-    """A view that stays strided, at two sizes."""
-    strided = [
-        t.arange(float(count * 5 * 8), device=d).view(count, 5, 8)[..., :4] for count in (6, 9)
-    ]
+def compile_dynamic_reshape(torch: Any, device: str) -> Comparison:
+    """Reshape a strided view, at two sizes with dynamic shapes."""
+    views = []
+    for count in (6, 9):
+        numbers = torch.arange(float(count * 5 * 8), device=device)
+        views.append(numbers.view(count, 5, 8)[..., :4])
 
     def program(x: Any) -> Any:
         return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
-    t._dynamo.reset()
-    compiled = t.compile(program, dynamic=True)
-    return [compiled(one).clone() for one in strided], [program(one).clone() for one in strided]
+    torch._dynamo.reset()
+    compiled = torch.compile(program, dynamic=True)
+    return Comparison(
+        computed=[compiled(view).clone() for view in views],
+        reference=[program(view).clone() for view in views],
+    )

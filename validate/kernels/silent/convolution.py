@@ -1,56 +1,92 @@
-"""Convolutions that cuDNN and oneDNN computed wrong."""
+"""Silent faults of convolutions in cuDNN and oneDNN."""
 
 import time
+from collections.abc import Callable
 from typing import Any
+
+from validate.kernels.silent import Comparison
 
 
 def conv3d_bfloat16(
-    t: Any, d: str, depth: int = 124, height: int = 1282, width: int = 722
-) -> tuple[Any, ...]:
-    """Right: plane by plane in two dimensions and float32, every eighth line of each."""
-    x = t.randn(1, 16, depth, height, width, device=d, dtype=t.bfloat16)
-    weight = t.randn(16, 16, 1, 3, 3, device=d, dtype=t.bfloat16) / 12
-    found = t.nn.functional.conv3d(x, weight)
-    with t.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        planes = [
-            t.nn.functional.conv2d(x[:, :, one].float(), weight[:, :, 0].float())[:, :, ::8]
-            for one in range(depth)
-        ]
-    return [found[:, :, one, ::8] for one in range(depth)], planes
+    torch: Any, device: str, depth: int = 124, height: int = 1282, width: int = 722
+) -> Comparison:
+    """Convolve a large volume in bfloat16 with a kernel that is flat in depth.
+
+    It is right plane by plane, as a two-dimensional convolution in float32. Every eighth line of
+    each plane is compared.
+    """
+    x = torch.randn(1, 16, depth, height, width, device=device, dtype=torch.bfloat16)
+    weight = torch.randn(16, 16, 1, 3, 3, device=device, dtype=torch.bfloat16) / 12
+    output = torch.nn.functional.conv3d(x, weight)
+
+    reference = []
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for number in range(depth):
+            plane = x[:, :, number].float()
+            convolved = torch.nn.functional.conv2d(plane, weight[:, :, 0].float())
+            reference.append(convolved[:, :, ::8])
+    computed = [output[:, :, number, ::8] for number in range(depth)]
+    return Comparison(computed=computed, reference=reference)
 
 
-def conv3d_patches(t: Any, d: str, count: int = 8192) -> tuple[Any, ...]:
-    """The patch embedding of Qwen's vision models. Right: the matrix product that it is, in float32, and in its time:
-    a fallback goes patch by patch."""
-    x = t.randn(count, 3, 2, 14, 14, device=d, dtype=t.bfloat16)
-    weight = t.randn(1280, 3, 2, 14, 14, device=d, dtype=t.bfloat16) / 34
-    found, seconds = _clocked(t, d, lambda: t.nn.functional.conv3d(x, weight, stride=(2, 14, 14)))
-    product, least = _clocked(t, d, lambda: x.flatten(1).float() @ weight.flatten(1).float().T)
-    return found.flatten(1), product, None, {"times": seconds / least}
+def conv3d_patches(torch: Any, device: str, count: int = 8192) -> Comparison:
+    """Convolve patches of images, each as large as the kernel: so Qwen's vision models embed them.
 
+    This is a matrix product, which in float32 is right and takes the right time: a fallback
+    convolves patch by patch.
+    """
+    x = torch.randn(count, 3, 2, 14, 14, device=device, dtype=torch.bfloat16)
+    weight = torch.randn(1280, 3, 2, 14, 14, device=device, dtype=torch.bfloat16) / 34
 
-def _clocked(t: Any, d: str, run: Any) -> tuple[Any, float]:
-    """What a call gives, and the seconds of a second one."""
-    wait = t.cuda.synchronize if d == "cuda" else bool
-    run()
-    wait()
-    begun = time.perf_counter()
-    found = run()
-    wait()
-    return found, time.perf_counter() - begun
+    def convolve() -> Any:
+        return torch.nn.functional.conv3d(x, weight, stride=(2, 14, 14))
 
+    def multiply() -> Any:
+        return x.flatten(1).float() @ weight.flatten(1).float().T
 
-def cpu_conv3d_strided(t: Any, d: str) -> tuple[Any, ...]:
-    x = t.randn(4, 64, 12, 14, 4, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d)
-    weight = (
-        t.randn(32, 64, 3, 3, 3, dtype=t.bfloat16, device=d).to(memory_format=t.channels_last_3d)
-        / 42
+    computed, seconds = _run_and_time(torch, device, convolve)
+    reference, reference_seconds = _run_and_time(torch, device, multiply)
+    return Comparison(
+        computed=computed.flatten(1),
+        reference=reference,
+        figures={"times": seconds / reference_seconds},
     )
-    conv3d = t.nn.functional.conv3d
-    return conv3d(x, weight, stride=3), conv3d(x.float(), weight.float(), stride=3)
 
 
-def cpu_conv2d_2x2(t: Any, d: str) -> tuple[Any, ...]:
-    ones = t.ones(1, 1, 2, 2, dtype=t.bfloat16, device=d)
-    found = t.nn.functional.conv2d(ones, ones)
-    return found, t.full_like(found, 4), t.ones_like(found)
+def _run_and_time(torch: Any, device: str, run: Callable[[], Any]) -> tuple[Any, float]:
+    """Call a function twice, and return the result and the seconds of the second call."""
+    run()
+    _wait(torch, device)
+    started = time.perf_counter()
+    result = run()
+    _wait(torch, device)
+    return result, time.perf_counter() - started
+
+
+def _wait(torch: Any, device: str) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
+    """Convolve a small volume in bfloat16, channels last, with a stride; right is float32."""
+    channels_last = torch.channels_last_3d
+    x = torch.randn(4, 64, 12, 14, 4, dtype=torch.bfloat16, device=device)
+    x = x.to(memory_format=channels_last)
+    weight = torch.randn(32, 64, 3, 3, 3, dtype=torch.bfloat16, device=device)
+    weight = weight.to(memory_format=channels_last) / 42
+    conv3d = torch.nn.functional.conv3d
+    return Comparison(
+        computed=conv3d(x, weight, stride=3),
+        reference=conv3d(x.float(), weight.float(), stride=3),
+    )
+
+
+def cpu_conv2d_2x2(torch: Any, device: str) -> Comparison:
+    """Convolve four ones with four ones in bfloat16, which is 4."""
+    ones = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16, device=device)
+    output = torch.nn.functional.conv2d(ones, ones)
+    return Comparison(
+        computed=output, reference=torch.full_like(output, 4), wrong=torch.ones_like(output)
+    )

@@ -1,53 +1,66 @@
-"""Operators of torch whose index ran over beyond 2^31 or 2^32 elements. Right: the same of the last rows alone."""
+"""Silent faults of torch's operators whose index ran over, beyond 2^31 or 2^32 elements.
+
+The last rows are compared with the same operator on these rows alone.
+"""
 
 from typing import Any
 
+from validate.kernels.silent import Comparison
+
 _TAIL = 64
+"""How many rows are compared."""
 
 
-def large_layer_norm(t: Any, d: str, rows: int = 2**22 + 64) -> tuple[Any, ...]:
-    x = t.randn(rows, 1024, device=d, dtype=t.float16)
-    found = t.layer_norm(x, (1024,))[-_TAIL:].clone()
-    return found, t.layer_norm(x[-_TAIL:].float(), (1024,))
+def large_layer_norm(torch: Any, device: str, rows: int = 2**22 + 64) -> Comparison:
+    """Normalise more than 2^32 elements in float16; right is float32."""
+    x = torch.randn(rows, 1024, device=device, dtype=torch.float16)
+    computed = torch.layer_norm(x, (1024,))[-_TAIL:].clone()
+    return Comparison(computed=computed, reference=torch.layer_norm(x[-_TAIL:].float(), (1024,)))
 
 
-def large_cumsum(t: Any, d: str, rows: int = 309504) -> tuple[Any, ...]:
-    """Sums along an extent of 1: what was given."""
-    x = (
-        (t.arange(rows, device=d) % 97 + 1)
-        .to(t.bfloat16)[:, None, None]
-        .expand(rows, 1, 16384)
-        .contiguous()
-    )
-    return x.cumsum(1)[-_TAIL:].clone(), x[-_TAIL:]
+def large_cumsum(torch: Any, device: str, rows: int = 309504) -> Comparison:
+    """Sum up along a dimension of one element, which changes nothing."""
+    numbers = (torch.arange(rows, device=device) % 97 + 1).to(torch.bfloat16)
+    x = numbers[:, None, None].expand(rows, 1, 16384).contiguous()
+    return Comparison(computed=x.cumsum(1)[-_TAIL:].clone(), reference=x[-_TAIL:])
 
 
-def large_stack(t: Any, d: str, height: int = 8192) -> tuple[Any, ...]:
-    parts = [t.full((1, height, 5632), one + 1.0, device=d) for one in range(32)]
-    found = t.stack(parts)[:, 0, ::_TAIL, -1].clone()
-    return found, (t.arange(32.0, device=d) + 1)[:, None].expand_as(found)
+def large_stack(torch: Any, device: str, height: int = 8192) -> Comparison:
+    """Stack 32 tensors, each filled with its number. The last column of some rows is compared."""
+    tensors = [torch.full((1, height, 5632), number + 1.0, device=device) for number in range(32)]
+    computed = torch.stack(tensors)[:, 0, ::_TAIL, -1].clone()
+    numbers = torch.arange(32.0, device=device) + 1
+    return Comparison(computed=computed, reference=numbers[:, None].expand_as(computed))
 
 
-def large_arange(t: Any, d: str, count: int = 2**32) -> tuple[Any, ...]:
-    more = 2**20
-    return t.arange(count + more, device=d)[count:].clone(), t.arange(more, device=d) + count
+def large_arange(torch: Any, device: str, count: int = 2**32) -> Comparison:
+    """Count to 2^20 beyond `count`. Right is to count to 2^20 and add `count`."""
+    beyond = 2**20
+    computed = torch.arange(count + beyond, device=device)[count:].clone()
+    return Comparison(computed=computed, reference=torch.arange(beyond, device=device) + count)
 
 
-def large_nearest(t: Any, d: str, side: int = 512) -> tuple[Any, ...]:
-    x = t.arange(1.0, 18.0, device=d, dtype=t.bfloat16)[:, None, None, None].expand(
-        17, 256, side, side
-    )
-    x = x.contiguous(memory_format=t.channels_last)
-    found = t.nn.functional.interpolate(x, scale_factor=2, mode="nearest")[
-        :, :: 2 * _TAIL, :: side // 8, -1
-    ].clone()
-    return found, x[:, :: 2 * _TAIL, :1, -1].expand_as(found)
+def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
+    """Enlarge 17 images, channels last, by repeating pixels. Each is filled with one number."""
+    numbers = torch.arange(1.0, 18.0, device=device, dtype=torch.bfloat16)
+    x = numbers[:, None, None, None].expand(17, 256, side, side)
+    x = x.contiguous(memory_format=torch.channels_last)
+    enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
+    # Some channels and rows, and the last column.
+    computed = enlarged[:, :: 2 * _TAIL, :: side // 8, -1].clone()
+    return Comparison(computed=computed, reference=x[:, :: 2 * _TAIL, :1, -1].expand_as(computed))
 
 
-def large_linear(t: Any, d: str) -> tuple[Any, ...]:
-    """Positions beyond 2^23 have no halves in float32. Right: in float64."""
-    x = t.tensor([0.0, 1.0], device=d).repeat(2**21 + 2)[None, None]
-    given = {"size": 2 * x.shape[-1], "mode": "linear"}
-    return tuple(
-        t.nn.functional.interpolate(one, **given)[..., -32:].clone() for one in (x, x.double())
+def large_linear(torch: Any, device: str) -> Comparison:
+    """Interpolate a line of more than 2^23 points to twice as many; right is float64.
+
+    float32 cannot hold halves beyond 2^23, which positions between points are.
+    """
+    x = torch.tensor([0.0, 1.0], device=device).repeat(2**21 + 2)[None, None]
+    exact_x = x.double()
+    size = 2 * x.shape[-1]
+    interpolate = torch.nn.functional.interpolate
+    return Comparison(
+        computed=interpolate(x, size=size, mode="linear")[..., -32:].clone(),
+        reference=interpolate(exact_x, size=size, mode="linear")[..., -32:].clone(),
     )

@@ -1,62 +1,104 @@
-"""bitsandbytes, Liger, and torch's FP8 products. Right: in float32 from what their own codes or inputs stand for."""
+"""Silent faults of bitsandbytes, Liger and torch's FP8 products, against plain torch."""
 
 import importlib
 from typing import Any
 
+from validate.kernels.silent import Comparison
+
 _TAIL = 64
+_LARGEST_E4M3 = 448
+"""The largest number of float8_e4m3fn."""
 
 
-def bnb_quantise_strided(t: Any, d: str) -> tuple[Any, ...]:
+def bnb_quantise_strided(torch: Any, device: str) -> Comparison:
+    """Quantise a strided tensor to 4 bits and back; right is its contiguous copy."""
     functional = importlib.import_module("bitsandbytes.functional")
-    x = t.randn(3, 4, 64, device=d)[:, ::2]
-    return tuple(
-        functional.dequantize_4bit(*functional.quantize_4bit(one)) for one in (x, x.contiguous())
+    strided = torch.randn(3, 4, 64, device=device)[:, ::2]
+    contiguous = strided.contiguous()
+    return Comparison(
+        computed=functional.dequantize_4bit(*functional.quantize_4bit(strided)),
+        reference=functional.dequantize_4bit(*functional.quantize_4bit(contiguous)),
     )
 
 
-def _liger(name: str, **options: Any) -> Any:
+def _make_liger_module(name: str, **options: Any) -> Any:
+    """Return a module of liger_kernel.transformers with these options."""
     return getattr(importlib.import_module("liger_kernel.transformers"), name)(**options)
 
 
-def liger_fused_none(t: Any, d: str) -> tuple[Any, ...]:
-    """Losses of tokens, weighted: each weight belongs into the gradient."""
-    fused = _liger("LigerFusedLinearCrossEntropyLoss", reduction="none")
-    x, weight = (
-        t.randn(40, 32, device=d, requires_grad=True),
-        t.randn(151, 32, device=d, requires_grad=True),
+def liger_fused_none(torch: Any, device: str) -> Comparison:
+    """Compute losses by token and weight them: each weight must reach the gradients.
+
+    Compared are the losses of Liger's linear layer fused with cross entropy, and the gradients of
+    its inputs.
+    """
+    fused = _make_liger_module("LigerFusedLinearCrossEntropyLoss", reduction="none")
+    x = torch.randn(40, 32, device=device, requires_grad=True)
+    layer = torch.randn(151, 32, device=device, requires_grad=True)
+    target = torch.randint(0, 151, (40,), device=device)
+    token_weights = 1.0 + torch.arange(40, device=device) % 3
+
+    losses = fused(layer, x, target)
+    logits = x @ layer.T
+    right_losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+
+    def with_gradients(losses: Any) -> list[Any]:
+        weighted = (losses * token_weights).sum()
+        return [losses, *torch.autograd.grad(weighted, (x, layer))]
+
+    return Comparison(computed=with_gradients(losses), reference=with_gradients(right_losses))
+
+
+def liger_ce_in_place(torch: Any, device: str) -> Comparison:
+    """Compute the gradient through a softmax that is followed by Liger's cross entropy.
+
+    Liger writes its gradient over its input, which softmax keeps for its own backward.
+    """
+    liger_loss = _make_liger_module("LigerCrossEntropyLoss")
+    target = torch.randint(0, 101, (32,), device=device)
+    scores = (3 * torch.randn(32, 101, device=device)).requires_grad_()
+
+    def gradient_through(loss: Any) -> Any:
+        return torch.autograd.grad(loss(scores.softmax(-1), target), scores)[0]
+
+    return Comparison(
+        computed=gradient_through(liger_loss),
+        reference=gradient_through(torch.nn.functional.cross_entropy),
     )
-    target, weights = t.randint(0, 151, (40,), device=d), 1.0 + t.arange(40, device=d) % 3
-    losses = (
-        fused(weight, x, target),
-        t.nn.functional.cross_entropy(x @ weight.T, target, reduction="none"),
+
+
+def liger_rms_large(torch: Any, device: str, rows: int = 2**23 + 64) -> Comparison:
+    """Normalise more than 2^31 elements with Liger's RMSNorm. The last 64 rows are compared."""
+    norm = _make_liger_module("LigerRMSNorm", hidden_size=256).to(device, torch.bfloat16)
+    x = torch.randn(rows, 256, device=device, dtype=torch.bfloat16)
+    with torch.no_grad():
+        computed = norm(x)[-_TAIL:].clone()
+    last_rows = x[-_TAIL:].float()
+    mean_square = last_rows.square().mean(-1, keepdim=True)
+    return Comparison(computed=computed, reference=last_rows * (mean_square + 1e-6).rsqrt())
+
+
+def fp8_scale_result(torch: Any, device: str) -> Comparison:
+    """Multiply two FP8 matrices with `scale_result` 0.25, which was ignored.
+
+    The reference is the product of the same FP8 numbers in float32, times 0.25. Without the 0.25
+    it is the wrong result that must be noticed.
+    """
+    left = torch.randn(256, 1024, device=device)
+    right = torch.randn(1536, 1024, device=device)
+    left_scale = left.abs().max() / _LARGEST_E4M3
+    right_scale = right.abs().max() / _LARGEST_E4M3
+    left_fp8 = (left / left_scale).to(torch.float8_e4m3fn)
+    right_fp8 = (right / right_scale).to(torch.float8_e4m3fn)
+    product = (left_fp8.float() * left_scale) @ (right_fp8.float() * right_scale).T
+
+    result_scale = torch.tensor(0.25, device=device)
+    scaled_product = torch._scaled_mm(
+        left_fp8,
+        right_fp8.t(),
+        scale_a=left_scale,
+        scale_b=right_scale,
+        scale_result=result_scale,
+        out_dtype=torch.float8_e4m3fn,
     )
-    return tuple([one, *t.autograd.grad((one * weights).sum(), (x, weight))] for one in losses)
-
-
-def liger_ce_in_place(t: Any, d: str) -> tuple[Any, ...]:
-    """Its gradient is written over the logits, which softmax has kept for its own backward."""
-    loss = _liger("LigerCrossEntropyLoss")
-    target = t.randint(0, 101, (32,), device=d)
-    leaf = (3 * t.randn(32, 101, device=d)).requires_grad_()
-    ways = (loss, t.nn.functional.cross_entropy)
-    return tuple(t.autograd.grad(way(leaf.softmax(-1), target), leaf)[0] for way in ways)
-
-
-def liger_rms_large(t: Any, d: str, rows: int = 2**23 + 64) -> tuple[Any, ...]:
-    norm = _liger("LigerRMSNorm", hidden_size=256).to(d, t.bfloat16)
-    x = t.randn(rows, 256, device=d, dtype=t.bfloat16)
-    with t.no_grad():
-        found = norm(x)[-_TAIL:].clone()
-    last = x[-_TAIL:].float()
-    return found, last * (last.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-
-
-def fp8_scale_result(t: Any, d: str) -> tuple[Any, ...]:
-    left, right = t.randn(256, 1024, device=d), t.randn(1536, 1024, device=d)
-    scales = [one.abs().max() / 448 for one in (left, right)]
-    a, b = (
-        (one / scale).to(t.float8_e4m3fn) for one, scale in zip((left, right), scales, strict=True)
-    )
-    plain = (a.float() * scales[0]) @ (b.float() * scales[1]).T
-    given = {"scale_a": scales[0], "scale_b": scales[1], "scale_result": t.tensor(0.25, device=d)}
-    return t._scaled_mm(a, b.t(), **given, out_dtype=t.float8_e4m3fn).float(), plain / 4, plain
+    return Comparison(computed=scaled_product.float(), reference=product / 4, wrong=product)
