@@ -206,7 +206,7 @@ def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]
     versions: distribution -> version. They decide what the CUDA kernels are called.
     """
     expected = []
-    deciding = set()
+    deciding: set[str] = set()
     for names in kernel.expected_kernels.values():
         known = patterns(names, versions)
         if known:

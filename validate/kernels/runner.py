@@ -84,7 +84,7 @@ def examine(
             return evidence
 
     # Names of all versions: whichever runs here, its kernels are found.
-    patterns = []
+    patterns: list[str] = []
     for names in kernel.expected_kernels.values():
         patterns.extend(name.pattern for name in names)
 
