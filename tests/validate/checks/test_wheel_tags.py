@@ -3,7 +3,7 @@
 import pytest
 
 from validate.checks.static import wheel_tags
-from validate.checks.static.wheel_tags import InstalledWheel, Measured
+from validate.checks.static.wheel_tags import Measured, MisfittingWheel
 from validate.environment.wheel_tags import Target, fits
 from validate.judging import Status
 
@@ -31,7 +31,7 @@ def test_a_tag_fits_a_python_and_a_processor_or_not(tag: str, does_fit: bool) ->
 
 
 def test_a_wheel_of_another_python_is_named() -> None:
-    wheel = InstalledWheel(name="markupsafe", location="/site", tags=["cp310-cp310-linux_x86_64"])
+    wheel = MisfittingWheel(name="markupsafe", location="/site", tags=["cp310-cp310-linux_x86_64"])
     good = Measured(python="3.11", machine="x86_64", wheels=67, misfits=[])
     assert wheel_tags.judge("", {}, good) == (
         Status.PASS,

@@ -1,51 +1,57 @@
-"""origin: every file of an image comes from its recipe, because two builds of that recipe gave the same bytes.
+"""origin: every file of an image comes from its recipe, as two builds of it gave the same bytes.
 
-A mirror that sends another package, a base that moved, a build that was interrupted, a step that is not reproducible:
-each gives other bytes than those that are recorded for the recipe (locks/layers.json), and the claim fails. In place of
-it, owners of every file were looked for until 2026-11: 26,000 AST nodes that could still not judge a custom base.
+Each of these gives other bytes than those that are recorded for the recipe (locks/layers.json), and
+the claim fails: a mirror that sends another package, a base that moved, a build that was
+interrupted, a step that is not reproducible. Until 2026-11 owners of every file were looked for
+instead: 26,000 AST nodes that could still not judge a custom base.
 
 The engine's host measures it (images/validation/origin.py): a container can't see its own layers.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
 
 from validate.judging import Finding, failed, listed, passed, unproven
 
 BUILDS_NEEDED = 2
-"""One build proves nothing of the next."""
+"""One build does not show that the next one gives the same bytes."""
 SETTINGS_ROW, SUITE = "settings", "suite"
-_CHARACTERS = 12
+_DIGEST_CHARACTERS = 12
 
 
 class ExpectedLayer(TypedDict):
     """A layer of the recipe, as the record has it."""
 
     layer: str
+    """Its name; `settings` stands for the image's configuration."""
     recipe: str
+    """The digest of its recipe."""
     diff_id: str
-    """In canonical form; empty: no build of this recipe is recorded."""
+    """The digest of its files in canonical form; empty: no build of this recipe is recorded."""
     written_as: list[str]
-    """Other forms of the same files, which the host need not read."""
+    """Diff IDs that engines gave the same files. The host need not read a layer that has one of
+    these."""
     builds: list[str]
-    """What gave it: engine or recorded run, one a build."""
+    """The engines or recorded runs that gave it, one a build."""
 
 
 class OriginExpectation(TypedDict):
     """What the claim expects."""
 
     recipe: str
-    """Of the whole image."""
+    """The digest of the whole image's recipe."""
     layers: list[ExpectedLayer]
-    """The lowest first; the last row is that of the settings."""
+    """The lowest first; `settings` is the last."""
     arguments: str
-    """What the commands of a reason take: the image's name, and its base where that is a custom one."""
+    """Arguments for the commands that reasons name: the image, and its base if it is a custom one.
+    """
     is_derived: bool
-    """The image was built on the one of the recipe: what its own steps add is theirs, and so are its settings."""
+    """Whether the image was built on an image of the recipe. Its settings and the layers on top are
+    then its own."""
 
 
 class MeasuredLayer(TypedDict):
-    """A layer of the image, or its settings."""
+    """A layer of the image, or its settings, by the name of the layer in the recipe."""
 
     layer: str
     diff_id: str
@@ -56,10 +62,10 @@ class StepChange(TypedDict):
 
     step: str
     replaced: dict[str, str]
-    """Path -> what of it is another."""
+    """Path -> what is different: `content`, `mode`."""
     removed: list[str]
     count: int
-    """Of both: the lists are cut."""
+    """How many paths were replaced or removed. The lists are cut."""
 
 
 class OriginEvidence(TypedDict):
@@ -68,110 +74,185 @@ class OriginEvidence(TypedDict):
     recipe: str
     """The recipe that the image's label names; empty: it has no such label."""
     layers: list[MeasuredLayer]
-    """The lowest first, those of the base as one, and last its settings; none where they can't be told apart."""
+    """The lowest first, those of the base as one, and last its settings; empty: they can't be told
+    apart."""
     canonical: bool
-    """The layers were read in the engine's store. Else one that differs may hold the same files in another form."""
+    """Whether the layers were read in the engine's store. If not, a layer that differs may hold the
+    same files in another form."""
     beside_suite: list[str]
     """Paths in the suite's layer that are not the suite's."""
     changes: list[StepChange]
-    """Of a derived image."""
+    """What the steps of a derived image did."""
+
+
+class LayerComparison(NamedTuple):
+    """The layers of an image beside those that are recorded for its recipe."""
+
+    expected: list[ExpectedLayer]
+    """The recorded ones. Settings of a derived image are left out: they are its own."""
+    measured: dict[str, str]
+    """Name of a layer -> its diff ID in the image."""
+    differing: list[ExpectedLayer]
+    """Recorded layers that the image has with other bytes or lacks."""
+    strange: list[str]
+    """Layers that no step of the recipe makes. They are looked for only if nothing else differs."""
+    unproven: list[str]
+    """Layers that are not recorded for two builds."""
+
+    @property
+    def has_differences(self) -> bool:
+        return bool(self.differing or self.strange)
+
+    def names_of_differences(self) -> str:
+        """Return the names of the layers that differ, for a sentence."""
+        return listed([layer["layer"] for layer in self.differing] or self.strange)
+
+
+def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
+    """Compare the layers of an image with those that are recorded for its recipe."""
+    measured = {layer["layer"]: layer["diff_id"] for layer in evidence["layers"]}
+    expected = []
+    for layer in expect["layers"]:
+        if layer["layer"] != SETTINGS_ROW or not expect["is_derived"]:
+            expected.append(layer)
+
+    differing = []
+    unproven_layers = []
+    for layer in expected:
+        name = layer["layer"]
+        if layer["diff_id"] and measured.get(name) != layer["diff_id"]:
+            differing.append(layer)
+        elif len(layer["builds"]) < BUILDS_NEEDED:
+            unproven_layers.append(name)
+
+    strange = []
+    if not differing and not expect["is_derived"]:
+        known = {SUITE, SETTINGS_ROW, *(layer["layer"] for layer in expected)}
+        strange = [name for name in measured if name not in known]
+    return LayerComparison(expected, measured, differing, strange, unproven_layers)
 
 
 def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) -> Finding:
-    """Compare the layers of an image with those that are recorded for its recipe."""
-    record = (
+    """Judge whether the layers of an image are those that are recorded for its recipe.
+
+    FAIL: the same recipe gave other bytes, or the suite's layer has foreign files. UNPROVEN: no two
+    builds are recorded, or the layers can't be compared.
+    """
+    layers = compare_layers(expect, evidence)
+    how_to_record = (
         f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
     )
-    measured = {row["layer"]: row["diff_id"] for row in evidence["layers"]}
-    expected = [
-        row for row in expect["layers"] if row["layer"] != SETTINGS_ROW or not expect["is_derived"]
-    ]
-    if not expected:
-        return unproven(f"its recipe has no layers: {record}")
-    if not measured:
+    if not layers.expected:
+        return unproven(f"its recipe has no layers: {how_to_record}")
+    if not layers.measured:
         return unproven(
-            "its history has another number of steps than it has layers, so they can't be told apart"
+            "its history has another number of steps than it has layers, "
+            "so they can't be told apart"
         )
 
-    faults = [
-        f"{path} is in the suite's layer, and is not the suite's"
-        for path in evidence["beside_suite"]
-    ]
-    differing = [
-        row for row in expected if row["diff_id"] and measured.get(row["layer"]) != row["diff_id"]
-    ]
-    strange = [] if differing or expect["is_derived"] else list(strange_layers(measured, expected))
-    unknown = [
-        row["layer"]
-        for row in expected
-        if len(row["builds"]) < BUILDS_NEEDED and row not in differing
-    ]
-
-    # An image of another recipe has other bytes by right: an older checkout, an edited template or lock.
-    if (differing or strange) and evidence["recipe"] != expect["recipe"]:
-        names = listed([row["layer"] for row in differing] or strange)
-        made_by = (
-            "by another recipe than this checkout's"
-            if evidence["recipe"]
-            else "before images named their recipe"
-        )
-        return unproven(
-            f"{names} differ from the record, but it was built {made_by}: build it again with this one"
-        )
-    if differing and not evidence["canonical"]:
-        names = listed([row["layer"] for row in differing])
-        return unproven(
-            f"{names} differ from the record, but this engine's layers can't be read here, and it may write the same "
-            f"files in another way: validate it as root on the engine's own machine, with a Docker Engine"
-        )
-    faults += [describe_difference(row, measured.get(row["layer"], "")) for row in differing]
-    faults += [f"no step of the recipe makes its layer {name}" for name in strange]
-    if differing:
-        faults.append(
-            f"`python -m tools.reproduce {expect['arguments']} --beside IMAGE` names the files that differ"
-        )
+    excuse = excuse_differences(layers, expect, evidence)
+    if excuse:
+        return unproven(excuse)
+    faults = find_faults(layers, expect, evidence)
     if faults:
         return failed("; ".join(faults))
-    if unknown:
-        return unproven(
-            f"no two builds of {listed(unknown, limit=5)} are recorded for this recipe: {record}"
-        )
-    if not evidence["canonical"] and SUITE in measured:
+
+    if layers.unproven:
+        names = listed(layers.unproven, limit=5)
+        return unproven(f"no two builds of {names} are recorded for this recipe: {how_to_record}")
+    if not evidence["canonical"] and SUITE in layers.measured:
         return unproven(
             "its suite's layer can't be read here: validate it as root on the engine's own machine"
         )
-
-    builds = sorted({build for row in expected for build in row["builds"]})
-    layers = [row for row in expected if row["layer"] != SETTINGS_ROW]
-    good = f"{len(layers)} layers are, bit for bit, what {listed(builds)} gave"
-    return passed(
-        f"{good}; {describe_changes(evidence['changes'])}" if expect["is_derived"] else good
-    )
+    return passed(describe_success(layers, expect, evidence))
 
 
-def strange_layers(measured: dict[str, str], expected: Sequence[ExpectedLayer]) -> Iterator[str]:
-    """Yield the layers that no step of the recipe makes."""
-    known = {SUITE, SETTINGS_ROW, *(row["layer"] for row in expected)}
-    yield from (layer for layer in measured if layer not in known)
+def excuse_differences(
+    layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
+) -> str:
+    """Return why layers that differ from the record prove no fault of the image; empty if they do."""
+    names = layers.names_of_differences()
+
+    # An older checkout, an edited template or another lock gives other bytes rightly.
+    if layers.has_differences and evidence["recipe"] != expect["recipe"]:
+        if evidence["recipe"]:
+            made_by = "by another recipe than this checkout's"
+        else:
+            made_by = "before images named their recipe"
+        return (
+            f"{names} differ from the record, but it was built {made_by}: "
+            "build it again with this one"
+        )
+    if layers.differing and not evidence["canonical"]:
+        return (
+            f"{names} differ from the record, but this engine's layers can't be read here, and it "
+            "may write the same files in another way: validate it as root on the engine's own "
+            "machine, with a Docker Engine"
+        )
+    return ""
 
 
-def describe_difference(row: ExpectedLayer, diff_id: str) -> str:
-    """Say how a layer of the image differs from the recorded one."""
-    recorded = row["diff_id"].removeprefix("sha256:")[:_CHARACTERS]
-    found = diff_id.removeprefix("sha256:")[:_CHARACTERS]
-    what = "its settings are" if row["layer"] == SETTINGS_ROW else f"the layer {row['layer']} is"
-    return f"{what} {found or 'missing'}; {listed(row['builds'])} gave {recorded}"
+def find_faults(
+    layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
+) -> list[str]:
+    """Return what is wrong with the layers.
+
+    After layers that differ follows the command that finds the files.
+    """
+    faults = []
+    for path in evidence["beside_suite"]:
+        faults.append(f"{path} is in the suite's layer, and is not the suite's")
+    for layer in layers.differing:
+        faults.append(describe_difference(layer, layers.measured.get(layer["layer"], "")))
+    for name in layers.strange:
+        faults.append(f"no step of the recipe makes its layer {name}")
+    if layers.differing:
+        command = f"python -m tools.reproduce {expect['arguments']} --beside IMAGE"
+        faults.append(f"`{command}` names the files that differ")
+    return faults
+
+
+def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
+    """Return how a layer of the image, with this diff ID, differs from the recorded one.
+
+    diff_id: empty if the image lacks the layer.
+    """
+    recorded = layer["diff_id"].removeprefix("sha256:")[:_DIGEST_CHARACTERS]
+    measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS] or "missing"
+    if layer["layer"] == SETTINGS_ROW:
+        subject = "its settings are"
+    else:
+        subject = f"the layer {layer['layer']} is"
+    return f"{subject} {measured}; {listed(layer['builds'])} gave {recorded}"
+
+
+def describe_success(
+    layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
+) -> str:
+    """Return which builds gave the same bytes, and what a derived image changes on top."""
+    builds = set()
+    count = 0
+    for layer in layers.expected:
+        builds.update(layer["builds"])
+        if layer["layer"] != SETTINGS_ROW:
+            count += 1
+
+    success = f"{count} layers are, bit for bit, what {listed(sorted(builds))} gave"
+    if expect["is_derived"]:
+        success += f"; {describe_changes(evidence['changes'])}"
+    return success
 
 
 def describe_changes(changes: Sequence[StepChange]) -> str:
-    """Say what the steps of a derived image replaced and removed of the files below."""
+    """Return what the steps of a derived image replaced and removed of the files below."""
     if not changes:
         return "its own steps replace and remove nothing of them"
-    rows = []
+    descriptions = []
     for change in changes:
-        examples = [*change["removed"], *change["replaced"]]
-        rows.append(f"`{change['step'][:80]}` changes {change['count']} paths ({listed(examples)})")
-    return f"of their files, {'; '.join(rows)}"
+        examples = listed([*change["removed"], *change["replaced"]])
+        step = change["step"][:80]
+        descriptions.append(f"`{step}` changes {change['count']} paths ({examples})")
+    return f"of their files, {'; '.join(descriptions)}"
 
 
 CLAIMS = {"origin/layers": judge}

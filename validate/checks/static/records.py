@@ -1,7 +1,9 @@
-"""records/locked: a tool that changes packages and rewrites their RECORDs hides its damage from `files`.
+"""records/locked: the RECORD of each installed wheel is the one inside the wheel that is locked.
 
-Our own pruner is such a tool, and so is every `strip` or "slim" step that keeps RECORD current. The claim has one
-digest for each wheel of the lock, of the RECORD inside that wheel, measured from the index and outside any image.
+A tool that changes packages and rewrites their RECORDs hides its damage from the check `files`. Our
+own pruner is such a tool, and so is every `strip` or "slim" step that keeps RECORD current. The
+claim has one digest for each wheel of the lock, of the RECORD inside that wheel, measured from the
+index and outside any image.
 """
 
 import os
@@ -23,17 +25,19 @@ class LockedWheel(TypedDict):
     version: str
     """Without a local part."""
     records: list[str]
-    """Digests of the RECORDs of its wheels, one of which was installed."""
+    """Digests of the RECORDs inside its wheels. The image should have one of these."""
 
 
 class Expected(TypedDict):
-    """What a claim about RECORDs says."""
+    """What a claim about RECORDs expects."""
 
     wheels: Mapping[str, LockedWheel]
+    """Name of a distribution -> its locked wheel."""
     built: list[str]
-    """Distributions that the image's build compiles from source: there is no wheel to compare them with."""
+    """Distributions that the image's build compiles from source. There is no wheel to compare with.
+    """
     unknown: Mapping[str, str]
-    """Distribution -> why nothing is known of its wheels."""
+    """Distribution -> why the RECORDs of its wheels are not known."""
 
 
 class InstalledRecord(TypedDict):
@@ -43,29 +47,34 @@ class InstalledRecord(TypedDict):
     version: str
     """Without a local part."""
     digest: str
+    """See wheel_contents.digest_of."""
     files: int
+    """How many files it lists."""
 
 
 class Measured(TypedDict):
     """The RECORDs of locked distributions, wherever they are installed."""
 
     records: dict[str, list[InstalledRecord]]
+    """Name of a distribution -> its RECORDs, one for each place where it is installed."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Read the RECORD of each distribution that a claim names."""
+    """Yield the RECORDs of the installed distributions that each claim names."""
     _, start, distributions = installed.of_user()
     environment = os.path.realpath(start.prefix)
     for claim in claims:
         records: dict[str, list[InstalledRecord]] = {}
         for distribution in distributions:
-            # One without a RECORD is `files`'s to report.
+            # A distribution without a RECORD is reported by the check `files`.
             if distribution.name in claim.expect["wheels"] and distribution.entries is not None:
-                records.setdefault(distribution.name, []).append(_read(distribution, environment))
+                record = _read_record(distribution, environment)
+                records.setdefault(distribution.name, []).append(record)
         yield claim.subject, {"records": records}
 
 
-def _read(distribution: Distribution, environment: str) -> InstalledRecord:
+def _read_record(distribution: Distribution, environment: str) -> InstalledRecord:
+    """Return the RECORD of a distribution that is installed in the environment of this folder."""
     rows = wheel_contents.rows_of_installed(distribution, environment)
     return {
         "path": str(distribution.info / "RECORD"),
@@ -81,18 +90,22 @@ def without_local(version: str) -> str:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Compare each RECORD with those of the locked wheels.
+    """Judge whether each installed RECORD is that of its locked wheel.
 
-    A distribution that is missing or of another version is `pins`'s to report; a file that is not as in RECORD,
-    `files`'s."""
-    wheels, unknown = expect["wheels"], expect["unknown"]
-    if not wheels:
-        return _unknown(unknown) if unknown else failed("the lock has no wheel")
+    A distribution that is missing or of another version is reported by the check `pins`, a file
+    that is not as RECORD says by `files`. UNPROVEN: the RECORDs of some locked wheels are not
+    known.
+    """
+    if not expect["wheels"]:
+        if expect["unknown"]:
+            return _unknown_wheels(expect["unknown"])
+        return failed("the lock has no wheel")
 
     faults = []
-    compared = files = 0
+    compared = 0
+    files = 0
     for name, records in evidence["records"].items():
-        wheel = wheels[name]
+        wheel = expect["wheels"][name]
         for record in records:
             if record["version"] != wheel["version"]:
                 continue
@@ -103,15 +116,16 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
     if not compared:
         return failed("no distribution of the lock is installed")
-    if unknown and not faults:
-        return _unknown(unknown)
+    if expect["unknown"] and not faults:
+        return _unknown_wheels(expect["unknown"])
     good = f"the RECORDs of {compared} distributions ({files} files) are those of the locked wheels"
     if expect["built"]:
         good += f"; built from source, with no wheel to compare with: {listed(expect['built'])}"
     return conclude(faults, good)
 
 
-def _unknown(unknown: Mapping[str, str]) -> Finding:
+def _unknown_wheels(unknown: Mapping[str, str]) -> Finding:
+    """Return UNPROVEN, with the distributions of whose wheels nothing is known, and the reasons."""
     reasons = sorted(set(unknown.values()))
     return unproven(f"of {listed(list(unknown))} it is not known: {listed(reasons)}")
 

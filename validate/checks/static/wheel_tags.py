@@ -1,6 +1,8 @@
-"""wheel-tags/python: a wheel of another Python or processor is copied in like any other, and fails when it is imported.
+"""wheel-tags/python: every installed wheel was built for the image's Python and processor.
 
-`pip install --python-version 3.10 --target`, `uv pip install --python-platform` and a COPY from another image do that.
+A wheel of another Python or processor is copied in like any other, and fails when it is imported.
+`pip install --python-version 3.10 --target`, `uv pip install --python-platform` and a COPY from
+another image do that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,61 +17,70 @@ from validate.judging import Finding, conclude, failed, listed
 SETTINGS = Settings(reads_files_only=True)
 
 
-class InstalledWheel(TypedDict):
+class MisfittingWheel(TypedDict):
     """A wheel that does not fit."""
 
     name: str
     location: str
     """The folder of sys.path that holds it."""
     tags: list[str]
+    """What it was built for: `cp311-cp311-manylinux_2_28_x86_64`."""
 
 
 class Measured(TypedDict):
     """Wheels on the Python path of the image's user."""
 
     python: str
+    """`3.11`."""
     machine: str
+    """`x86_64`."""
     wheels: int
-    """How many say what they were built for."""
-    misfits: list[InstalledWheel]
+    """How many have tags, which say what they were built for."""
+    misfits: list[MisfittingWheel]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare the tags of each installed wheel with the image's Python."""
+    """Compare the tags of each installed wheel with the image's Python and processor."""
     user, start, distributions = installed.of_user()
     target = Target(python=start.version, machine=user.machine)
     wheels = 0
-    misfits: list[InstalledWheel] = []
+    misfits: list[MisfittingWheel] = []
     for distribution in distributions:
         if not distribution.tags:
             continue
         wheels += 1
         if not any(fits(tag, target) for tag in distribution.tags):
-            tags = list(distribution.tags)
             misfits.append(
-                {"name": distribution.name, "location": distribution.location, "tags": tags}
+                {
+                    "name": distribution.name,
+                    "location": distribution.location,
+                    "tags": list(distribution.tags),
+                }
             )
+
+    evidence: Measured = {
+        "python": target.python,
+        "machine": target.machine,
+        "wheels": wheels,
+        "misfits": misfits,
+    }
     for claim in claims:
-        yield (
-            claim.subject,
-            {
-                "python": target.python,
-                "machine": target.machine,
-                "wheels": wheels,
-                "misfits": misfits,
-            },
-        )
+        yield claim.subject, evidence
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Name each wheel that is for another Python or processor than the image's."""
+    """Judge whether every wheel is for the image's Python and processor.
+
+    FAIL names each other one.
+    """
     if not evidence["wheels"]:
         return failed("no installed wheel says what it was built for")
     image = f"Python {evidence['python']} on {evidence['machine']}"
     faults = []
     for wheel in evidence["misfits"]:
+        tags = listed(wheel["tags"])
         faults.append(
-            f"{wheel['name']} in {wheel['location']} is built for {listed(wheel['tags'])}, not for {image}"
+            f"{wheel['name']} in {wheel['location']} is built for {tags}, not for {image}"
         )
     return conclude(faults, f"{evidence['wheels']} wheels are for {image}")
 
