@@ -1,9 +1,7 @@
-"""The settings that follow from facts about a machine and an image. No I/O, no torch.
+"""Derive the training settings that suit a machine and an image from facts about both.
 
-Only rules that a document or a release states are here. How large a model fits is an estimate, which
-`doctor` does not make.
-
-Memory is in bytes, and a GB is 10^9 of them.
+Pure: no I/O, no torch. Only rules that a document or a release states are here. How large a model
+fits is an estimate, which `doctor` does not make. Memory is in bytes, and a GB is 10^9 of them.
 """
 
 import re
@@ -23,6 +21,7 @@ class Gpu:
     capability: tuple[int, int]
     memory: int
     mig: bool = False
+    """Whether it is a MIG slice."""
     unified: bool = False
     """The CPU uses the same memory: GB10 (DGX Spark), Jetson. GPUs beside Grace have their own."""
     assembled: bool = True
@@ -53,7 +52,9 @@ class Hardware:
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
+    """The driver's version; empty: there is none."""
     cpus: int = 1
+    """Cores that this process may use."""
     memory: int = 0
     """Bytes that the container may use; 0: not known."""
     shm: int | None = None
@@ -64,7 +65,7 @@ class Hardware:
     """Whether the container has InfiniBand devices."""
     disks: tuple[Disk, ...] = ()
     visible: tuple[str, ...] = ()
-    """The value of CUDA_VISIBLE_DEVICES that these GPUs were chosen by; empty: it is not set."""
+    """The entries of CUDA_VISIBLE_DEVICES by which these GPUs were chosen; empty: it is not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +84,15 @@ class Stack:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, the fact it follows from, and where that rule is written."""
+    """A setting with the fact that it follows from, and where that rule is written."""
 
     name: str
+    """`dtype`, `attention`, or the name of an environment variable."""
     value: str
     why: str
+    """The fact."""
     source: str
+    """An address, or the name of a document."""
 
 
 @dataclass(frozen=True)
@@ -111,130 +115,186 @@ _DOCKERS_SHM = 64 * 1024**2
 def advise(hardware: Hardware, stack: Stack) -> Advice:
     """Return the settings and the warnings for one machine and one image."""
     usable = [gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability)]
-    settings = _for_gpus(usable, hardware, stack) if usable else _for_cpu()
-    warnings = [*_about_gpus(usable, hardware, stack), *_about_container(usable, hardware)]
+    if usable:
+        settings = [*_settings_for_gpus(usable, hardware, stack)]
+    else:
+        settings = [*_settings_for_cpu()]
+    warnings = [
+        *_warn_about_gpus(usable, hardware, stack),
+        *_warn_about_container(usable, hardware),
+    ]
     return Advice(tuple(settings), tuple(warnings))
 
 
-def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Tell whether code of these targets (`sm_80`, `compute_90`) runs on a GPU. Unknown targets count as yes."""
-    return not archs or any(target_runs_on(arch, capability) for arch in archs)
+def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:
+    """Return whether code for these targets (`sm_80`, `compute_90`) runs on a GPU.
+
+    targets: if none are known, True.
+    """
+    return not targets or any(target_runs_on(target, capability) for target in targets)
 
 
-def _for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
-    """Return what the weakest of these GPUs can do, as one process group needs the same settings everywhere."""
+def _settings_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
+    """Yield the settings for the GPUs that this torch has code for.
+
+    They are what the weakest can do: a process group needs the same settings everywhere.
+    """
     capability = min(gpu.capability for gpu in usable)
-    shown = f"compute capability {_dotted(capability)}"
-    yield Setting(
-        "device",
-        "cuda",
-        f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs",
-        _TORCH_CUDA,
-    )
-
-    # Someone who set the variable numbers the GPUs by their places in it.
+    reason = f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs"
+    yield Setting("device", "cuda", reason, _TORCH_CUDA)
     if len(usable) < len(hardware.gpus):
-        unnamed = range(len(hardware.visible), len(hardware.gpus))
-        names = [*hardware.visible, *map(str, unnamed)]
-        chosen = [name for name, gpu in zip(names, hardware.gpus, strict=False) if gpu in usable]
-        why = "the other GPUs have no code in this torch"
-        yield Setting("CUDA_VISIBLE_DEVICES", ",".join(chosen), why, _TORCH_CUDA)
+        yield _visible_devices(usable, hardware)
 
+    capability_text = f"compute capability {_dotted(capability)}"
     if capability >= (8, 0):
-        yield Setting("dtype", "bfloat16", f"{shown}: bfloat16 from 8.0 (Ampere) on", _CUDA_GUIDE)
-        yield Setting("tf32", "yes", f"{shown}: TF32 products from 8.0 on", _CUDA_GUIDE)
+        reason = f"{capability_text}: bfloat16 from 8.0 (Ampere) on"
+        yield Setting("dtype", "bfloat16", reason, _CUDA_GUIDE)
+        reason = f"{capability_text}: TF32 products from 8.0 on"
+        yield Setting("tf32", "yes", reason, _CUDA_GUIDE)
     else:
-        yield Setting("dtype", "float16", f"{shown}: bfloat16 starts at 8.0 (Ampere)", _CUDA_GUIDE)
-        yield Setting("tf32", "no", f"{shown}: TF32 products start at 8.0", _CUDA_GUIDE)
+        reason = f"{capability_text}: bfloat16 starts at 8.0 (Ampere)"
+        yield Setting("dtype", "float16", reason, _CUDA_GUIDE)
+        reason = f"{capability_text}: TF32 products start at 8.0"
+        yield Setting("tf32", "no", reason, _CUDA_GUIDE)
 
     yield _attention([gpu.capability for gpu in usable], stack)
-    yield _fp8(capability, shown)
+    yield _fp8(capability)
 
 
-def _for_cpu() -> Iterator[Setting]:
+def _visible_devices(usable: list[Gpu], hardware: Hardware) -> Setting:
+    """Return the setting that hides the GPUs without code from torch.
+
+    If CUDA_VISIBLE_DEVICES is set already, GPUs are named by its entries, which may be `2` or
+    `GPU-aa`; else by their numbers.
+    """
+    unnamed = range(len(hardware.visible), len(hardware.gpus))
+    names = [*hardware.visible, *map(str, unnamed)]
+    usable_names = []
+    for name, gpu in zip(names, hardware.gpus, strict=False):
+        if gpu in usable:
+            usable_names.append(name)
+    reason = "the other GPUs have no code in this torch"
+    return Setting("CUDA_VISIBLE_DEVICES", ",".join(usable_names), reason, _TORCH_CUDA)
+
+
+def _settings_for_cpu() -> Iterator[Setting]:
+    """Yield the settings for a machine without a GPU that this torch has code for."""
     yield Setting("device", "cpu", "no GPU that this torch has code for", _TORCH_CUDA)
-    yield Setting(
-        "dtype", "float32", "the type that every CPU computes in", "torch.set_default_dtype"
-    )
+    reason = "the type that every CPU computes in"
+    yield Setting("dtype", "float32", reason, "torch.set_default_dtype")
     yield Setting("attention", "sdpa", "flash-attn and xformers are GPU code", "their READMEs")
 
 
 def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
-    """Return the fastest attention that has run on these GPUs or has code for each of them.
+    """Return the fastest attention that works on all GPUs of these compute capabilities.
 
-    flash-attn 4 has run on Hopper only: its backward hung on Blackwell with nvidia-cutlass-dsl 4.6.0
-    (flash-attention#2797). For which GPUs flash-attn 2 has code differs from wheel to wheel, so the image's
-    claims are asked.
+    It has run on such GPUs, or has code for each of them.
+
+    flash-attn 4 has run on Hopper only: its backward hung on Blackwell with nvidia-cutlass-dsl
+    4.6.0 (flash-attention#2797). For which GPUs flash-attn 2 has code differs from wheel to wheel,
+    so the image's claims are asked.
     """
     lowest, highest = min(capabilities), max(capabilities)
-    if lowest[0] == highest[0] == 9 and "flash-attn-4" in stack.packages:
-        why = f"flash-attn-4 {stack.packages['flash-attn-4']} is here, and compiled for this GPU at the first step"
-        return Setting(
-            "attention", "flash_attention_4", why, "the image's claims; flash-attention#2797"
-        )
+    are_hopper = lowest[0] == highest[0] == 9
+    if are_hopper and "flash-attn-4" in stack.packages:
+        version = stack.packages["flash-attn-4"]
+        reason = f"flash-attn-4 {version} is here, and compiled for this GPU at the first step"
+        source = "the image's claims; flash-attention#2797"
+        return Setting("attention", "flash_attention_4", reason, source)
 
-    installed = "flash-attn" in stack.packages
     targets = stack.code.get("flash-attn", ())
-    everywhere = all(targets and runs_on(targets, capability) for capability in capabilities)
-    if installed and everywhere:
-        why = f"flash-attn {stack.packages['flash-attn']} is here, with code for {_capabilities(targets)}"
-        return Setting("attention", "flash_attention_2", why, "the image's claims")
+    has_code_everywhere = bool(targets) and all(
+        runs_on(targets, capability) for capability in capabilities
+    )
+    if "flash-attn" in stack.packages and has_code_everywhere:
+        version = stack.packages["flash-attn"]
+        reason = f"flash-attn {version} is here, with code for {_capabilities(targets)}"
+        return Setting("attention", "flash_attention_2", reason, "the image's claims")
 
-    # Axolotl's patch for xformers reads LlamaAttention.num_heads, which transformers 4.48 dropped.
-    if (7, 5) <= lowest < (10, 0) and {"unsloth", "xformers"} <= stack.packages.keys():
-        why = f"no flash-attn 2 for these GPUs; unsloth takes xformers {stack.packages['xformers']}"
-        return Setting("attention", "xformers", why, "unsloth's README")
+    # Only unsloth: Axolotl's patch for xformers reads LlamaAttention.num_heads, which
+    # transformers 4.48 dropped.
+    takes_xformers = {"unsloth", "xformers"} <= stack.packages.keys()
+    if takes_xformers and (7, 5) <= lowest < (10, 0):
+        version = stack.packages["xformers"]
+        reason = f"no flash-attn 2 for these GPUs; unsloth takes xformers {version}"
+        return Setting("attention", "xformers", reason, "unsloth's README")
 
+    reason = _why_not_flash_attention(lowest, targets, stack)
+    return Setting("attention", "sdpa", reason, "https://github.com/Dao-AILab/flash-attention")
+
+
+def _why_not_flash_attention(
+    lowest: tuple[int, int], targets: tuple[str, ...], stack: Stack
+) -> str:
+    """Return why torch's own attention (SDPA) is proposed and not flash-attn 2.
+
+    lowest: the lowest compute capability; targets: those of the image's flash-attn, as far as
+    claims say.
+    """
     if lowest < (8, 0):
-        why = (
+        return (
             "flash-attn 2 starts at 8.0; torch's SDPA has a memory-efficient kernel for older GPUs"
         )
-    elif not installed:
-        why = "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
-    elif targets:
-        why = f"this flash-attn has code only for {_capabilities(targets)}; torch's SDPA has code for these GPUs"
-    else:
-        why = "no claim says which GPUs this flash-attn has code for; torch's SDPA brings a flash kernel"
-    return Setting("attention", "sdpa", why, "https://github.com/Dao-AILab/flash-attention")
-
-
-def _fp8(capability: tuple[int, int], shown: str) -> Setting:
-    """Return whether FP8 can be used: the tensor cores of 8.9 have it, the frameworks' training requires 9.0."""
-    source = "torch._scaled_mm; torchao's float8 training"
-    if capability >= (9, 0):
-        return Setting("fp8", "yes", f"{shown}: FP8 training from 9.0 (Hopper) on", source)
-    if capability >= (8, 9):
-        return Setting(
-            "fp8",
-            "inference only",
-            f"{shown}: has FP8 products, but FP8 training requires 9.0",
-            source,
+    if "flash-attn" not in stack.packages:
+        return "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
+    if targets:
+        return (
+            f"this flash-attn has code only for {_capabilities(targets)}; "
+            "torch's SDPA has code for these GPUs"
         )
-    return Setting("fp8", "no", f"{shown}: FP8 products start at 8.9, FP8 training at 9.0", source)
+    return (
+        "no claim says which GPUs this flash-attn has code for; torch's SDPA brings a flash kernel"
+    )
 
 
-def _about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[str]:
+def _fp8(capability: tuple[int, int]) -> Setting:
+    """Return whether FP8 can be used on GPUs of this compute capability.
+
+    The tensor cores of 8.9 have FP8, but the frameworks' training requires 9.0.
+    """
+    source = "torch._scaled_mm; torchao's float8 training"
+    capability_text = f"compute capability {_dotted(capability)}"
+    if capability >= (9, 0):
+        reason = f"{capability_text}: FP8 training from 9.0 (Hopper) on"
+        return Setting("fp8", "yes", reason, source)
+    if capability >= (8, 9):
+        reason = f"{capability_text}: has FP8 products, but FP8 training requires 9.0"
+        return Setting("fp8", "inference only", reason, source)
+    reason = f"{capability_text}: FP8 products start at 8.9, FP8 training at 9.0"
+    return Setting("fp8", "no", reason, source)
+
+
+def _warn_about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[str]:
+    """Yield warnings about GPUs without code in this torch, and about peculiar ones.
+
+    usable: the GPUs that this torch has code for.
+    """
     if not usable:
         yield "there is no GPU that this torch can use: the settings are for the CPU"
 
     for gpu in hardware.gpus:
         if gpu not in usable:
-            yield f"torch {stack.torch} has no code for {gpu.name} ({gpu.arch}): take an image with {gpu.arch}"
+            yield (
+                f"torch {stack.torch} has no code for {gpu.name} ({gpu.arch}): "
+                f"take an image with {gpu.arch}"
+            )
 
     # GPUs of one model have the same warnings: give each once.
     models = dict.fromkeys(usable)
     for gpu in models:
         if not gpu.assembled:
             yield (
-                f"Triton's ptxas does not know {gpu.name} ({gpu.arch}): torch.compile and what is written in Triton "
-                "(unsloth, Liger) fail here; take an image of a newer torch, or set TRITON_PTXAS_PATH and "
-                "TRITON_PTXAS_BLACKWELL_PATH to a newer CUDA's ptxas (triton-lang/triton#8539)"
+                f"Triton's ptxas does not know {gpu.name} ({gpu.arch}): torch.compile and what is "
+                "written in Triton (unsloth, Liger) fail here; take an image of a newer torch, or "
+                "set TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH to a newer CUDA's ptxas "
+                "(triton-lang/triton#8539)"
             )
         if gpu.unified:
             yield (
-                f"{gpu.name} shares its memory with the CPU: what is offloaded to the CPU stays in the same memory. "
-                "The page cache counts as used for CUDA: where an allocation fails, run "
-                f"`sync; echo 3 > /proc/sys/vm/drop_caches` on the host as root ({_SPARK})"
+                f"{gpu.name} shares its memory with the CPU: what is offloaded to the CPU stays "
+                "in the same memory. The page cache counts as used for CUDA: where an allocation "
+                "fails, run `sync; echo 3 > /proc/sys/vm/drop_caches` on the host as root "
+                f"({_SPARK})"
             )
 
     if any(gpu.mig for gpu in usable):
@@ -243,27 +303,34 @@ def _about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator
         yield "the GPUs differ: settings are for the weakest, and the slowest sets the pace"
 
 
-def _about_container(usable: list[Gpu], hardware: Hardware) -> Iterator[str]:
-    """Yield what the container lacks, with the option that gives it. The limits matter only for training on GPUs."""
+def _warn_about_container(usable: list[Gpu], hardware: Hardware) -> Iterator[str]:
+    """Yield a warning for each thing that the container lacks, with the option that gives it.
+
+    The limits of memory matter only for training on GPUs.
+    """
     if usable and hardware.shm is not None and hardware.shm <= _DOCKERS_SHM:
         yield (
-            f"/dev/shm has {hardware.shm / GB:.2f} GB, which is too little for NCCL and for data loaders with "
-            "workers: start the container with --shm-size=8g or --ipc=host (NVIDIA/nccl#525)"
+            f"/dev/shm has {hardware.shm / GB:.2f} GB, which is too little for NCCL and for data "
+            "loaders with workers: start the container with --shm-size=8g or --ipc=host "
+            "(NVIDIA/nccl#525)"
         )
     if usable and hardware.infiniband and hardware.locked_memory is not None:
         yield (
-            f"only {hardware.locked_memory / GB:.2f} GB of memory may be locked (`ulimit -l`), and InfiniBand locks "
-            f"its buffers: start the container with --ulimit memlock=-1 ({_NCCL})"
+            f"only {hardware.locked_memory / GB:.2f} GB of memory may be locked (`ulimit -l`), and "
+            "InfiniBand locks its buffers: start the container with --ulimit memlock=-1 "
+            f"({_NCCL})"
         )
     for disk in hardware.disks:
         if not disk.writable:
             yield (
-                f"you may not write to {disk.path}, which is for {disk.holds}: mount a named volume there, a folder "
-                "of yours with `--user $(id -u):$(id -g)`, or one for everybody (`install -d -m 1777 FOLDER`)"
+                f"you may not write to {disk.path}, which is for {disk.holds}: mount a named "
+                "volume there, a folder of yours with `--user $(id -u):$(id -g)`, or one for "
+                "everybody (`install -d -m 1777 FOLDER`)"
             )
 
 
 def _dotted(capability: tuple[int, int]) -> str:
+    """Return `9.0` for (9, 0)."""
     return f"{capability[0]}.{capability[1]}"
 
 

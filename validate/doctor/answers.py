@@ -1,21 +1,27 @@
-"""How the processes that ask the driver and torch report facts: a marked line of JSON each, on stdout."""
+"""Exchange facts between `doctor` and the processes that ask the driver and torch.
+
+Each fact is a marked line of JSON on stdout.
+"""
 
 import json
 import sys
 from typing import Any
 
 _MARK = "validate:fact:"
-"""Libraries print on stdout, too."""
+"""It tells facts from what libraries print on stdout."""
 
 
 def report(**facts: Any) -> None:
-    """Print facts. They are flushed at once, because the process may crash with the next call."""
+    """Print one line with these facts, at once: the process may crash with its next call."""
     sys.stdout.write(f"\n{_MARK}{json.dumps(facts)}\n")
     sys.stdout.flush()
 
 
 def read(output: bytes) -> list[dict[str, Any]]:
-    """Return the facts in what a process printed. A line that a crash cut off is left out."""
+    """Return the facts of each line that a process reported. `output`: all that it printed.
+
+    A line that a crash cut off is left out.
+    """
     answers = []
     for line in output.decode("utf-8", "replace").splitlines():
         if line.startswith(_MARK) and line.endswith("}"):

@@ -1,4 +1,4 @@
-"""A process of its own: report what the driver and the machine say. A broken driver may crash it."""
+"""Report what the driver and the machine say, in a process that a broken driver may crash."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from validate.environment import host, nvml
 def main(_arguments: Sequence[str] = ()) -> int:
     """Report the GPUs, by CUDA and by NVML, and what is wrong with the machine."""
     errors = []
-    for name, ask in (("computing", nvml.read_by_cuda), ("managed", nvml.read_by_nvml)):
+    for fact, read in (("computing", nvml.read_by_cuda), ("managed", nvml.read_by_nvml)):
         try:
-            report(**{name: ask()})
+            report(**{fact: read()})
         except nvml.DriverError as error:
             errors.append(str(error))
 

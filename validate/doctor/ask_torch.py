@@ -1,4 +1,4 @@
-"""A process of its own: report what torch and other packages say of themselves. Any of them may crash it."""
+"""Report what torch and other packages say, in a process that any of them may crash."""
 
 import importlib
 import os
@@ -18,7 +18,7 @@ _IMPORTED = {
     "bitsandbytes": "bitsandbytes",
     "transformers": "transformers",
 }
-"""What settings depend on, and the module whose import shows that it works."""
+"""Package that settings depend on -> the module whose import shows that it works."""
 _INSTALLED = ("axolotl", "colossalai", "deepspeed", "unsloth")
 """Frameworks whose import takes long, or needs a GPU: that they are installed is enough."""
 _TWO_ASSEMBLERS_FROM = 100
@@ -37,6 +37,7 @@ def main(_arguments: Sequence[str] = ()) -> int:
 
 
 def _report_torch() -> None:
+    """Report torch's version, its targets and its GPUs, or the error of whatever fails."""
     try:
         torch: Any = importlib.import_module("torch")
     except BaseException as error:
@@ -65,6 +66,10 @@ def _report_torch() -> None:
 
 
 def _report_imported(name: str, module: str) -> None:
+    """Report the version of a package whose module can be imported, or the error of the import.
+
+    Nothing is reported of a package that is not installed.
+    """
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -77,9 +82,10 @@ def _report_imported(name: str, module: str) -> None:
 
 
 def _triton_assembles(arch: int) -> bool:
-    """Tell whether the ptxas that Triton takes for an architecture knows it; True if it can't be asked.
+    """Return whether the ptxas that Triton takes for an architecture (103 for sm_103) knows it.
 
-    By Triton's own rule, a variable counts before the file beside it, and Blackwell's assembler before the other.
+    By Triton's own rule, a variable counts before the file beside it, and Blackwell's assembler
+    before the other. True if there is no ptxas or it does not list its targets.
     """
     triton = util.find_spec("triton")
     names = ["ptxas-blackwell", "ptxas"] if arch >= _TWO_ASSEMBLERS_FROM else ["ptxas"]
@@ -88,19 +94,21 @@ def _triton_assembles(arch: int) -> bool:
         variable = f"TRITON_{name.upper().replace('-', '_')}_PATH"
         candidates.append(os.environ.get(variable, ""))
         if triton and triton.origin:
-            candidates.append(
-                str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name)
-            )
+            folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
+            candidates.append(str(folder / name))
 
+    # Triton takes the first that exists.
     for assembler in filter(os.path.isfile, candidates):
         try:
-            done = subprocess.run([assembler, "--help"], capture_output=True, text=True, timeout=20)
+            command = [assembler, "--help"]
+            process = subprocess.run(command, capture_output=True, text=True, timeout=20)
         except (OSError, subprocess.SubprocessError):
             return True
-        lists_targets = "'sm_" in done.stdout
-        return not lists_targets or f"'sm_{arch}'" in done.stdout
+        lists_targets = "'sm_" in process.stdout
+        return not lists_targets or f"'sm_{arch}'" in process.stdout
     return True
 
 
 def _text(error: BaseException) -> str:
+    """Return `ImportError: no such file` for an exception."""
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,7 @@
-"""What the machine and the image are, asked of the driver and of torch in processes of their own: both may crash."""
+"""Find out what the machine and the image are, for `doctor`.
+
+The driver and torch are asked in processes of their own, because both may crash.
+"""
 
 import os
 import resource
@@ -16,18 +19,18 @@ from validate.doctor import answers
 from validate.doctor.advice import Disk, Gpu, Hardware, Stack
 from validate.environment import container_memory
 
-_SECONDS = 120
+_LONGEST_SECONDS = 120
 _SUITE = Path(__file__).resolve().parent.parent
 CLAIMS = _SUITE.parent / "claims.json"
-"""Beside the suite, where the build put them."""
+"""The image's own claims, which the build put beside the suite."""
 
 Facts = Mapping[str, Any]
-"""What one line of a process reported."""
+"""What one line of a process reported (answers.report)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """Everything that was found, and what stood in the way."""
+class Inspection:
+    """What the machine and the image are, and the errors that the inspection met."""
 
     hardware: Hardware
     stack: Stack
@@ -35,92 +38,104 @@ class Found:
     """Error texts of the driver, torch and packages."""
 
 
-def detect() -> Found:
-    """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
+def inspect() -> Inspection:
+    """Inspect this machine and this image.
+
+    A broken driver, torch or package raises nothing: its error is one of the `troubles`.
+    """
     # The driver is asked without the image's site packages, torch as a user's program imports it.
     driver = ask([sys.executable, "-I", "-S", str(_SUITE), "doctor-driver"], "the driver")
     torch = ask(
         [sys.executable, str(_SUITE), "doctor-torch"],
         "a program that imports torch and its packages",
     )
-    found = interpret(driver, torch, _machine())
-    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS)))
+    inspection = interpret(driver, torch, _inspect_machine())
+    stack = replace(inspection.stack, code=claimed_code(CLAIMS))
+    return replace(inspection, stack=stack)
 
 
-def ask(command: Sequence[str], whom: str) -> list[dict[str, Any]]:
-    """Return the facts that a process reports, and as one more how it ended, if it did not end well."""
+def ask(command: Sequence[str], subject: str) -> list[dict[str, Any]]:
+    """Return the facts that a process reports.
+
+    If it does not end well, the last of them is an error that says so. `subject`: who is asked, for
+    that error.
+    """
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
+        process = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        return [
-            *answers.read(error.stdout or b""),
-            {"error": f"{whom} gave no answer in {_SECONDS} s"},
-        ]
+        facts = answers.read(error.stdout or b"")
+        return [*facts, {"error": f"{subject} gave no answer in {_LONGEST_SECONDS} s"}]
     except OSError as error:
         return [{"error": f"Python does not start: {error}"}]
 
-    facts = answers.read(done.stdout)
-    if done.returncode:
-        tail = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
-        facts.append(
-            {"error": f"a process ended with status {done.returncode}: {' | '.join(tail)}"}
-        )
+    facts = answers.read(process.stdout)
+    if process.returncode:
+        last_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+        text = f"a process ended with status {process.returncode}: {' | '.join(last_lines)}"
+        facts.append({"error": text})
     return facts
 
 
-def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware) -> Found:
-    """Return one picture of what both processes reported: torch's GPUs, or the driver's if torch can't be imported.
+def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware) -> Inspection:
+    """Return one picture of the facts that both processes reported.
 
-    `machine`: everything but the GPUs and the driver.
+    The GPUs are those that torch sees, or the driver's if torch can't be imported. `machine`:
+    everything but the GPUs and the driver.
     """
-    managed: Facts = {"driver": "", "gpus": []}
+    by_nvml: Facts = {"driver": "", "gpus": []}
     for facts in driver:
-        managed = facts.get("managed", managed)
+        by_nvml = facts.get("managed", by_nvml)
 
-    merged: dict[str, Any] = {}
+    of_torch: dict[str, Any] = {}
     packages: dict[str, str] = {}
     gpus_of_torch = []
     for facts in torch:
-        merged.update(facts)
+        of_torch.update(facts)
         if "package" in facts:
             name, version = facts["package"]
             packages[name] = version
         if "gpu" in facts:
             gpus_of_torch.append(facts["gpu"])
 
-    has_torch = "torch" in merged
-    gpus = gpus_of_torch if has_torch else managed["gpus"]
-    return Found(
-        hardware=replace(
-            machine,
-            gpus=tuple(_gpu(facts) for facts in gpus),
-            driver=managed["driver"],
-            # The driver numbers all GPUs, whatever the variable says.
-            visible=machine.visible if has_torch else (),
-        ),
-        stack=Stack(
-            torch=merged.get("torch", ""), archs=tuple(merged.get("archs", ())), packages=packages
-        ),
-        troubles=_troubles([*driver, *torch]),
+    if "torch" in of_torch:
+        gpus = gpus_of_torch
+        visible = machine.visible
+    else:
+        # The driver numbers all GPUs, whatever CUDA_VISIBLE_DEVICES says.
+        gpus = by_nvml["gpus"]
+        visible = ()
+
+    hardware = replace(
+        machine,
+        gpus=tuple(_make_gpu(facts) for facts in gpus),
+        driver=by_nvml["driver"],
+        visible=visible,
     )
+    stack = Stack(
+        torch=of_torch.get("torch", ""), archs=tuple(of_torch.get("archs", ())), packages=packages
+    )
+    return Inspection(hardware=hardware, stack=stack, troubles=_troubles([*driver, *torch]))
 
 
-def _gpu(facts: Facts) -> Gpu:
+def _make_gpu(facts: Facts) -> Gpu:
+    """Return the GPU that NVML or torch describes with these facts."""
     major, minor = facts["capability"]
+    name = facts["name"]
     return Gpu(
-        name=facts["name"],
+        name=name,
         capability=(major, minor),
         memory=facts["memory"],
-        mig=" MIG " in f"{facts['name']} ",
+        # `NVIDIA A100-SXM4-40GB MIG 1g.5gb`
+        mig=" MIG " in f"{name} ",
         unified=facts.get("unified", False),
         assembled=facts.get("assembled", True),
     )
 
 
 def _troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
-    """Return the error texts, each once."""
+    """Return the errors among the facts that processes reported, each text once."""
     troubles = []
     for facts in reported:
         for kind in ("error", "torch_error", "cuda_error"):
@@ -131,59 +146,67 @@ def _troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(troubles))
 
 
-def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
-    """Return package -> targets, by the image's own claims `device-code`.
+def claimed_code(claims_file: Path) -> dict[str, tuple[str, ...]]:
+    """Return package -> the targets of its kernels (`sm_80`), by the image's own claims.
 
-    Empty for a base of somebody else, which has no claims.
+    Empty if the image has no claims, as a base of somebody else, or the file is damaged.
     """
     code = {}
-    # Of a damaged file nothing is known, and doctor goes on.
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        for claim in ClaimSet.loads(claims.read_text(encoding="utf-8")).claims:
+        for claim in ClaimSet.loads(claims_file.read_text(encoding="utf-8")).claims:
             if claim.check == "device-code" and claim.expect["kind"] == "kernels":
                 archs = sorted(claim.expect["archs"].items(), key=lambda item: int(item[0]))
-                code[claim.subject] = tuple(_target(arch, how) for arch, how in archs)
+                code[claim.subject] = tuple(_target(arch, kind) for arch, kind in archs)
     return code
 
 
-def _target(arch: str, how: str) -> str:
-    """Return `compute_90` for code that the driver compiles, `sm_90` for machine code."""
-    return f"{'compute' if how == 'jit' else 'sm'}_{arch}"
+def _target(arch: str, kind: str) -> str:
+    """Return `compute_90` for PTX (`jit`), which the driver compiles, else `sm_90`."""
+    return f"compute_{arch}" if kind == "jit" else f"sm_{arch}"
 
 
-def _machine() -> Hardware:
-    """Return everything but the GPUs and the driver."""
+def _inspect_machine() -> Hardware:
+    """Return everything about the machine but the GPUs and the driver."""
     shm = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
-    locked_memory, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    numbers = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return Hardware(
         cpus=len(os.sched_getaffinity(0)),
         memory=container_memory(),
         shm=shm,
-        locked_memory=None if locked_memory == resource.RLIM_INFINITY else locked_memory,
+        locked_memory=None if limit == resource.RLIM_INFINITY else limit,
         infiniband=Path("/dev/infiniband").is_dir(),
         disks=tuple(disks()),
-        visible=tuple(number.strip() for number in numbers if number.strip()),
+        visible=tuple(entry.strip() for entry in entries if entry.strip()),
     )
 
 
 def disks() -> list[Disk]:
-    """Return where checkpoints and downloads go: this folder, and the cache of Hugging Face's libraries."""
+    """Return the disks of checkpoints (this folder) and of downloads (Hugging Face's cache).
+
+    If both are on one device, it is returned once, for both.
+    """
     cache = (
         os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     )
-    found = [*_disk(Path.cwd(), "checkpoints"), *_disk(Path(cache), "downloads")]
+    both = [*_find_disk(Path.cwd(), "checkpoints"), *_find_disk(Path(cache), "downloads")]
 
-    devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in found}
-    if len(found) == 2 and len(devices) == 1:
-        return [replace(found[0], holds="checkpoints and downloads")]
-    return found
+    devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in both}
+    if len(both) == 2 and len(devices) == 1:
+        return [replace(both[0], holds="checkpoints and downloads")]
+    return both
 
 
-def _disk(folder: Path, holds: str) -> Iterator[Disk]:
-    """Yield the disk of a folder, or of the nearest one above it that is there."""
-    for place in (folder, *folder.parents):
+def _find_disk(folder: Path, holds: str) -> Iterator[Disk]:
+    """Yield the disk of a folder, or of the nearest folder above it that exists.
+
+    Nothing is yielded if none can be read.
+
+    `holds`: what training writes there.
+    """
+    for candidate in (folder, *folder.parents):
         with suppress(OSError):
-            free = shutil.disk_usage(place).free
-            yield Disk(path=str(place), holds=holds, free=free, writable=os.access(place, os.W_OK))
+            free = shutil.disk_usage(candidate).free
+            writable = os.access(candidate, os.W_OK)
+            yield Disk(path=str(candidate), holds=holds, free=free, writable=writable)
             return

@@ -1,4 +1,4 @@
-"""`doctor`: facts about this machine and this image, and the settings that follow from them.
+"""`doctor`: print facts about this machine and this image, and the settings that follow from them.
 
 docker run --rm --gpus all IMAGE doctor
 docker run --rm -i IMAGE doctor hint < train.log
@@ -15,96 +15,114 @@ from typing import Any
 from validate import hints, report
 from validate.doctor import hardware
 from validate.doctor.advice import GB, Advice, Gpu, Setting, advise
-from validate.doctor.hardware import Found
+from validate.doctor.hardware import Inspection
 from validate.terminal import wrapped
 
 _WIDEST = 120
-_NAMES, _VALUES = 21, 17
-"""Widths of two columns: CUDA_VISIBLE_DEVICES, flash_attention_2."""
+_NAME_WIDTH, _VALUE_WIDTH = 21, 17
+"""Columns have room for CUDA_VISIBLE_DEVICES and flash_attention_2."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look and print. Returns 0 whatever is found, and 2 for unknown arguments. `hint` explains error texts."""
+    """Inspect the machine and print the result, or explain errors if the first argument is `hint`.
+
+    `arguments`: by default those of the command line. Returns 0 whatever is found, and exits with 2
+    for unknown arguments.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["hint"]:
         return hints.main(words[1:])
     options = _parser().parse_args(words)
 
-    found = hardware.detect()
-    advice = advise(found.hardware, found.stack)
+    inspection = hardware.inspect()
+    advice = advise(inspection.hardware, inspection.stack)
     if options.json:
-        output = json.dumps(json_data(found, advice), indent=1)
+        output = json.dumps(json_data(inspection, advice), indent=1)
     else:
-        output = "\n".join(text(found, advice))
+        output = "\n".join(text(inspection, advice))
     sys.stdout.write(output + "\n")
     return 0
 
 
-def json_data(found: Found, advice: Advice) -> dict[str, Any]:
-    """Return the content of `doctor --json`. It holds no names of hosts or users: people attach it to issues."""
-    matching = hints.find(found.troubles)
-    return {
-        **asdict(found),
-        **asdict(advice),
-        "hints": [{"id": hint.id, "cause": hint.cause, "fix": hint.fix} for hint in matching],
-    }
+def json_data(inspection: Inspection, advice: Advice) -> dict[str, Any]:
+    """Return the content of `doctor --json`.
+
+    It holds no names of hosts or users: people attach it to issues.
+    """
+    matching_hints = []
+    for hint in hints.find(inspection.troubles):
+        matching_hints.append({"id": hint.id, "cause": hint.cause, "fix": hint.fix})
+    return {**asdict(inspection), **asdict(advice), "hints": matching_hints}
 
 
-def text(found: Found, advice: Advice) -> Iterator[str]:
-    """Yield what a person reads, line by line: facts, settings, warnings, and errors with their hints."""
+def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
+    """Yield the lines for people: facts, settings, warnings, and errors with their hints."""
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    yield from _facts(found)
+    yield from _facts(inspection)
 
     yield ""
     yield "Settings that follow:"
     for setting in advice.settings:
-        yield from _row(setting, width)
+        yield from _setting_lines(setting, width)
 
     problems = [f"! {warning}" for warning in advice.warnings]
-    problems += [f"trouble: {trouble}" for trouble in found.troubles]
+    problems += [f"trouble: {trouble}" for trouble in inspection.troubles]
     for problem in problems:
         yield ""
         yield wrapped(problem, width, "  ")
-    for hint in hints.find(found.troubles):
+    for hint in hints.find(inspection.troubles):
         yield wrapped(report.advice(hint), width, "  ")
 
 
-def _facts(found: Found) -> Iterator[str]:
-    machine, stack = found.hardware, found.stack
+def _facts(inspection: Inspection) -> Iterator[str]:
+    """Yield lines about the GPUs, torch, the machine and its disks."""
+    machine, stack = inspection.hardware, inspection.stack
+
+    # GPUs of one model are one line, with their number.
     driver = f", driver {machine.driver}" if machine.driver else ""
     for gpu in dict.fromkeys(machine.gpus):
-        yield f"GPU       {machine.gpus.count(gpu)} x {_shown(gpu)}{driver}"
+        yield f"GPU       {machine.gpus.count(gpu)} x {_describe_gpu(gpu)}{driver}"
     if not machine.gpus:
         yield f"GPU       none{driver}"
 
-    packages = ", ".join(f"{name} {version}" for name, version in stack.packages.items())
-    yield f"torch     {stack.torch or 'none'}, with {packages or 'none of the packages that settings depend on'}"
+    versions = [f"{name} {version}" for name, version in stack.packages.items()]
+    packages = ", ".join(versions) or "none of the packages that settings depend on"
+    yield f"torch     {stack.torch or 'none'}, with {packages}"
+
     shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
     yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
     for disk in machine.disks:
         yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
 
 
-def _shown(gpu: Gpu) -> str:
+def _describe_gpu(gpu: Gpu) -> str:
+    """Return `NVIDIA H100, 85.0 GB, compute capability 9.0`."""
     shared = " shared with the CPU" if gpu.unified else ""
     capability = ".".join(map(str, gpu.capability))
     return f"{gpu.name}, {gpu.memory / GB:.1f} GB{shared}, compute capability {capability}"
 
 
-def _row(setting: Setting, width: int) -> Iterator[str]:
-    """Yield name, value and reason; the reason in a line below where the value is long."""
-    head = f"  {setting.name:<{_NAMES}} {setting.value:<{_VALUES}} "
-    indent = " " * (_NAMES + _VALUES + 4)
-    if len(setting.value) > _VALUES:
-        yield head.rstrip()
-        head = indent
-    yield wrapped(f"{head}{setting.why} [{setting.source}]", width, indent)
+def _setting_lines(setting: Setting, width: int) -> Iterator[str]:
+    """Yield name, value and reason of a setting in columns.
+
+    The reason is in a line below if the value is too long for its column. `width`: of the terminal.
+    """
+    name_and_value = f"  {setting.name:<{_NAME_WIDTH}} {setting.value:<{_VALUE_WIDTH}} "
+    reason = f"{setting.why} [{setting.source}]"
+    indent = " " * (_NAME_WIDTH + _VALUE_WIDTH + 4)
+    if len(setting.value) > _VALUE_WIDTH:
+        yield name_and_value.rstrip()
+        yield wrapped(indent + reason, width, indent)
+    else:
+        yield wrapped(name_and_value + reason, width, indent)
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of `doctor`'s options."""
     parser = argparse.ArgumentParser(
         prog="doctor",
-        description="Show this machine, this image and the settings that follow; `doctor hint` explains an error.",
+        description="Show this machine, this image and the settings that follow; "
+        "`doctor hint` explains an error.",
     )
     # For issues: the form for a broken combination asks for it.
     parser.add_argument("--json", action="store_true", help="print JSON, for an issue or a script")

@@ -187,7 +187,7 @@ def test_memory_that_the_cpu_shares_is_shown() -> None:
     )
 
 
-def printed(found: hardware.Found) -> str:
+def printed(found: hardware.Inspection) -> str:
     return "\n".join(doctor.text(found, advise(found.hardware, found.stack)))
 
 
