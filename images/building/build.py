@@ -1,4 +1,4 @@
-"""From a planned image and its lock to a validated image with a name. One at a time, or several at once."""
+"""Builds planned images: from a plan and its lock to a validated image with a name."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,8 @@ from validate.evidence import Record
 from validate.judge import Verdict
 
 ROOM_NEEDED = 11 * 1000**3
-"""Bytes a cold build wants free: images have 6 to 9 GB, the wheels that the installer keeps less than 2 GB."""
+"""Bytes that a cold build needs free: images have 6 to 9 GB, the wheels that the installer caches
+less than 2 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +34,72 @@ class Built:
 
     name: str
     tag: str
-    """What the engine calls it, or would."""
+    """What the engine calls it, or would if it had its name."""
     info: ImageInfo
     payload: Mapping[str, str]
-    """Its layers and settings: what recorded runs of this name are compared with."""
+    """Its layers and a digest of its settings: what recorded runs of this name are compared
+    with."""
     result: BuildResult
     verdict: Verdict
     withheld: str
     """Why it stays `NAME-candidate`; empty if it got its name."""
+
+
+def build_all(
+    engine: Engine,
+    images: Sequence[tuple[Image, Lock]],
+    options: BuildOptions,
+    progress: Progress,
+    jobs: int = 1,
+) -> list[Built | UserError]:
+    """Build several images, `jobs` at once, and return for each its result or its error.
+
+    An image that fails does not stop the others. An interrupt stops all of them. Raises UserError
+    if the engine's disk has no room for so many cold builds.
+    """
+    require_room(engine, [image for image, _lock in images], jobs)
+
+    def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
+        name = f"{image.name}{options.suffix}"
+        try:
+            built = build_image(engine, image, lock, options, progress)
+        except UserError as error:
+            progress.finish(name, error.problems[0].cause, ok=False)
+            return error
+        except OSError as error:
+            problem = problem_of(error, name)
+            progress.finish(name, problem.cause, ok=False)
+            return UserError(problem, code=1)
+        progress.finish(name, sentence_about(built), ok=not built.withheld)
+        return built
+
+    futures: list[Future[Built | UserError]] = []
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        # An interrupt may come while a build runs already and others are still submitted.
+        try:
+            for image, lock in images:
+                futures.append(pool.submit(build_or_fail, image, lock))
+            wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            engine.cancel()
+            raise
+    return [future.result() for future in futures]
+
+
+def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
+    """Raise UserError if the engine's disk has no room for the cold builds that run at once."""
+    # The disk of another machine can't be looked at.
+    if not engine.facts.local:
+        return
+    cold = [image for image in images if engine.find(image.local_name) is None]
+    needed = ROOM_NEEDED * min(jobs, len(cold))
+    free = shutil.disk_usage(engine.facts.data_root).free
+    if free < needed:
+        cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
+        then = classify("no space left on device", ()).then
+        raise failed(engine.facts.data_root, cause, then)
 
 
 def build_image(
@@ -48,28 +107,29 @@ def build_image(
 ) -> Built:
     """Build one image, validate it, and name it if no claim failed and each probe ran to its end.
 
-    The steps are those of "How one image is built" in docs/architecture.md. Writes `OUT/NAME/`. Raises UserError: no
-    base, a contradiction with the base, a failed step, a driver below the image's minimum.
+    The steps are those of "How one image is built" in docs/architecture.md. Writes `OUT/NAME/`.
+    Raises UserError: there is no base, the base contradicts the image, a step failed, the driver is
+    below the image's minimum.
     """
     name = f"{image.name}{options.suffix}"
     tag = f"{image.prefix}{name}"
     candidate = f"{tag}-candidate"
     folder = options.out / name
-    host = options.host
     warn = partial(progress.say, name, style="yellow")
 
-    def say_measured(record: Record) -> None:
-        progress.say(
-            name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim"
-        )
+    def say_waiting() -> None:
+        warn("waits: another process builds this name on this engine")
 
-    with engine.alone(
-        f"build {tag}", lambda: warn("waits: another process builds this name on this engine")
-    ):
-        # The machine first: where GPUs can't be attached as asked, nothing is built.
+    def say_measured(record: Record) -> None:
+        text = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
+        progress.say(name, text, "dim")
+
+    with engine.alone(f"build {tag}", say_waiting):
+        # The machine first: if GPUs can't be attached as asked, nothing is built.
         if engine.facts.containerd_images:
             warn(
-                f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}"
+                "no build was tried with containerd's image store,"
+                f" and publish and fleet refuse it: {CLASSIC_STORE}"
             )
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
@@ -77,31 +137,30 @@ def build_image(
         # The base: a pinned digest, or made of the Debian packages in the lock.
         root = options.sources.workspace.root
         base = base_images.acquire(
-            engine, image.base, options.base, root=root, host=host, on_progress=warn
+            engine, image.base, options.base, root=root, host=options.host, on_progress=warn
         )
         base_images.require_no_contradiction(image, base)
 
         # The context: lock, wheels that no index has, suite, Dockerfile.
-        source = run_files.source(root, lock)
+        source = run_files.build_source(root, lock)
         wheels, claim_context, files = contexts.prepare(image, lock, base, options)
         report_missing(name, wheels, strict=options.strict, warn=warn)
         run_files.write_context(files, folder / "context")
 
-        # The build. From here on the candidate's tag is this build's, or nobody's.
+        # The build. From here on the candidate's tag belongs to this build, or to none.
         engine.untag(candidate)
         result = engine.build(
             files,
             candidate,
-            network=host.network(local=engine.facts.local, offline=options.offline),
+            network=options.host.network(local=engine.facts.local, offline=options.offline),
             no_cache=options.no_cache,
             platform=image.name.platform,
             on_event=progress.job(name),
-            redact=host.redact,
+            redact=options.host.redact,
         )
         info = engine.fix_id(result.image_id, candidate)
 
-        # The claims for this machine, written from the matrix; the evidence, measured in the image; the verdict, from
-        # both. The claims that are in the image itself are for any machine.
+        # The verdict, by the claims for this machine; those that the image carries are for any.
         claims = image_claims(claim_context.on_host(attachment, tiers))
         try:
             evidence, verdict = validating.measure_and_judge(
@@ -134,7 +193,8 @@ def build_image(
 def report_missing(
     name: str, wheels: Gathered, *, strict: bool, warn: Callable[[str], None]
 ) -> None:
-    """Say which optional wheels an image goes without. Raises UserError about them if the build is `strict`."""
+    """Warn about each optional wheel that an image lacks. Raises UserError about them if
+    `strict`."""
     problems = []
     for package, reason in wheels.missing.items():
         problems.append(Problem(where=name, cause=f"lacks {reason}", then=wheels.details[package]))
@@ -144,66 +204,11 @@ def report_missing(
         warn(f"{problem.cause}: {problem.then}")
 
 
-def build_all(
-    engine: Engine,
-    images: Sequence[tuple[Image, Lock]],
-    options: BuildOptions,
-    progress: Progress,
-    jobs: int = 1,
-) -> list[Built | UserError]:
-    """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all.
-
-    Raises UserError where the engine's disk has no room for so many cold builds.
-    """
-
-    require_room(engine, [image for image, _ in images], jobs)
-
-    def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
-        name = f"{image.name}{options.suffix}"
-        try:
-            built = build_image(engine, image, lock, options, progress)
-        except (UserError, OSError) as error:
-            failure = (
-                error
-                if isinstance(error, UserError)
-                else UserError(problem_of(error, name), code=1)
-            )
-            progress.finish(name, failure.problems[0].cause, ok=False)
-            return failure
-        progress.finish(name, sentence_about(built), ok=not built.withheld)
-        return built
-
-    running: list[Future[Built | UserError]] = []
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        # The start is guarded, too: a build may wait for another before `submit` has returned.
-        try:
-            for image, lock in images:
-                running.append(pool.submit(build_or_fail, image, lock))
-            wait(running, return_when=FIRST_EXCEPTION)
-        except BaseException:
-            for future in running:
-                future.cancel()
-            engine.cancel()
-            raise
-    return [future.result() for future in running]
-
-
-def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
-    """Raise UserError where the engine's disk has no room for the cold builds that run at once."""
-    # The disk of another machine can't be looked at.
-    if not engine.facts.local:
-        return
-    cold = [image for image in images if engine.find(image.local_name) is None]
-    needed = ROOM_NEEDED * min(jobs, len(cold))
-    free = shutil.disk_usage(engine.facts.data_root).free
-    if free < needed:
-        cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
-        raise failed(engine.facts.data_root, cause, classify("no space left on device", ()).then)
-
-
 def sentence_about(built: Built) -> str:
     """Return what became of a build: verdict, size, time, and whether it has its name."""
+    # The summary is `NAME: VERDICT (COUNTS)`.
     counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
-    state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
+    verdict = f"{built.verdict.overall} ({counts})"
     size = f"{built.info.size / 1e9:.2f} GB"
-    return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"
+    state = f"stays {built.tag}-candidate: {built.withheld}" if built.withheld else "named"
+    return f"{verdict}, {size}, built in {built.result.seconds:.0f} s, {state}"

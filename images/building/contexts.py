@@ -1,4 +1,7 @@
-"""How images are built, and their build context: lock, wheels, suite and Dockerfile. No engine is asked."""
+"""Makes the build context of an image: lock, wheels, suite and Dockerfile. Asks no engine.
+
+Here are also the options of a build.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,30 +32,36 @@ _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
     re.ASCII,
 )
-"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without its rare forms."""
+"""The name of an image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference,
+without its rare forms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What is built from, how, and what is measured afterwards."""
+    """What images are built from, how, and what is measured afterwards."""
 
     sources: Sources
     """Matrix, facts, and the workspace with locks and pinned bases."""
     host: HostSettings
+    """Package indexes, proxies and certificates of this machine."""
     out: Path
     """`NAME/` below it gets context, build record, evidence and reports."""
     cache: Path = field(default_factory=cache.folder)
-    """Where downloads are kept: outside the project, so that clones share them."""
+    """Where downloads are stored: outside the project, so that clones share them."""
     base: str = base_images.AUTO
+    """`auto`, or the reference of a custom base."""
     wheelhouse: Path | None = None
+    """A folder with wheels that are taken before all others."""
     compiled: FindWheel = lambda _image, _pin: None
-    """Finds or makes the wheels of packages that are published as source only."""
+    """Finds or makes the wheels of packages that are published only as source."""
     fetch: Fetch | None = None
-    """URL and target; None: over HTTP."""
+    """Downloads an official wheel from a URL to a file. None: over HTTP."""
     offline: bool = False
     """No step reaches a network: all that is installed lies in the wheelhouse."""
     strict: bool = False
+    """A build fails where an optional wheel can't be had."""
     no_cache: bool = False
+    """BuildKit runs each step again."""
     tiers: Sequence[Tier] = ()
     """What to judge; empty: what this machine can."""
     gpus: GpuMode = GpuMode.AUTO
@@ -60,40 +69,44 @@ class BuildOptions:
     """Added to an image's name (-canary), so that a nightly build never takes the name itself."""
 
 
-def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
-    """The base context without asking an engine. auto: the pinned digest, else the tag.
+def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> BaseContext:
+    """Return what an image stands on, without asking an engine.
 
-    Raises UserError if `wanted` is no image reference.
+    `chosen_base`: option --base, `auto` or the reference of a custom base. `pinned`: reference ->
+    digest. With `auto` this is the pinned digest of the matrix's base, else its tag. Raises
+    UserError if the custom base is no image reference.
     """
-    if wanted != base_images.AUTO:
-        if not _FROM.fullmatch(wanted):
+    if chosen_base != base_images.AUTO:
+        if not _FROM.fullmatch(chosen_base):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
-            raise wrong(f"--base {wanted}", "is no name of an image", then)
-        return BaseContext(reference=wanted, origin="custom")
-    if digest := pinned.get(base.reference, ""):
+            raise wrong(f"--base {chosen_base}", "is no name of an image", then)
+        return BaseContext(reference=chosen_base, origin="custom")
+    digest = pinned.get(base.reference)
+    if digest:
         return BaseContext(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
     return BaseContext(reference=base.reference, origin="tag")
 
 
 class Prepared(NamedTuple):
-    """What a build needs beside its base."""
+    """What a build needs besides its base."""
 
     wheels: prebuilt.Gathered
-    """Those that no index has, and what could not be had."""
+    """The wheels that no index has, and those that could not be had."""
     claim_context: ClaimContext
-    """What the image's claims are written from, for any machine."""
+    """What the image's claims are made from, for any machine."""
     files: Context
-    """The build context."""
+    """The build context: path -> content, or file here."""
 
 
 def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) -> Prepared:
-    """Gather wheels, write the suite that goes into the image, and render the Dockerfile with all that it mounts.
+    """Gather wheels, make the suite that goes into the image, and render the Dockerfile.
 
-    Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
+    Raises UserError: a wheel must be compiled first, or an offline build lacks one.
     """
-    fetch = (
-        partial(fetch_nothing, "--offline reaches no network") if options.offline else options.fetch
-    )
+    # Wheels that no index has. An offline build also takes all others from the wheelhouse.
+    fetch = options.fetch
+    if options.offline:
+        fetch = partial(fetch_nothing, "--offline reaches no network")
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
@@ -105,6 +118,8 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     if options.offline:
         wheels |= prebuilt.stock(packages_to_install(lock, base), options.wheelhouse)
 
+    # The suite, with the claims that the image carries itself: those for any machine, and without
+    # the one about its layers, whose record may change while the image stays.
     claim_context = ClaimContext.from_lock(
         image,
         lock,
@@ -113,7 +128,10 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         custom_base=bool(base.python),
         outside=prebuilt.record_digests(image, gathered.files.values()),
     )
-    made_of = origin.of_build(
+    suite = suite_files(image_claims(claim_context))
+
+    # The recipe of the layers, which a label names.
+    image_origin = origin.of_build(
         image,
         lock,
         base,
@@ -121,8 +139,8 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         wheels=gathered.digests(),
         missing=gathered.missing,
     )
-    # The image's own claims know no layers: a layer's record may move on, and the image stays.
-    own_claims = image_claims(claim_context)
+    recipe_digest = image_origin.recipe.digest if image_origin.recipe else ""
+
     files = render.render(
         image,
         lock.files,
@@ -131,17 +149,17 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         wheels=wheels,
         missing=gathered.missing,
         offline=options.offline,
-        suite=suite_files(own_claims),
-        recipe=made_of.recipe.digest if made_of.recipe else "",
+        suite=suite,
+        recipe=recipe_digest,
     )
-    return Prepared(gathered, replace(claim_context, origin=made_of), files)
+    return Prepared(gathered, replace(claim_context, origin=image_origin), files)
 
 
 def packages_to_install(lock: Lock, base: BaseContext) -> list[Package]:
     """Return the packages of a lock, without those that the base brings."""
     to_install = []
     for layer, packages in lock.layers.items():
-        # The toolkit and the tools are no packages of the base's environment.
+        # Toolkit and tools are locked in layers of their own, outside the Python environment.
         is_in_environment = layer in lock.inputs.layers
         for package in packages:
             if not (is_in_environment and package.name in base.installed):
@@ -149,5 +167,6 @@ def packages_to_install(lock: Lock, base: BaseContext) -> list[Package]:
     return to_install
 
 
-def fetch_nothing(why: str, _url: str, _target: Path) -> None:
-    raise OSError(why)
+def fetch_nothing(reason: str, _url: str, _target: Path) -> None:
+    """Take the place of a download where none is allowed. Raises OSError with the reason."""
+    raise OSError(reason)

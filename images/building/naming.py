@@ -1,4 +1,4 @@
-"""Whether an image earns its name by what was measured, and how it gets it."""
+"""Decides by a verdict whether an image gets its name, and gives it."""
 
 from collections.abc import Sequence
 
@@ -13,38 +13,58 @@ from validate.judging import Status, listed
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Return why an image stays a candidate; empty if it gets its name.
 
-    It gets it when the tiers that every machine can judge were judged, no required claim failed, and each probe that
-    was asked for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
+    It gets the name if the tiers that every machine can judge are among `tiers`, no required claim
+    failed, and each probe ran to its end. An UNPROVEN claim does not withhold the name if its probe
+    ran, or if it was known beforehand that it can't be measured.
     """
-    # Nothing of an image was run after an admission claim failed, whether that is required or not.
-    failed = [
-        judged.claim.key
-        for judged in verdict.claims_with(Status.FAIL)
-        if judged.claim.required or judged.claim.check in ADMISSION
-    ]
-    if failed:
-        count = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
-        return f"{count} failed ({listed(failed)})"
+    reason = reason_failed(verdict) or reason_of_machine(verdict, evidence, tiers)
+    return reason or reason_not_measured(verdict, evidence)
 
-    # What the machine prevented: its fault, tiers that were not asked for, another processor than the image's.
+
+def reason_failed(verdict: Verdict) -> str:
+    """Name the failed claims that withhold a name; empty if there are none."""
+    failed = []
+    for judged in verdict.claims_with(Status.FAIL):
+        # After an admission claim failed, required or not, nothing of the image was run.
+        if judged.claim.required or judged.claim.check in ADMISSION:
+            failed.append(judged.claim.key)
+    if not failed:
+        return ""
+    count = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
+    return f"{count} failed ({listed(failed)})"
+
+
+def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
+    """Return why the tiers of ANYWHERE could not be judged on a machine; empty if they could.
+
+    That is a fault of the machine, tiers that were not asked for, or another processor than the
+    image's.
+    """
     for judged in verdict.claims:
         if judged.reason.startswith(OF_HOST):
             return judged.reason
     left_out = [tier for tier in ANYWHERE if tier not in tiers]
     if left_out:
         return f"the {' and '.join(left_out)} tier was left out"
-    if "other_processor" in evidence.host:
-        return evidence.host["other_processor"]
+    return evidence.host.get("other_processor", "")
 
-    # What no probe looked at, and probes that did not end as they should.
-    measurable = [judged.claim for judged in verdict.claims if not judged.claim.unproven]
+
+def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
+    """Name the claims that no probe measured, or the probes that did not complete; empty: none.
+
+    Claims that are known to be unproven are not expected to be measured.
+    """
     not_measured, not_ended = [], set()
-    for claim in measurable:
+    for judged in verdict.claims:
+        claim = judged.claim
+        if claim.unproven:
+            continue
         record = evidence.record_of(claim.probe)
         if record is None or record.outcome is Outcome.MISSING:
             not_measured.append(claim.key)
         elif record.outcome is not Outcome.COMPLETED:
             not_ended.add(claim.probe)
+
     if not_measured:
         out_of_memory = evidence.host.get("out_of_memory")
         cause = ": a container of the validation run ran out of memory" if out_of_memory else ""
@@ -55,7 +75,11 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:
-    """Give an image its name, by its ID: a parallel build may have replaced the candidate by now."""
+    """Tag an image with its name, and remove its candidate tag.
+
+    The image is named by its ID: a parallel build may have moved the candidate tag to another one,
+    and then that tag stays.
+    """
     engine.tag(image_id, name)
     candidate = engine.find(f"{name}-candidate")
     if candidate and candidate.id == image_id:

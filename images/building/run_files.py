@@ -1,6 +1,6 @@
-"""What a build leaves on disk: the context, build.json, and the files of its validation run.
+"""Writes what a build leaves on disk: build context, build.json, files of its validation run.
 
-Of these, report.html needs nothing else: no script, no font, no request.
+report.html is one file without scripts, fonts or requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
@@ -35,7 +35,8 @@ from validate.judging import Status
 if TYPE_CHECKING:
     from images.validation.child import Changes
 
-BAKE, INPUTS = "docker-bake.json", "inputs.json"
+BAKE = "docker-bake.json"
+INPUTS = "inputs.json"
 VALIDATION_FILES = (
     "evidence.json",
     "verdict.json",
@@ -44,29 +45,34 @@ VALIDATION_FILES = (
     "report.html",
     "changes.json",
 )
-_EVIDENCE_CHARACTERS = 4000
-"""A claim's evidence in the page; evidence.json has all of it."""
+"""What `record_validation` writes, the last one for a derived image only."""
+_MOST_EVIDENCE = 4000
+"""Characters of a claim's evidence that report.html shows; evidence.json has all of it."""
 _TIERS = {
     Tier.STATIC: "its files, read",
     Tier.CPU: "its code, run without a GPU",
     Tier.GPU: "its kernels, run on a GPU",
     Tier.MULTIGPU: "several GPUs together",
 }
+"""Tier -> what its heading in report.html says."""
 _NOT_IN_XML = dict.fromkeys(
     [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"
 )
-"""Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
+"""Characters that XML 1.0 can't hold, not even escaped -> what takes their place. The output of a
+crashed probe may have them."""
 
 
 def write_context(context: Context, folder: Path) -> None:
-    """Write a context to disk, for reading and for plain `docker build`. Files of an earlier one are removed.
+    """Write a build context to disk, for people to read and for plain `docker build`.
 
-    Index addresses with passwords may be among the host's settings: nobody else can read those.
+    Files of an earlier context are removed. Files below host/ may hold index addresses with
+    passwords: only this user can read them.
     """
-    wanted = {folder / path for path in context}
+    current = {folder / path for path in context}
     for old in sorted(folder.rglob("*")):
-        if (old.is_file() or old.is_symlink()) and old not in wanted:
+        if (old.is_file() or old.is_symlink()) and old not in current:
             old.unlink()
+
     for path, content in context.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,11 +80,12 @@ def write_context(context: Context, folder: Path) -> None:
         if isinstance(content, bytes):
             target.touch(mode=0o600 if path.startswith("host/") else 0o666)
             target.write_bytes(content)
-        else:
-            try:  # a symlink would lead out of the context
-                target.hardlink_to(content.resolve())
-            except OSError:  # another file system
-                shutil.copyfile(content, target)
+            continue
+        # A hard link saves the copy of a wheel. A symbolic one would lead out of the context.
+        try:
+            target.hardlink_to(content.resolve())
+        except OSError:  # another file system
+            shutil.copyfile(content, target)
 
 
 def record_build(
@@ -89,47 +96,64 @@ def record_build(
     result: BuildResult,
     base: BaseContext,
     gathered: Gathered,
-    source: Mapping[str, Any],
+    source: BuildSource,
 ) -> None:
-    """Write build.json: digest, layers, steps and their times, base, wheels, and its source (`source`)."""
-    sizes = [size for _, size in reversed(engine.history(info.id)) if size]
-    steps = [
-        {"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached}
-        for step in result.steps
-    ]
-    write_json(
-        folder / "build.json",
-        {
-            "image": name,
-            "digest": info.id,
-            "bytes": info.size,
-            "layers": list(info.layers),
-            "layer_bytes": sizes,
-            "seconds": round(result.seconds, 1),
-            "steps": steps,
-            "base": {"reference": base.reference, "origin": base.origin, "digest": base.digest},
-            "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
-            "wheels": gathered.digests(),
-            "missing": dict(gathered.missing),
-            **source,
-        },
-    )
+    """Write build.json: digest, layers, steps and their times, base, wheels and source of an
+    image."""
+    layer_sizes = [size for _step, size in reversed(engine.history(info.id)) if size]
+    steps = []
+    for step in result.steps:
+        seconds = round(step.seconds, 2)
+        steps.append({"name": step.name, "seconds": seconds, "cached": step.cached})
+    record = {
+        "image": name,
+        "digest": info.id,
+        "bytes": info.size,
+        "layers": list(info.layers),
+        "layer_bytes": layer_sizes,
+        "seconds": round(result.seconds, 1),
+        "steps": steps,
+        "base": base_as_json(base),
+        "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
+        "wheels": gathered.digests(),
+        "missing": dict(gathered.missing),
+        **source,
+    }
+    write_json(folder / "build.json", record)
 
 
-def source(root: Path, lock: Lock) -> dict[str, Any]:
-    """What an image is built from and does not tell, for its provenance: commit, lock files with their sha256."""
+def base_as_json(base: BaseContext) -> dict[str, str]:
+    """Return how build.json and inputs.json name a base."""
+    return {"reference": base.reference, "origin": base.origin, "digest": base.digest}
+
+
+class BuildSource(TypedDict):
+    """What an image was built from and does not say itself; build.json has it for the
+    provenance."""
+
+    commit: str
+    """Empty: it was not built from a clean checkout."""
+    locks: dict[str, str]
+    """Lock file -> sha256."""
+
+
+def build_source(root: Path, lock: Lock) -> BuildSource:
+    """Return the commit of the checkout at `root`, and the digests of a lock's files."""
     locks = {path: sha256(content) for path, content in lock_file.written(lock).items()}
-    return {"commit": checkout.commit(root), "locks": locks}
+    return BuildSource(commit=checkout.commit(root), locks=locks)
 
 
 def write_inputs(
-    folder: Path, image: Image, base: BaseContext, gathered: Gathered, source: Mapping[str, Any]
+    folder: Path, image: Image, base: BaseContext, gathered: Gathered, source: BuildSource
 ) -> None:
-    """Write inputs.json beside a rendered context: the part of build.json that whoever builds it does not know."""
+    """Write inputs.json beside a rendered context: what another builder can't know of the image.
+
+    `record_built_elsewhere` makes the image's build.json from it.
+    """
     inputs = {
         "image": str(image.name),
         "revision": image.revision,
-        "base": {"reference": base.reference, "origin": base.origin, "digest": base.digest},
+        "base": base_as_json(base),
         "wheels": gathered.digests(),
         **source,
     }
@@ -137,52 +161,62 @@ def write_inputs(
 
 
 def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
-    """The content of docker-bake.json, the input of `docker buildx bake`: a target an image.
+    """Return the content of docker-bake.json, with a target for each image (`docker buildx bake`).
 
-    Contexts are `NAME/context` beside it. Images are tagged `NAME-candidate`: only a validation run gives the name.
-    `repository`: where they are pushed; empty: into the engine that buildx works for. Caches, attestations and other
-    outputs are buildx's own affair: `docker buildx bake --set '*.cache-to=...'`. Pure.
+    Contexts lie in `NAME/context` beside it. Images are tagged `NAME-candidate`: only a validation
+    run gives the name. `repository`: where buildx pushes them; empty: it loads them into an engine.
+    Caches, attestations and other outputs can be set with buildx's own options, for example
+    `docker buildx bake --set '*.cache-to=...'`.
     """
-    targets = {
-        str(image.name): {
+    targets: dict[str, dict[str, Any]] = {}
+    for image in images:
+        name = f"{repository}:{image.name}" if repository else image.local_name
+        targets[str(image.name)] = {
             "context": f"{image.name}/context",
             "dockerfile": "Dockerfile",
             "platforms": [str(image.name.platform)],
-            "tags": [
-                f"{repository}:{image.name}-candidate"
-                if repository
-                else f"{image.local_name}-candidate"
-            ],
+            "tags": [f"{name}-candidate"],
             "output": ["type=registry" if repository else "type=docker"],
-            # With BuildKit's own attestation the push would be an index of two manifests, which `publish` refuses.
+            # With BuildKit's own attestation the push would be an index of two manifests, which
+            # `publish` refuses.
             "attest": ["type=provenance,disabled=true"],
         }
-        for image in images
-    }
     return {"group": {"default": {"targets": list(targets)}}, "target": targets}
 
 
-def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
-    """build.json of an image that `docker build` or buildx made of a rendered context, from that context's inputs.
+def record_built_elsewhere(
+    folder: Path, info: ImageInfo, missing: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the build.json of an image that `docker build` or buildx made of a rendered context.
 
-    Raises UserError: no context was rendered in this folder, or the image's labels are not of its inputs: it is another
-    image, or one of another matrix.
+    `folder`: where `render` wrote the context and its inputs.json. `missing`: optional package ->
+    why the image goes without it. Raises UserError if no context was rendered there, or if the
+    image's labels contradict its inputs: it is another image, or was built from another matrix.
     """
-    again = f"render and build it anew: `{command('render', folder.name)}`"
+    render_again = f"render and build it anew: `{command('render', folder.name)}`"
     try:
         inputs = json.loads((folder / INPUTS).read_bytes())
-        wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"]}
-        wanted |= {"base": inputs["base"]["reference"], "base-origin": inputs["base"]["origin"]}
+        expected_labels = {
+            "image": inputs["image"],
+            "matrix-revision": inputs["revision"],
+            "base": inputs["base"]["reference"],
+            "base-origin": inputs["base"]["origin"],
+        }
         made_from = {key: inputs[key] for key in ("base", "wheels", "commit", "locks")}
     except (OSError, ValueError, LookupError, TypeError) as error:
         cause = f"is not what `{command('render')}` wrote: {error}"
-        raise wrong(str(folder / INPUTS), cause, f"{again}, with the same --out") from None
-    labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in wanted}
-    differing = [key for key in wanted if labels[key] != wanted[key]]
-    if others := [
-        f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing
-    ]:
-        raise failed(info.id[:19], f"its labels say otherwise: {'; '.join(others)}", again)
+        then = f"{render_again}, with the same --out"
+        raise wrong(str(folder / INPUTS), cause, then) from None
+
+    contradictions = []
+    for key, expected in expected_labels.items():
+        label = info.labels.get(f"{LABELS}.{key}", "")
+        if label != expected:
+            contradictions.append(f"{key} is {label or 'not said'}, rendered was {expected}")
+    if contradictions:
+        cause = f"its labels say otherwise: {'; '.join(contradictions)}"
+        raise failed(info.id[:19], cause, render_again)
+
     return {
         "image": inputs["image"],
         "digest": info.id,
@@ -197,77 +231,94 @@ def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -
 def record_validation(
     folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None
 ) -> None:
-    """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
+    """Write the files of a validation run: evidence, verdict and reports.
+
+    `changes`: what a derived image changed; None: it is no derived image, or was not compared.
+    """
     write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
     (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
-    told = (
-        "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""])
-        if changes
-        else ""
-    )
-    (folder / "report.md").write_text(report.markdown(verdict) + told)
+    markdown = report.markdown(verdict)
     if changes:
+        lines = ["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]
+        markdown += "\n".join(lines)
         write_json(folder / "changes.json", asdict(changes))
+    (folder / "report.md").write_text(markdown)
     (folder / "report.html").write_text(html(verdict, evidence.host), encoding="utf-8")
-    write_json(
-        folder / "verdict.json", report.json_data(verdict)
-    )  # last: a fleet takes it for the end of a job
+    # Last, because a fleet takes this file for the end of a job.
+    write_json(folder / "verdict.json", report.json_data(verdict))
 
 
 def write_json(file: Path, content: object) -> None:
+    """Write JSON to a file, whole or not at all."""
     write_whole(file, f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def junit(verdict: Verdict) -> str:
-    """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
-    bad = [one for one in verdict.claims if one.status is not Status.PASS]
-    failed = [one for one in bad if one.claim.required or one.status is Status.FAIL]
+    """Return a verdict as JUnit XML, for CI systems.
+
+    A required claim that is not PASS is a failure here, as CI systems show a skipped test as green.
+    """
+    failures, skipped = [], []
+    for judged in verdict.claims:
+        if judged.status is Status.PASS:
+            continue
+        if judged.claim.required or judged.status is Status.FAIL:
+            failures.append(judged)
+        else:
+            skipped.append(judged)
     page = environment(html=True).get_template("junit.xml.j2")
     text = page.render(
         verdict=verdict,
-        failed=failed,
-        skipped=[one for one in bad if one not in failed],
-        nothing=verdict.overall is not Status.PASS and not failed,
+        failed=failures,
+        skipped=skipped,
+        # Then one failure stands for all: no claim failed, but none is green either.
+        nothing=verdict.overall is not Status.PASS and not failures,
         summary=report.summary(verdict),
-        told=_told,
+        told=_failure_text,
     )
     return text.translate(_NOT_IN_XML)
 
 
-def _told(one: ClaimVerdict) -> str:
-    probe = one.evidence.get("probe")
+def _failure_text(judged: ClaimVerdict) -> str:
+    """Return a claim's statement, advice, and what its probe printed if it did not complete."""
+    probe = judged.evidence.get("probe")
     log = str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
-    return "\n".join([one.claim.statement, *map(report.advice, one.hints), log])
+    return "\n".join([judged.claim.statement, *map(report.advice, judged.hints), log])
 
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
-    """The whole page. `host` is the evidence's: engine, cores, driver, GPUs."""
-    gpus = []
-    for gpu in host.get("gpus") or ():
-        capability = ".".join(map(str, gpu.get("capability") or ()))
-        memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
-        gpus.append(
-            f"{gpu.get('name', 'GPU')}{f' ({capability}{memory})' if capability else memory}"
-        )
-    tiers = [
-        (tier, what, [one for one in verdict.claims if one.claim.tier is tier])
-        for tier, what in _TIERS.items()
-    ]
+    """Return report.html. `host`: the `host` of the evidence, with engine, cores, driver and
+    GPUs."""
+    tiers = []
+    for tier, heading in _TIERS.items():
+        claims = [judged for judged in verdict.claims if judged.claim.tier is tier]
+        if claims:
+            tiers.append((tier, heading, claims))
     page = environment(html=True).get_template("report.html.j2")
     return page.render(
         verdict=verdict,
         host=host,
         summary=report.summary(verdict),
         failed=verdict.claims_with(Status.FAIL),
-        gpus="; ".join(gpus),
-        tiers=[row for row in tiers if row[2]],
-        evidence=_evidence,
+        gpus="; ".join(_gpu_text(gpu) for gpu in host.get("gpus") or ()),
+        tiers=tiers,
+        evidence=_evidence_text,
     )
 
 
-def _evidence(one: ClaimVerdict) -> str:
-    """Escaped; quotes stay, which keeps the page small."""
-    shown = json.dumps(one.evidence, indent=1, ensure_ascii=False, default=str)
-    if (more := len(shown) - _EVIDENCE_CHARACTERS) > 0:
-        shown = f"{shown[:_EVIDENCE_CHARACTERS]}\n... {more} more characters in evidence.json"
-    return escape(shown, quote=False)
+def _gpu_text(gpu: Mapping[str, Any]) -> str:
+    """Return a GPU of evidence as text: `NVIDIA H200 (9.0, 151 GB)`. Every part of it may lack."""
+    capability = ".".join(map(str, gpu.get("capability") or ()))
+    memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
+    name = gpu.get("name", "GPU")
+    return f"{name} ({capability}{memory})" if capability else f"{name}{memory}"
+
+
+def _evidence_text(judged: ClaimVerdict) -> str:
+    """Return the beginning of a claim's evidence as HTML."""
+    text = json.dumps(judged.evidence, indent=1, ensure_ascii=False, default=str)
+    left_out = len(text) - _MOST_EVIDENCE
+    if left_out > 0:
+        text = f"{text[:_MOST_EVIDENCE]}\n... {left_out} more characters in evidence.json"
+    # Escaped quotes would make the page larger.
+    return escape(text, quote=False)

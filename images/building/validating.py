@@ -1,7 +1,8 @@
-"""An image against claims: which claims hold it, on which GPUs it is measured, and the verdict.
+"""Holds an image to its claims: chooses claims and GPUs, measures, and judges.
 
-`build`, `validate` and the workers of a fleet share it, so that all of them judge alike. Which claims hold an image
-follows from its labels, and from the build steps above those of our Dockerfile.
+`build`, `validate` and the workers of a fleet share this, so that all of them judge alike. Which
+claims an image is held to follows from its labels, and from the build steps above those of our
+Dockerfile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,35 +31,78 @@ from validate.judge import Verdict, explain, judge
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
-_MOST_NEAR = 6  # names that a message proposes in place of an unknown one
+_MOST_SUGGESTIONS = 6
+"""Names that a message suggests at most in place of an unknown one."""
 
 
-def measure_and_judge(
+class Validated(NamedTuple):
+    """An image that was held to a name's claims."""
+
+    tiers: Sequence[Tier]
+    """What was measured."""
+    evidence: Evidence
+    verdict: Verdict
+    changes: Changes | None
+    """What a derived image changed. None: it is no derived image, or was not compared."""
+
+
+def validate_image(
     engine: Engine,
+    image: Image,
     reference: str,
-    claims: ClaimSet,
-    tiers: Sequence[Tier],
-    gpus: Attachment = NO_GPU,
+    sources: Sources,
     *,
+    tiers: Sequence[Tier] = (),
+    gpus: GpuMode,
+    only: Sequence[str] = (),
     run_anyway: bool = False,
-    on_record: Callable[[Record], None] = lambda _record: None,
-) -> tuple[Evidence, Verdict]:
-    """Measure an image in containers, judge it, and explain what is known.
+    say: Callable[[str], None],
+) -> Validated:
+    """Hold any image of the engine to the claims of a planned image, and return the verdict.
 
-    `run_anyway`, `on_record`: as images/validation/validation_run.py has them. Raises UserError.
+    `image`: whose claims. `reference`: what is measured; a derived image is held to the claims as
+    such (images/validation/child.py). `tiers`: empty means all that this machine can. `only`: see
+    `claims_of`. `run_anyway`: run programs of the image even if its files are broken. `say` gets
+    lines about the progress. Raises UserError.
     """
-    evidence = validation_run.validate(
-        engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
+    # A missing or stale lock is reported before anything is asked of the engine.
+    lock_file.read(image, sources.workspace.locks)
+    info = engine.inspect(reference)
+    attachment, tiers = find_gpus(engine, image, gpus, tiers, say)
+    say(str(attachment))
+
+    def say_measured(record: Record) -> None:
+        say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+
+    steps = engine.steps(info.id)
+    claims = claims_of(image, sources, info.labels, steps, tiers, only=only, attachment=attachment)
+    say(f"measuring {reference} ({info.id[:19]})")
+    evidence, verdict = measure_and_judge(
+        engine,
+        info.id,
+        claims,
+        tiers,
+        attachment,
+        run_anyway=run_anyway,
+        on_record=say_measured,
     )
-    return evidence, explain(judge(evidence.claim_set, evidence))
+
+    steps_above = configuration.steps_above(steps)
+    changes = child.changes(evidence, steps_above) if steps_above else None
+    return Validated(tiers, evidence, verdict, changes)
 
 
 def find_gpus(
-    engine: Engine, image: Image, wanted: GpuMode, tiers: Sequence[Tier], say: Callable[[str], None]
+    engine: Engine,
+    image: Image,
+    gpu_mode: GpuMode,
+    tiers: Sequence[Tier],
+    say: Callable[[str], None],
 ) -> tuple[Attachment, Sequence[Tier]]:
-    """Return how containers get GPUs, and the tiers to judge: if none is asked for, those that this host allows.
+    """Return how containers get GPUs, and the tiers to judge.
 
-    Raises UserError: a way that can't be had, a driver below the image's minimum.
+    `tiers`: those that were asked for; empty: all that the machine allows. Raises UserError if GPUs
+    can't be attached as `gpu_mode` says, or if the driver is below the image's minimum.
     """
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
@@ -68,7 +112,7 @@ def find_gpus(
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
 
-    attachment = host_gpus.attach(engine, wanted, min_driver=image.min_driver)
+    attachment = host_gpus.attach(engine, gpu_mode, min_driver=image.min_driver)
     if tiers:
         return attachment, tiers
     if not attachment.attached:
@@ -88,17 +132,29 @@ def claims_of(
     only: Sequence[str] = (),
     attachment: Attachment | None = None,
 ) -> ClaimSet:
-    """Return the claims that hold an image with these labels and steps. Reads the image's lock and the wheel cache.
+    """Return the claims that an image with these labels and build steps is held to.
 
-    `labels` say which optional wheels it goes without, and whether it stands on a custom base. `steps`: all of its
-    build steps, the first first; any above ours make it a derived image (validation/child.py).
-    `only`: claims that hold one of these texts; empty: all. `attachment`: the GPUs of a host; None: of no host.
-    Raises UserError: no lock, a text that is in no claim.
+    Reads the image's lock and the cache of wheels.
+
+    `labels`: they say which optional wheels the image lacks, and whether it stands on a custom
+    base. `steps`: all its build steps, the first one first. Any above ours make it a derived image.
+    `only`: claims, checks or patterns that name the claims to return (Claim.is_named); empty: all.
+    `attachment`: the GPUs of the host; None: claims for any host.
+
+    Raises UserError: no lock, or a text of `only` that names no claim.
     """
     lock = lock_file.read(image, sources.workspace.locks)
     missing = image_labels.declared_missing(image, labels)
-    wheels = prebuilt.expected_wheels(
-        image, missing, prebuilt.wheel_finder(sources.matrix), cache.folder()
+    find_wheel = prebuilt.wheel_finder(sources.matrix)
+    wheels = prebuilt.expected_wheels(image, missing, find_wheel, cache.folder())
+    wheels_here = [path for path in wheels if path.is_file()]
+    image_origin = origin.of_labels(
+        image,
+        lock,
+        labels,
+        sources.workspace.locks,
+        wheels={path.name: digest for path, digest in wheels.items()},
+        missing=missing,
     )
     context = ClaimContext.from_lock(
         image,
@@ -106,21 +162,16 @@ def claims_of(
         sources.facts,
         missing=missing,
         custom_base=image_labels.on_custom_base(labels),
-        outside=prebuilt.record_digests(image, [path for path in wheels if path.is_file()]),
-        origin=origin.of_labels(
-            image,
-            lock,
-            labels,
-            sources.workspace.locks,
-            wheels={path.name: digest for path, digest in wheels.items()},
-            missing=missing,
-        ),
+        outside=prebuilt.record_digests(image, wheels_here),
+        origin=image_origin,
     )
-    claims = image_claims(context.on_host(attachment, tiers) if attachment else context)
+    if attachment:
+        context = context.on_host(attachment, tiers)
+    claims = image_claims(context)
     if configuration.steps_above(steps):
         claims = child.claims(
             claims,
-            _to_replace(image, sources),
+            packages_to_replace(image, sources),
             failing=sources.facts.failing_additions,
             conflicts=sources.facts.conflicts,
             nvcc=image.name.devel,
@@ -128,12 +179,12 @@ def claims_of(
     return chosen(claims, tiers, only) if only else claims
 
 
-def _to_replace(image: Image, sources: Sources) -> dict[str, str]:
-    """Return the packages that a derived image must not bring, each with what to do instead."""
-    reasons = {
-        name: f"it is no longer maintained: take {row.by}"
-        for name, row in sources.facts.replaced.items()
-    }
+def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
+    """Return the packages that a derived image must not bring: name -> why, and what to do
+    instead."""
+    reasons = {}
+    for name, replacement in sources.facts.replaced.items():
+        reasons[name] = f"it is no longer maintained: take {replacement.by}"
     for name, why in image.unfit.items():
         remedy = (
             f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
@@ -143,76 +194,50 @@ def _to_replace(image: Image, sources: Sources) -> dict[str, str]:
 
 
 def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
-    """Return the claims of these tiers that the texts name. Raises UserError for a text that names none."""
+    """Return the claims of these tiers that the texts name.
+
+    Raises UserError for every text that names no claim, with similar names.
+    """
     in_tiers = claims.in_tiers(tiers)
     problems = []
     for text in texts:
         if not in_tiers.named_by([text]).claims:
+            suggestions = ", ".join(similar_names(text, in_tiers))
             cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
-            then = f"name a claim, or all of a check: {', '.join(_near(text, in_tiers))}"
+            then = f"name a claim, or all of a check: {suggestions}"
             problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)
     return in_tiers.named_by(texts)
 
 
-def _near(text: str, claims: ClaimSet) -> list[str]:
-    """Return the names of claims and checks that are nearest to a text; the checks if none is near."""
+def similar_names(text: str, claims: ClaimSet) -> list[str]:
+    """Return the names of claims and checks that are similar to a text; all checks if none is."""
     checks = list(dict.fromkeys(claim.check for claim in claims.claims))
-    names = [claim.key for claim in claims.claims]
-    containing = [name for name in names if text in name]
-    near = get_close_matches(text, [*checks, *names], n=_MOST_NEAR, cutoff=0.5)
-    return list(dict.fromkeys([*near, *containing]))[:_MOST_NEAR] or checks
+    keys = [claim.key for claim in claims.claims]
+    similar = get_close_matches(text, [*checks, *keys], n=_MOST_SUGGESTIONS, cutoff=0.5)
+    containing = [key for key in keys if text in key]
+    suggestions = list(dict.fromkeys([*similar, *containing]))
+    return suggestions[:_MOST_SUGGESTIONS] or checks
 
 
-class Validated(NamedTuple):
-    """An image that was held to a name's claims."""
-
-    tiers: Sequence[Tier]
-    """What was measured."""
-    evidence: Evidence
-    verdict: Verdict
-    changes: Changes | None
-    """Of a derived image: what it has beside the image below. None: it is no derived one, or was not compared."""
-
-
-def validate_image(
+def measure_and_judge(
     engine: Engine,
-    image: Image,
     reference: str,
-    sources: Sources,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    gpus: Attachment = NO_GPU,
     *,
-    tiers: Sequence[Tier] = (),
-    gpus: GpuMode,
-    only: Sequence[str] = (),
     run_anyway: bool = False,
-    say: Callable[[str], None],
-) -> Validated:
-    """Hold any image to a name's claims. `tiers`: none means all that the machine can.
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> tuple[Evidence, Verdict]:
+    """Measure an image in containers, judge the evidence, and add hints to claims that failed.
 
-    A derived image is held to them as such (images/validation/child.py). Raises UserError.
+    `run_anyway`: run programs of the image even if its files are broken. `on_record` is called
+    after each probe. Raises UserError.
     """
-    # A lock that is missing or stale is reported before anything is asked of the engine.
-    lock_file.read(image, sources.workspace.locks)
-    info = engine.inspect(reference)
-    attachment, tiers = find_gpus(engine, image, gpus, tiers, say)
-    say(str(attachment))
-
-    steps = engine.steps(info.id)
-    claims = claims_of(image, sources, info.labels, steps, tiers, only=only, attachment=attachment)
-    say(f"measuring {reference} ({info.id[:19]})")
-    evidence, verdict = measure_and_judge(
-        engine,
-        info.id,
-        claims,
-        tiers,
-        attachment,
-        run_anyway=run_anyway,
-        on_record=lambda record: say(
-            f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
-        ),
+    evidence = validation_run.validate(
+        engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
-
-    above = configuration.steps_above(steps)
-    changes = child.changes(evidence, above) if above else None
-    return Validated(tiers, evidence, verdict, changes)
+    verdict = judge(evidence.claim_set, evidence)
+    return evidence, explain(verdict)

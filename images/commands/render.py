@@ -70,7 +70,10 @@ def render(
         gathered, _, files = contexts.prepare(image, lock, base_context, options)
         for one, reason in gathered.missing.items():
             common.say(f"{image.name} lacks {reason}: {gathered.details[one]}")
-        place, source = folder / str(image.name), run_files.source(sources.workspace.root, lock)
+        place, source = (
+            folder / str(image.name),
+            run_files.build_source(sources.workspace.root, lock),
+        )
         run_files.write_context(files, place / "context")
         run_files.write_inputs(place, image, base_context, gathered, source)
         if not baking:

@@ -114,7 +114,7 @@ def validate(
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
-            build_record = run_files.built_elsewhere(
+            build_record = run_files.record_built_elsewhere(
                 folder, info, image_labels.declared_missing(wanted, info.labels)
             )
         # An earlier verdict does not belong to the evidence that comes.

@@ -63,7 +63,7 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
         base="debian:bookworm-slim",
         base_origin="tag",
     )
-    record = run_files.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
+    record = run_files.record_built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert (record["digest"], record["base"], record["missing"]) == (
         INFO.id,
@@ -97,11 +97,11 @@ def test_an_image_whose_labels_are_not_of_its_rendered_context_is_refused(
         "base": "debian:bookworm-slim",
     }
     with pytest.raises(UserError, match="its labels say otherwise"):
-        run_files.built_elsewhere(
+        run_files.record_built_elsewhere(
             tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {}
         )
 
 
 def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not what `nox -s render` wrote"):
-        run_files.built_elsewhere(tmp_path / "cu126-torch27", info(), {})
+        run_files.record_built_elsewhere(tmp_path / "cu126-torch27", info(), {})
