@@ -1,4 +1,4 @@
-"""Steps of an AdamW that a package compiles, held against torch's AdamW in float64 on the same gradients."""
+"""Compare an AdamW that a package compiles with torch's AdamW in float64, on the same gradients."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,74 +9,93 @@ from validate.harness import seeding
 _SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 _STEPS = 4
 _SHAPES = ((1,), (37, 29), (4099,))
-"""Lengths that no vector's width divides: the loops' ends are taken, too."""
+"""Their sizes are no multiples of a vector's width, so that the ends of vectorised loops run, too.
+"""
 
-Make = Callable[..., Any]
-"""From parameters and the settings of AdamW to an optimiser."""
+MakeOptimizer = Callable[..., Any]
+"""A function or class that gets parameters and the settings of AdamW, and returns an optimiser."""
 
 
 LARGEST_DEVIATION = 2e-6
-"""Four steps of 0.01 on weights of order 1 to 4, in float32: rounding is 5e-7 and less."""
+"""Of a correct optimiser in float32. Rounding is 5e-7 and less: weights are 1 to 4, four steps
+0.01."""
 LEAST_MOVE = 0.02
+"""How far the steps must move the weights."""
 LEAST_CONTROL = 0.001
-"""Of AdamW without one of its parts."""
+"""How far an AdamW that lacks one of its parts must be off."""
 
 
 class Deviations(TypedDict):
-    """The largest difference of all weights from the reference."""
+    """The largest differences of any weight from torch's AdamW in float64."""
 
-    deviation: float
-    torch_deviation: float
-    moved: float
-    control_adam: float
-    control_fewer: float
+    deviation: float  # of the optimiser under test
+    torch_deviation: float  # of torch's AdamW in float32
+    moved: float  # of the weights before the first step
+    control_adam: float  # of Adam, where weight decay goes through the gradient
+    control_fewer: float  # of AdamW after one step fewer
 
 
 class CompiledDeviations(Deviations):
-    """The same, and whether the kernel was compiled with the package."""
+    """Deviations of an optimiser, and whether its kernel was compiled with the package."""
 
     compiled_ahead: bool
 
 
-def compare(make: Make, device: str = "cpu") -> Deviations:
-    """Return how far the weights of an optimiser are from the reference after four steps, the largest of all values.
+def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
+    """Take four steps with an optimiser, and return how far its weights are from the reference.
 
-    `torch_deviation` is that of torch's own AdamW in float32. Controls: weight decay that goes through the gradient
-    (Adam in place of AdamW), and one step fewer.
+    The reference is torch's AdamW in float64. Start and gradients are random, and the same for all.
     """
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seeding.seed_of_run())
-    start = [torch.randn(shape, generator=generator) for shape in _SHAPES]
-    gradients = [
-        [torch.randn(shape, generator=generator) for shape in _SHAPES] for _ in range(_STEPS)
-    ]
-    adamw, single, double = torch.optim.AdamW, torch.float32, torch.float64
-    reference = _weights(adamw, start, gradients, device, double)
 
-    def apart(found: Sequence[Any]) -> float:
-        return max(
-            float((one - other).abs().max()) for one, other in zip(found, reference, strict=True)
-        )
+    def draw_tensors() -> list[Any]:
+        return [torch.randn(shape, generator=generator) for shape in _SHAPES]
 
+    start = draw_tensors()
+    gradients = [draw_tensors() for _ in range(_STEPS)]
+    adamw, adam = torch.optim.AdamW, torch.optim.Adam
+    single, double = torch.float32, torch.float64
+    reference = _take_steps(adamw, start, gradients, device, double)
+
+    own = _take_steps(make_optimizer, start, gradients, device, single)
+    torch_single = _take_steps(adamw, start, gradients, device, single)
+    without_decoupled_decay = _take_steps(adam, start, gradients, device, double)
+    one_step_fewer = _take_steps(adamw, start, gradients[:-1], device, double)
     return {
-        "deviation": apart(_weights(make, start, gradients, device, single)),
-        "torch_deviation": apart(_weights(adamw, start, gradients, device, single)),
-        "moved": apart([tensor.double() for tensor in start]),
-        "control_adam": apart(_weights(torch.optim.Adam, start, gradients, device, double)),
-        "control_fewer": apart(_weights(adamw, start, gradients[:-1], device, double)),
+        "deviation": _largest_difference(own, reference),
+        "torch_deviation": _largest_difference(torch_single, reference),
+        "moved": _largest_difference([tensor.double() for tensor in start], reference),
+        "control_adam": _largest_difference(without_decoupled_decay, reference),
+        "control_fewer": _largest_difference(one_step_fewer, reference),
     }
 
 
-def _weights(
-    make: Make, start: Sequence[Any], gradients: Sequence[Sequence[Any]], device: str, dtype: Any
+def _take_steps(
+    make_optimizer: MakeOptimizer,
+    start: Sequence[Any],
+    gradients: Sequence[Sequence[Any]],
+    device: str,
+    dtype: Any,
 ) -> list[Any]:
-    """The weights after a step for each set of gradients, in float64 on the CPU."""
+    """Take one step for each set of gradients, on `device` in `dtype`.
+
+    Returns the weights after the last step, in float64 on the CPU. `start` is not changed.
+    """
     torch = importlib.import_module("torch")
     parameters = [torch.nn.Parameter(tensor.to(device, dtype, copy=True)) for tensor in start]
     settings: Mapping[str, object] = _SETTINGS
-    optimizer = make(parameters, **settings)
-    for step in gradients:
-        for parameter, gradient in zip(parameters, step, strict=True):
+    optimizer = make_optimizer(parameters, **settings)
+    for step_gradients in gradients:
+        for parameter, gradient in zip(parameters, step_gradients, strict=True):
             parameter.grad = gradient.to(device, dtype, copy=True)
         optimizer.step()
     return [parameter.detach().double().cpu() for parameter in parameters]
+
+
+def _largest_difference(weights: Sequence[Any], reference: Sequence[Any]) -> float:
+    """Return the largest absolute difference of any value of two lists of tensors."""
+    differences = []
+    for weight, expected in zip(weights, reference, strict=True):
+        differences.append(float((weight - expected).abs().max()))
+    return max(differences)

@@ -1,8 +1,8 @@
-"""The numbers that come with an exception: what CUDA, NCCL and the kernel answered.
+"""Error numbers of CUDA, NCCL and the kernel, read from the exception that torch raises.
 
-Torch gives CUDA's number as an attribute only from 2.8 on, and other numbers never. So they are
-read here once, where the exception is recorded, from the fixed form in which these libraries print
-a number or a name of theirs. Judges look at the numbers only.
+torch has CUDA's number as an attribute from 2.8 on, and other numbers never. So they are read here,
+where the exception is recorded, from the fixed form in which these libraries print them. Judges
+look at the numbers only.
 """
 
 import errno
@@ -14,12 +14,12 @@ from validate.environment.nvml import DriverError
 
 
 class ErrorCodes(TypedDict, total=False):
-    """What is known of an error; a key is there only where its number is."""
+    """Numbers of an error. A key is absent where the exception does not have its number."""
 
     cuda_error: int
     """CUresult of the driver, which the runtime's cudaError_t shares."""
     cuda_call: str
-    """The call that returned it, where the error names one."""
+    """The CUDA function that returned it."""
     failed_call: str
     """The system call, or the call of libibverbs, that failed."""
     errno: int
@@ -28,15 +28,15 @@ class ErrorCodes(TypedDict, total=False):
 
 
 class Raised(TypedDict):
-    """An exception as evidence: `error` of what was measured."""
+    """An exception as evidence: the value of the key `error`."""
 
     kind: str
-    """The name of its class; `crash`: the process died."""
+    """The name of its class, or `crash` if the process died."""
     message: str
 
 
 class ErrorEvidence(Raised, ErrorCodes, total=False):
-    """The same with its numbers, and of a fork with the end of what it printed."""
+    """An exception with its numbers. `log` is the end of the output of a fork that raised it."""
 
     log: str
 
@@ -48,43 +48,51 @@ _RUNTIME_TEXTS = {
     "uncorrectable NVLink error detected during the execution": 220,
     "system not yet initialized": 802,
 }
-"""cudaGetErrorString -> its number: `CUDA error: TEXT` is all that torch before 2.8 says of an error."""
+"""Text of cudaGetErrorString -> its number. torch before 2.8 reports only `CUDA error: TEXT`."""
 _CUDA_TEXT = re.compile(r"CUDA error: ([^\n]+)")
-_COUNTING = re.compile(r"Unexpected error from (cudaGetDeviceCount)\(\).*Error (\d+): ", re.DOTALL)
-"""torch/cuda: what `torch.cuda.init` raises where the driver does not start."""
+_DEVICE_COUNT = re.compile(
+    r"Unexpected error from (cudaGetDeviceCount)\(\).*Error (\d+): ", re.DOTALL
+)
+"""What `torch.cuda.init` raises where the driver does not start (torch/cuda/__init__.py)."""
 _ERRNOS = {os.strerror(number): number for number in (errno.EPERM, errno.ENOMEM)}
 _FAILED_CALL = re.compile(rf"\b(pidfd_\w+|ibv_\w+)(?:: | failed with error )({'|'.join(_ERRNOS)})")
-"""torch's `pidfd_getfd: Operation not permitted`; NCCL's `Call to ibv_reg_mr failed with error ...`."""
+"""torch's `pidfd_getfd: Operation not permitted`; NCCL's `Call to ibv_reg_mr failed with error
+...`."""
 _NVLS = re.compile(r"\bnvls\.cc:\d+|\(NVLS\)")
-"""NCCL's transport/nvls.cc, or the last error that this file leaves."""
+"""A line of NCCL's transport/nvls.cc, or the last error that this file sets."""
 
 
 def codes_of(error: BaseException) -> ErrorCodes:
-    """Return the numbers of an exception; nothing for one that is not of these libraries."""
+    """Return the numbers that an exception of CUDA, NCCL or the kernel has; else an empty dict."""
     if isinstance(error, DriverError):
-        # NVML numbers its answers differently.
-        return (
-            {"cuda_error": error.code, "cuda_call": error.call}
-            if error.call.startswith("cu")
-            else {}
-        )
+        # Calls that do not start with `cu` are NVML's, whose numbers have other meanings.
+        if error.call.startswith("cu"):
+            return {"cuda_error": error.code, "cuda_call": error.call}
+        return {}
     if not isinstance(error, RuntimeError):
         return {}
 
-    codes: ErrorCodes = {}
     message = str(error)
-    number = getattr(error, "error_code", None)  # torch.AcceleratorError: pytorch/pytorch#152023
-    if isinstance(number, int):
-        codes["cuda_error"] = number
-    elif text := _CUDA_TEXT.search(message):
-        known = _RUNTIME_TEXTS.get(text[1].strip())
-        if known:
-            codes["cuda_error"] = known
-    elif counting := _COUNTING.search(message):
-        codes["cuda_call"], codes["cuda_error"] = counting[1], int(counting[2])
-
+    codes = _cuda_codes(error, message)
     if call := _FAILED_CALL.search(message):
-        codes["failed_call"], codes["errno"] = call[1], _ERRNOS[call[2]]
+        codes["failed_call"] = call[1]
+        codes["errno"] = _ERRNOS[call[2]]
     if type(error).__name__ == "DistBackendError" and _NVLS.search(message):
         codes["nccl_transport"] = "NVLS"
     return codes
+
+
+def _cuda_codes(error: RuntimeError, message: str) -> ErrorCodes:
+    """Return CUDA's number of an error of torch, from its attribute or else from its message."""
+    # torch.AcceleratorError has it from torch 2.8 on (pytorch/pytorch#152023).
+    number = getattr(error, "error_code", None)
+    if isinstance(number, int):
+        return {"cuda_error": number}
+
+    if text := _CUDA_TEXT.search(message):
+        known_number = _RUNTIME_TEXTS.get(text[1].strip())
+        return {"cuda_error": known_number} if known_number else {}
+
+    if device_count := _DEVICE_COUNT.search(message):
+        return {"cuda_call": device_count[1], "cuda_error": int(device_count[2])}
+    return {}

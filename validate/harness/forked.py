@@ -1,4 +1,4 @@
-"""Run measurements in forked processes, so that native code that crashes loses only its own measurement."""
+"""Run measurements in forks of this process: one that crashes loses only its own evidence."""
 
 import ctypes
 import json
@@ -25,7 +25,7 @@ from validate.harness.error_codes import ErrorEvidence, codes_of
 
 LOG_TAIL_CHARACTERS = 2000
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Environment for processes that share their cores with others: OpenMP threads that wait then sleep.
+"""Environment of processes that share their cores: OpenMP threads that wait then sleep.
 
 Six runs of cpu.resume on two cores took 75 s of processor time without it, 38 s with it.
 """

@@ -1,4 +1,4 @@
-"""NF4 in plain torch, independent of bitsandbytes, and what bitsandbytes says of its own quantiser."""
+"""The 4-bit format NF4 in plain torch, and the error that bitsandbytes publishes for it."""
 
 import importlib
 from typing import Any, TypedDict
@@ -12,14 +12,14 @@ LEVELS = (
 """The sixteen values of NormalFloat4: QLoRA (arXiv:2305.14314), appendix E."""
 
 BLOCK_SIZE = 64
-"""Values that share a scale, unless told otherwise."""
+"""The number of values that share one scale, by default."""
 MEAN_ERROR, MEAN_ERROR_SIGMA = 0.072798, 7.4e-5
-"""Mean absolute error of quantising N(0,1) in such blocks, and its deviation over 1024 x 1024 values: bitsandbytes' own
-figures (its tests/test_functional.py)."""
+"""The mean absolute error of quantising 1024 x 1024 values of N(0,1) in blocks of this size, and
+its standard deviation: figures of bitsandbytes' own tests (tests/test_functional.py)."""
 
 
 class ExpectedError(TypedDict):
-    """What claims 4bit-llama/weights and qlora/weights expect."""
+    """What the claims 4bit-llama/weights and qlora/weights expect of quantised weights."""
 
     quant_type: str
     block_size: int
@@ -36,7 +36,11 @@ EXPECTED: ExpectedError = {
 
 
 def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:
-    """float32 weights from packed 4-bit codes (first value in the high nibble) and one float32 scale a block."""
+    """Decode NF4 codes to float32 weights of this shape.
+
+    Each byte of `packed` holds two codes, the first in its high half. `absmax` holds one float32
+    scale for each `block` values.
+    """
     torch = importlib.import_module("torch")
     codes = packed.reshape(-1).view(torch.uint8)
     codes = torch.stack((codes >> 4, codes & 0xF), dim=1).reshape(-1).long()
@@ -45,11 +49,17 @@ def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> 
 
 
 def round_weights(weight: Any, block: int = BLOCK_SIZE) -> Any:
-    """float32 weights, each rounded to the nearest NF4 value of its block's scale."""
+    """Return weights as they are after quantising to NF4 and decoding again, in float32.
+
+    Each block of `block` values is scaled by its largest absolute value.
+    """
     torch = importlib.import_module("torch")
     values = weight.float().reshape(-1, block)
     scale = values.abs().amax(dim=1, keepdim=True)
     levels = torch.tensor(LEVELS, device=weight.device)
+    # A value belongs to the nearest level: the bounds lie half-way between two levels.
     bounds = (levels[1:] + levels[:-1]) / 2
-    codes = torch.bucketize(values / scale.clamp(min=torch.finfo(torch.float32).tiny), bounds)
+    # A block of zeros has the scale 0, by which nothing can be divided.
+    smallest = torch.finfo(torch.float32).tiny
+    codes = torch.bucketize(values / scale.clamp(min=smallest), bounds)
     return (levels[codes] * scale).reshape(weight.shape)

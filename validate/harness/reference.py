@@ -1,4 +1,4 @@
-"""Llama in plain torch, independent of transformers, so that it is no judge of itself."""
+"""A Llama in plain torch, without transformers, to compare other implementations with."""
 
 import importlib
 from collections.abc import Mapping
@@ -8,7 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A tiny Llama. Multiples of 64 but no powers of two: bitsandbytes' AVX512-BF16 path refuses anything odder."""
+    """The sizes of a tiny Llama.
+
+    They are multiples of 64, because the AVX512-BF16 path of bitsandbytes refuses anything else,
+    and no powers of two.
+    """
 
     vocabulary: int = 320
     hidden: int = 192
@@ -22,90 +26,116 @@ class Shape:
 
     @property
     def head(self) -> int:
+        """Return the number of dimensions of one attention head."""
         return self.hidden // self.heads
 
     @property
     def projections(self) -> Mapping[str, tuple[int, int]]:
-        """Each linear layer's weight shape, by parameter name, without the embedding and the head."""
-        inner, narrow = self.hidden, self.key_value_heads * self.head
-        attention = {"q_proj": (inner, inner), "k_proj": (narrow, inner), "v_proj": (narrow, inner)}
-        attention["o_proj"] = (inner, inner)
-        mlp = {"gate_proj": (self.intermediate, inner), "up_proj": (self.intermediate, inner)}
-        mlp["down_proj"] = (inner, self.intermediate)
-        return {
-            f"model.layers.{layer}.{block}.{name}": shape
-            for layer in range(self.layers)
-            for block, parts in (("self_attn", attention), ("mlp", mlp))
-            for name, shape in parts.items()
+        """Return the name of each linear layer and the shape of its weight: outputs, inputs.
+
+        The embedding and the head of the model are left out.
+        """
+        hidden, intermediate = self.hidden, self.intermediate
+        key_value = self.key_value_heads * self.head
+        shapes = {
+            "self_attn.q_proj": (hidden, hidden),
+            "self_attn.k_proj": (key_value, hidden),
+            "self_attn.v_proj": (key_value, hidden),
+            "self_attn.o_proj": (hidden, hidden),
+            "mlp.gate_proj": (intermediate, hidden),
+            "mlp.up_proj": (intermediate, hidden),
+            "mlp.down_proj": (hidden, intermediate),
         }
+        projections = {}
+        for layer in range(self.layers):
+            for name, shape in shapes.items():
+                projections[f"model.layers.{layer}.{name}"] = shape
+        return projections
 
 
-def relative_error(found: Any, wanted: Any) -> float:
-    """Error in the 2-norm, relative to what is wanted."""
-    found, wanted = (one.detach().cpu().double() for one in (found, wanted))
-    return float((found - wanted).norm() / wanted.norm())
+def relative_error(measured: Any, exact: Any) -> float:
+    """Return the 2-norm of the difference of two tensors, divided by the 2-norm of `exact`."""
+    measured = measured.detach().cpu().double()
+    exact = exact.detach().cpu().double()
+    return float((measured - exact).norm() / exact.norm())
 
 
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:
-    """Logits of a Llama with these weights (named as transformers saves them), every step in `dtype`."""
+    """Compute the logits of a Llama, with every step in `dtype`.
+
+    `weights` are named as transformers saves them. `tokens` is [batch, length]; the result is
+    [batch, length, vocabulary].
+    """
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
+    cosine, sine = rotation_factors(shape.head, tokens.shape[-1], shape.rope_theta)
+    cosine, sine = cosine.to(dtype), sine.to(dtype)
+
     x = weights["model.embed_tokens.weight"][tokens]
-    cosine, sine = (
-        part.to(dtype) for part in rotation_factors(shape.head, tokens.shape[-1], shape.rope_theta)
-    )
     for layer in range(shape.layers):
-        at = f"model.layers.{layer}."
-        normed = _rms_norm(x, weights[at + "input_layernorm.weight"], shape.epsilon)
-        x = x + _attention(weights, at + "self_attn.", shape, normed, cosine, sine)
-        normed = _rms_norm(x, weights[at + "post_attention_layernorm.weight"], shape.epsilon)
-        gate = torch.nn.functional.silu(normed @ weights[at + "mlp.gate_proj.weight"].T)
-        up = normed @ weights[at + "mlp.up_proj.weight"].T
-        x = x + (gate * up) @ weights[at + "mlp.down_proj.weight"].T
-    return _rms_norm(x, weights["model.norm.weight"], shape.epsilon) @ weights["lm_head.weight"].T
+        prefix = f"model.layers.{layer}."
+        normed = _rms_norm(x, weights[prefix + "input_layernorm.weight"], shape.epsilon)
+        x = x + _attention(weights, prefix + "self_attn.", shape, normed, cosine, sine)
+
+        normed = _rms_norm(x, weights[prefix + "post_attention_layernorm.weight"], shape.epsilon)
+        gate = torch.nn.functional.silu(normed @ weights[prefix + "mlp.gate_proj.weight"].T)
+        up = normed @ weights[prefix + "mlp.up_proj.weight"].T
+        x = x + (gate * up) @ weights[prefix + "mlp.down_proj.weight"].T
+
+    normed = _rms_norm(x, weights["model.norm.weight"], shape.epsilon)
+    return normed @ weights["lm_head.weight"].T
 
 
 def _attention(
-    weights: Mapping[str, Any], at: str, shape: Shape, x: Any, cosine: Any, sine: Any
+    weights: Mapping[str, Any], prefix: str, shape: Shape, x: Any, cosine: Any, sine: Any
 ) -> Any:
+    """Compute causal self-attention with grouped key and value heads.
+
+    `prefix` is the start of the names of its weights. `x` and the result are
+    [batch, length, hidden].
+    """
     torch = importlib.import_module("torch")
     batch, length, _ = x.shape
 
-    def heads(name: str, count: int) -> Any:
-        return (
-            (x @ weights[f"{at}{name}.weight"].T)
-            .view(batch, length, count, shape.head)
-            .transpose(1, 2)
-        )
+    def project(name: str, heads: int) -> Any:
+        """Multiply with a weight, and return the result as [batch, heads, length, head]."""
+        projected = x @ weights[f"{prefix}{name}.weight"].T
+        return projected.view(batch, length, heads, shape.head).transpose(1, 2)
 
-    query = apply_rotation(heads("q_proj", shape.heads), cosine, sine)
+    query = apply_rotation(project("q_proj", shape.heads), cosine, sine)
+    key = apply_rotation(project("k_proj", shape.key_value_heads), cosine, sine)
+    value = project("v_proj", shape.key_value_heads)
+
+    # Each key and value head serves a group of query heads.
     group = shape.heads // shape.key_value_heads
-    key = apply_rotation(heads("k_proj", shape.key_value_heads), cosine, sine).repeat_interleave(
-        group, dim=1
-    )
-    value = heads("v_proj", shape.key_value_heads).repeat_interleave(group, dim=1)
+    key = key.repeat_interleave(group, dim=1)
+    value = value.repeat_interleave(group, dim=1)
+
     score = query @ key.transpose(-1, -2) / shape.head**0.5
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    mixed = score.masked_fill(future, float("-inf")).softmax(-1) @ value
-    return (
-        mixed.transpose(1, 2).reshape(batch, length, shape.hidden) @ weights[at + "o_proj.weight"].T
-    )
+    attended = score.masked_fill(future, float("-inf")).softmax(-1) @ value
+    attended = attended.transpose(1, 2).reshape(batch, length, shape.hidden)
+    return attended @ weights[prefix + "o_proj.weight"].T
 
 
-def rotation_factors(dim: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
-    """Cosine and sine by position and dimension of a head, in float64."""
+def rotation_factors(head: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
+    """Return the cosines and the sines of rotary position embeddings: [length, head], float64."""
     torch = importlib.import_module("torch")
-    frequency = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    frequency = theta ** -(torch.arange(0, head, 2, dtype=torch.float64) / head)
     angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 
 def apply_rotation(x: Any, cosine: Any, sine: Any) -> Any:
-    """The first half of each head turned against the second."""
+    """Rotate each pair of dimensions of `x` by the angle of its position (rotary embedding).
+
+    A pair is a dimension of the first half of a head and the same one of the second half.
+    """
     torch = importlib.import_module("torch")
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 def _rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
+    """Divide `x` by its root mean square over the last dimension, and multiply by `weight`."""
     return x * (x.pow(2).mean(-1, keepdim=True) + epsilon).rsqrt() * weight

@@ -1,7 +1,8 @@
-"""A tiny Llama with seeded weights, saved as transformers saves models, and the ways to load it back.
+"""A tiny Llama with random weights: save it as transformers does, load it back, train it.
 
-The checks of 4-bit loading (cpu and gpu), of a resumed run and of profiles train or load this model. References are
-computed by plain torch on the CPU (`reference.py`), so that transformers is no judge of itself.
+The checks of 4-bit loading (cpu and gpu), of a resumed run and of profiles use this model. What it
+must compute is computed by plain torch on the CPU (`reference.py`), so that transformers is not
+compared with itself.
 """
 
 import hashlib
@@ -14,39 +15,42 @@ from validate.harness import nf4, seeding
 from validate.harness.reference import Shape, llama_logits
 
 Weights = Mapping[str, Any]
-"""Parameter name, as transformers saves it -> tensor."""
+"""The name of each parameter, as transformers saves it -> its tensor."""
 
 SEED = seeding.seed_of_run()
 WEIGHT_DEVIATION = 0.07
-"""About 1/sqrt(hidden), so that every projection matters to the logits. The weights are normally distributed, as the
-published error of NF4 assumes."""
+"""The standard deviation of the weights: about 1/sqrt(hidden), so that every projection matters to
+the logits. The weights are normally distributed, as the published error of NF4 assumes."""
 
 FIRST_TO_LOAD_4BIT_ON_CPU = (4, 52)
 """Earlier releases of transformers refuse bitsandbytes' 4-bit weights without a GPU."""
 FIRST_WITH_DTYPE = (4, 56)
 """From this release of transformers on, `torch_dtype` is called `dtype`."""
 
+# Names of the two ways to load in 4-bit, as evidence holds them.
 FROM_PRETRAINED = "from_pretrained"
 CONVERTED = "replace_with_bnb_linear"
 
 
 class SavedLlama:
-    """The saved model, with its weights and one batch of tokens."""
+    """A model that is saved in a folder, its weights, and one batch of tokens."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Save the model to a folder. `device` is where it is loaded to."""
+        """Save the model to a folder. `device` is the device to which the methods load it."""
         self.folder = folder
         self.device = device
         self.torch = importlib.import_module("torch")
         self.transformers = importlib.import_module("transformers")
         self.shape = Shape()
         generator = self.torch.Generator().manual_seed(SEED)
-        size = (2, 29)
-        self.tokens = self.torch.randint(0, self.shape.vocabulary, size, generator=generator)
+        batch_and_length = (2, 29)
+        self.tokens = self.torch.randint(
+            0, self.shape.vocabulary, batch_and_length, generator=generator
+        )
         self.saved = self._save()
 
     def _save(self) -> dict[str, Any]:
-        """Save a seeded model as safetensors, and return its weights in float32."""
+        """Save a model with random weights as safetensors, and return the weights in float32."""
         shape = self.shape
         config = self.transformers.LlamaConfig(
             vocab_size=shape.vocabulary,
@@ -62,27 +66,36 @@ class SavedLlama:
         model = self.transformers.LlamaForCausalLM(config)
         generator = self.torch.Generator().manual_seed(SEED)
         with self.torch.no_grad():
+            # Sorted, so that a release with another order of its parameters gets the same weights.
             for name, parameter in sorted(model.named_parameters()):
                 noise = self.torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(1 + 0.1 * noise if "norm" in name else WEIGHT_DEVIATION * noise)
+                if "norm" in name:
+                    parameter.copy_(1 + 0.1 * noise)
+                else:
+                    parameter.copy_(WEIGHT_DEVIATION * noise)
         model.save_pretrained(self.folder, safe_serialization=True)
 
         return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
     def load(self, dtype: str) -> Any:
-        """Load the model unquantised."""
+        """Load the model without quantisation. `dtype` is a name, such as `float32`."""
         options = self._loading_options(dtype)
         model = self.transformers.LlamaForCausalLM.from_pretrained(self.folder, **options)
         return model.to(self.device)
 
     @property
     def way_to_load_in_4bit(self) -> str:
-        """Name the function of transformers that `load_in_4bit` uses here."""
-        refuses = self._transformers_release() < FIRST_TO_LOAD_4BIT_ON_CPU
-        return CONVERTED if refuses and self.device == "cpu" else FROM_PRETRAINED
+        """Return which function `load_in_4bit` uses: FROM_PRETRAINED or CONVERTED."""
+        is_too_old = self._transformers_release() < FIRST_TO_LOAD_4BIT_ON_CPU
+        if is_too_old and self.device == "cpu":
+            return CONVERTED
+        return FROM_PRETRAINED
 
     def load_in_4bit(self, dtype: str) -> Any:
-        """Load the model with its projections quantised to NF4, as a user who trains with QLoRA does."""
+        """Load the model with its linear layers quantised to NF4, as users of QLoRA do.
+
+        `dtype` is the name of the type that the layers compute in.
+        """
         quantisation = self.transformers.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -100,37 +113,37 @@ class SavedLlama:
         )
 
     def _convert_to_4bit(self, dtype: str, quantisation: Any) -> Any:
-        """Take the steps of `from_pretrained` for 4-bit weights, without its question for a GPU.
+        """Load the model unquantised and convert its linear layers to 4-bit.
 
-        These are the steps of Bnb4BitHfQuantizer in transformers 4.50.3 (quantizers/quantizer_bnb_4bit.py).
+        `from_pretrained` would refuse without a GPU. These are its own steps: Bnb4BitHfQuantizer
+        in transformers 4.50.3 (quantizers/quantizer_bnb_4bit.py).
         """
         integrations = importlib.import_module("transformers.integrations.bitsandbytes")
         params_4bit = importlib.import_module("bitsandbytes").nn.Params4bit
-        saved = importlib.import_module("safetensors.torch").load_file(
-            self.folder / "model.safetensors"
-        )
+        safetensors = importlib.import_module("safetensors.torch")
+        saved = safetensors.load_file(self.folder / "model.safetensors")
 
-        # Linear layers become bitsandbytes' own, without weights. All others stay as they were loaded.
+        # Linear layers become bitsandbytes' own, still empty. All others stay as they were loaded.
         model = integrations.replace_with_bnb_linear(
             self.load(dtype), modules_to_not_convert=["lm_head"], quantization_config=quantisation
         )
         for name, parameter in list(model.named_parameters()):
             if isinstance(parameter, params_4bit):
                 weight = saved[name].to(getattr(self.torch, dtype))
-                # The empty parameter holds the settings of the quantisation, which `to` carries out.
-                quantised = params_4bit(weight, requires_grad=False, **parameter.__dict__).to(
-                    self.device
-                )
+                # The empty parameter holds the settings. `to` quantises.
+                settings = parameter.__dict__
+                filled = params_4bit(weight, requires_grad=False, **settings)
+                quantised = filled.to(self.device)
                 layer, _, attribute = name.rpartition(".")
                 setattr(model.get_submodule(layer), attribute, quantised)
 
-        # peft adapts 4-bit layers of models that say so.
+        # peft adapts 4-bit layers only of models that have this attribute.
         model.is_loaded_in_4bit = True
         model.config.quantization_config = quantisation
         return model.eval()
 
     def dequantise(self, model: Any) -> dict[str, Any]:
-        """Return all weights of a 4-bit model, its projections decoded by our own NF4.
+        """Return all weights of a 4-bit model by name, with the 4-bit ones decoded by our own NF4.
 
         Raises TypeError if a projection was not quantised.
         """
@@ -145,27 +158,27 @@ class SavedLlama:
         return weights
 
     def logits_of(self, model: Any) -> Any:
-        """Return the logits that a model computes for the batch."""
+        """Return the logits that a model computes for `self.tokens`."""
         with self.torch.no_grad():
             return model(self.tokens.to(self.device)).logits.cpu()
 
     def reference_logits(self, weights: Weights, dtype: str) -> Any:
-        """Return the logits that plain torch computes in this dtype, in float64."""
+        """Compute the logits of `self.tokens` by plain torch in this dtype; return float64."""
         with self.torch.no_grad():
             logits = llama_logits(weights, self.shape, self.tokens, getattr(self.torch, dtype))
         return logits.double()
 
     def hash_frozen_weights(self, model: Any) -> dict[str, str]:
-        """Return a hash of every weight that LoRA must leave alone, by its name in the saved model."""
+        """Return the name of every weight that LoRA must not change, and a hash of its bytes."""
         hashes = {}
         for name, parameter in model.named_parameters():
             if "lora_" not in name:
-                # LoRA moves a projection to `base_layer` without touching it.
+                # LoRA moves a layer that it adapts to `base_layer`, which changes the name only.
                 hashes[name.replace(".base_layer", "")] = self.hash_tensors([parameter])
         return hashes
 
     def hash_tensors(self, tensors: list[Any]) -> str:
-        """Return the hash of the bytes of these tensors."""
+        """Return the SHA-256 of the bytes of these tensors, one after another."""
         digest = hashlib.sha256()
         for tensor in tensors:
             as_bytes = tensor.detach().cpu().contiguous().view(self.torch.uint8)
@@ -173,12 +186,12 @@ class SavedLlama:
         return digest.hexdigest()
 
     def _loading_options(self, dtype: str) -> dict[str, Any]:
-        """Return the arguments of `from_pretrained` for a dtype."""
+        """Return the keyword arguments of `from_pretrained` to load in this dtype."""
         name = "torch_dtype" if self._transformers_release() < FIRST_WITH_DTYPE else "dtype"
         return {name: getattr(self.torch, dtype), "attn_implementation": "sdpa"}
 
     def _transformers_release(self) -> tuple[int, int]:
-        """Return major and minor of the transformers that is imported."""
+        """Return the major and minor version of the transformers that is imported."""
         major, minor = self.transformers.__version__.split(".")[:2]
         return int(major), int(minor)
 
@@ -187,7 +200,10 @@ LEARNING_RATE = 1e-2
 
 
 def make_trainer(model: Any, out: Path, rows: list[Any], **settings: Any) -> Any:
-    """Return transformers' Trainer for these rows, on the CPU."""
+    """Return a Trainer of transformers that trains a model on these rows, on the CPU.
+
+    `out` is the folder for checkpoints. `settings` are further TrainingArguments.
+    """
     transformers = importlib.import_module("transformers")
     arguments = transformers.TrainingArguments(
         output_dir=str(out),

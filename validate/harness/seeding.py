@@ -1,4 +1,4 @@
-"""The random seed of a validation run. Each run has a new one, so that an old answer cannot pass for a new one."""
+"""The random seed of a validation run, new for each run: an old answer can't pass as new."""
 
 import os
 
@@ -8,7 +8,7 @@ _VARIABLE = "VALIDATE_SEED"
 
 
 def seed_variable(seed: int) -> dict[str, str]:
-    """Return the environment variable by which probes, and processes that they start, get a seed."""
+    """Return the environment variable that gives a seed to probes and what they start."""
     return {_VARIABLE: str(seed)}
 
 

@@ -1,11 +1,12 @@
-"""Times of GPU work, how far they can be trusted, and what disturbs them.
+"""Timing of work on a GPU: the times, how far they vary, and what may have disturbed them.
 
-The noise model. A time is the median of `repeats` runs, each between two CUDA events, after runs that are not counted.
-Its spread is 1.4826 times the median distance from that median, relative to it: the standard deviation, if noise were
-normal, and blind to a few outliers. Two runs are compared by `longest_allowed`: the older median, times one plus a margin for
-what no run can see (another machine of the same model, another driver), plus three standard deviations of both runs.
-A time beyond its bound fails only if nothing disturbed it: another process on the GPU, clocks that were slowed down.
-Times that vary too much hold no bound and break none.
+The noise model. A time is the median of `repeats` runs, each between two CUDA events, after warm-up
+runs that do not count. Its spread is 1.4826 times the median distance from that median, relative to
+it: the standard deviation, if noise were normal, and blind to a few outliers. Two runs are compared
+by `longest_allowed`: the older median, times one plus a margin for what no run can see (another
+machine of the same model, another driver), plus three standard deviations of both runs. A time
+beyond its bound fails only if nothing disturbed it: another process on the GPU, clocks that were
+slowed down. Times that vary too much hold no bound and break none.
 """
 
 import math
@@ -18,26 +19,35 @@ from typing import Any, TypedDict
 from validate.environment import nvml
 
 Watch = Callable[[], Mapping[str, int]]
-"""Reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu)."""
+"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watched)."""
 MARGIN = 0.08
-"""Between two machines with the same GPU model: cooling, power and silicon differ. Measured on H100s."""
+"""The margin between two machines with the same GPU model: cooling, power and silicon differ.
+Measured on H100s."""
 SIGMAS = 3.0
 _SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-"""NVML's clocks throttle reasons (nvml.h) but the power cap, which every large product meets."""
-_LOW_CLOCK, _LOW_POWER = 0.5, 0.9
-"""Of the highest clock, and of the usual power limit. An H100 multiplies at 0.7 of its highest clock."""
-_BUSY_PERCENT, _OTHERS_BYTES = 10, 3 << 30
-"""Before the first run: what the driver counts as utilization, and memory beside this process's own context."""
+"""Bits of NVML's clocks throttle reasons (nvml.h). The power cap is left out: every large product
+reaches it."""
+_LOW_CLOCK = 0.5
+"""A share of the highest clock. An H100 multiplies at 0.7 of its highest clock."""
+_LOW_POWER = 0.9
+"""A share of the usual power limit."""
+_BUSY_PERCENT = 10
+"""The utilization, as the driver counts it, from which on the GPU was busy before the first run."""
+_OTHERS_BYTES = 3 << 30
+"""Memory that others may hold before the first run; this process's own context is included."""
 NOISY = 0.1
-"""A spread that no bound can be trusted with."""
+"""Times that vary more than this are compared with no bound."""
 
 
 class Timed(TypedDict):
+    """The summary of several runs of the same work."""
+
     seconds: float
-    """Median."""
+    """The median."""
     spread: float
-    """Relative to it."""
+    """The spread around the median, as a share of it."""
     repeats: int
+    """The number of runs."""
 
 
 class _Conditions(TypedDict):
@@ -56,78 +66,106 @@ class Conditions(_Conditions, total=False):
 
 @contextmanager
 def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
-    """Give what watches torch's GPU, and the conditions before this process works on it."""
+    """Yield a function that reads the GPU, and its conditions before this process uses it."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
-    with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
+    with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
+        # The driver averages the utilization over up to a second, so it may still include probes
+        # that have just ended. The lowest of three readings leaves them out.
         readings = []
-        for _ in range(
-            3
-        ):  # the driver counts use over up to a second, that of probes which just ended as well
+        for _ in range(3):
             readings.append(watch())
             time.sleep(0.3)
+        lowest_busy = min(reading.get("busy", 0) for reading in readings)
+
         free, total = torch.cuda.mem_get_info()
-        busy = min(one.get("busy", 0) for one in readings)
-        yield watch, {"before": {**readings[-1], "busy": busy}, "others": total - free}
+        before = {**readings[-1], "busy": lowest_busy}
+        yield watch, {"before": before, "others": total - free}
 
 
-def summarise_times(values: Sequence[float]) -> Timed:
-    """Median and spread of times in seconds."""
-    middle = median(values)
-    away = median(abs(value - middle) for value in values)
-    return {
-        "seconds": middle,
-        "spread": 1.4826 * away / middle if middle else 0.0,
-        "repeats": len(values),
-    }
+def summarise_times(seconds: Sequence[float]) -> Timed:
+    """Return the median and the spread of the times of several runs.
+
+    The spread is 1.4826 times the median distance from the median, which is the standard deviation
+    if noise is normal, divided by the median.
+    """
+    middle = median(seconds)
+    distance = median(abs(value - middle) for value in seconds)
+    spread = 0.0
+    if middle:
+        spread = 1.4826 * distance / middle
+    return {"seconds": middle, "spread": spread, "repeats": len(seconds)}
 
 
 def time_runs(
     torch: Any, work: Callable[[], object], device: str, *, warm: int, repeats: int, watch: Watch
 ) -> Any:
-    """Seconds of each repeat, and what `watch` read while the last of them ran."""
+    """Time `repeats` runs of `work`, after `warm` runs that do not count.
+
+    Returns the seconds of each run, and what `watch` reads of the GPU while it still works.
+    """
     for _ in range(warm):
         work()
+
     if device != "cuda":
-        found = []
+        seconds = []
         for _ in range(repeats):
             start = time.perf_counter()
             work()
-            found.append(time.perf_counter() - start)
-        return found, watch()
+            seconds.append(time.perf_counter() - start)
+        return seconds, watch()
+
     torch.cuda.synchronize()
-    marks = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
-    for start_mark, end_mark in marks:
-        start_mark.record()
+    events = []
+    for _ in range(repeats):
+        start_event = torch.cuda.Event(enable_timing=True)
+        end_event = torch.cuda.Event(enable_timing=True)
+        events.append((start_event, end_event))
+    for start_event, end_event in events:
+        start_event.record()
         work()
-        end_mark.record()
-    seen = watch()  # launches are ahead of the device: it still computes
+        end_event.record()
+
+    # Launches are ahead of the GPU, so it still computes here.
+    reading = watch()
     torch.cuda.synchronize()
-    return [one.elapsed_time(other) / 1000 for one, other in marks], seen
+    # elapsed_time counts in milliseconds.
+    return [start.elapsed_time(end) / 1000 for start, end in events], reading
 
 
 def longest_allowed(before: Timed, now: Timed, margin: float) -> float:
-    """Seconds that `now` may take, by an older time."""
-    both = math.hypot(before["spread"], now["spread"])
-    return before["seconds"] * (1 + margin + SIGMAS * both)
+    """Return how many seconds `now` may take at most, compared with an earlier time.
+
+    That is the earlier median, plus `margin` as a share of it, plus three standard deviations of
+    both times together.
+    """
+    spread = math.hypot(before["spread"], now["spread"])
+    return before["seconds"] * (1 + margin + SIGMAS * spread)
 
 
 def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
-    """Yield why times that were taken under these conditions say nothing of the image."""
+    """Yield reasons why times taken under these conditions say nothing about the image."""
     for timed in times:
         if timed["spread"] > NOISY:
             yield f"times vary by {timed['spread']:.0%}"
+
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"
     if conditions["others"] > _OTHERS_BYTES:
         yield f"others held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
+
     usual = before.get("usual_power_limit", 0)
     if before.get("power_limit", usual) < _LOW_POWER * usual:
-        yield f"the GPU's power is limited to {before['power_limit'] / 1000:.0f} W, {usual / 1000:.0f} W is usual"
-    readings = conditions["under_load"]
+        limit = f"{before['power_limit'] / 1000:.0f} W"
+        yield f"the GPU's power is limited to {limit}, {usual / 1000:.0f} W is usual"
+    yield from _slow_clocks(before.get("highest_clock", 0), conditions["under_load"])
+
+
+def _slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    """Yield why the clocks that were read under load are lower than the GPU can run.
+
+    `highest` is the GPU's highest clock in MHz; 0: it is not known.
+    """
     reasons = set()
     for reading in readings:
         for bit, reason in _SLOWED.items():
@@ -135,7 +173,7 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
                 reasons.add(reason)
     for reason in sorted(reasons):
         yield f"clocks were slowed down ({reason})"
-    highest = before.get("highest_clock", 0)
+
     clocks = [reading["clock"] for reading in readings if reading.get("clock")]
     if highest and clocks and max(clocks) < _LOW_CLOCK * highest:
         yield f"the GPU ran at {max(clocks)} MHz at most, it can {highest}"

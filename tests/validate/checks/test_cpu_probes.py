@@ -94,7 +94,7 @@ def test_an_import_is_judged_by_what_it_prints_and_by_how_its_process_ends(
     (tmp_path / "planted_package.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    found = imports._in_new_process(["planted_package"])
+    found = imports.import_in_new_process(["planted_package"])
     raised = found.get("error")
     assert (raised and [raised["kind"], raised["message"]]) == error
     assert said is None or found["said"] == said

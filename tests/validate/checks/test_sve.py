@@ -14,9 +14,7 @@ READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380
 
 
 def sve(code: bytes) -> int:
-    return instructions._sve(code[3::4]) - instructions._aligned(
-        instructions._VECTOR_LENGTH, code, 0, len(code)
-    )
+    return instructions.count_sve(code, 0, len(code))
 
 
 def test_sve_is_told_from_neon_and_from_the_unwinders_question() -> None:
@@ -36,7 +34,7 @@ def test_an_instruction_is_sves_by_its_bits_25_to_28(words: list[int]) -> None:
 )
 def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
     code = NEON_FADD + word
-    assert instructions._aligned(instructions._ID_REGISTER, code, 0, len(code)) == asks
+    assert instructions.count_words(instructions._ID_REGISTER, code, 0, len(code)) == asks
 
 
 @pytest.mark.parametrize(
@@ -57,6 +55,6 @@ def test_a_leaf_that_comes_in_a_register_is_a_question_too(code: str, asks: bool
 
 
 def test_a_library_asks_by_another_that_asks() -> None:
-    assert instructions._ASKING.fullmatch(
+    assert instructions._CHECKING_SYMBOL.fullmatch(
         b"av_get_cpu_flags"
-    ) and not instructions._ASKING.fullmatch(b"memcpy")
+    ) and not instructions._CHECKING_SYMBOL.fullmatch(b"memcpy")

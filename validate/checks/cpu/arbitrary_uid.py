@@ -1,7 +1,8 @@
 """users: the image works for a user that it does not know, on a read-only root, without a network.
 
-The run starts this check as such a user, because Kubernetes and OpenShift choose their own UIDs. Code that looks the
-user up fails there (pytorch#140765), when it is called and not when it is imported.
+The validation run starts this check as such a user, because Kubernetes and OpenShift choose their
+own UIDs. Code that looks the user up fails there (pytorch#140765), when it is called and not when
+it is imported.
 """
 
 import contextlib
@@ -34,57 +35,67 @@ SETTINGS = Settings(run_as=RunAs.ARBITRARY_UID)
 
 
 class UserExpect(TypedDict):
+    """The user that the container must run as."""
+
     uid: int
 
 
 class UserEvidence(TypedDict):
-    """The conditions of the run, and each step's `answer` or `error`."""
+    """How the container was started, and what worked in it."""
 
     uid: int
-    known: bool
+    known: bool  # the image has a user of this ID
     root_is_writable: bool
-    interfaces: list[str]
-    steps: Mapping[str, Mapping[str, Any]]
+    interfaces: list[str]  # of the network
+    steps: Mapping[str, Mapping[str, Any]]  # step -> {answer: what it gave}, or {error}
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
-    """Yield the evidence of each claim, each step from a fork."""
+    """Yield each claimed subject and its evidence. Each step runs in a fork of its own."""
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {
             "user name": measure_in_fork(lambda: {"answer": getpass.getuser()}),
-            "home": measure_in_fork(_home),
+            "home": measure_in_fork(write_into_home),
             "temporary files": measure_in_fork(lambda: {"answer": tempfile.mkstemp()[1]}),
         }
-        # Once, for both steps below. Errors are ignored here: each of them imports it again and reports them.
+        # Imported once, for both steps below. An error is ignored here: each of them imports torch
+        # again and reports it.
         with contextlib.suppress(Exception):
             importlib.import_module("torch")
-        steps |= {"compiler caches": measure_in_fork(_caches), "training": measure_in_fork(_train)}
+        steps["compiler caches"] = measure_in_fork(write_to_compiler_caches)
+        steps["training"] = measure_in_fork(train)
+
+        is_read_only = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
         evidence: UserEvidence = {
             "uid": os.getuid(),
             "known": os.getuid() in {user.pw_uid for user in pwd.getpwall()},
-            "root_is_writable": os.access("/", os.W_OK)
-            and not bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+            "root_is_writable": os.access("/", os.W_OK) and not is_read_only,
             "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
             "steps": steps,
         }
         yield claim.subject, evidence
 
 
-def _home() -> Mapping[str, Any]:
-    """Write a file into the home."""
+def write_into_home() -> Mapping[str, Any]:
+    """Write a file into the user's home, and return the home as `answer`."""
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home) as folder:
         Path(folder, "file").write_text("written")
     return {"answer": str(home)}
 
 
-def _caches() -> Mapping[str, Any]:
-    """Write where torch.compile and Triton would put what they compile, when nothing in the environment says."""
+def write_to_compiler_caches() -> Mapping[str, Any]:
+    """Write to the cache folders that torch.compile and Triton use by default.
+
+    Returns the folders as `answer`. These are the folders without the variables that name others.
+    """
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ.pop(name, None)
     folders = {"inductor": str(importlib.import_module("torch._inductor.codecache").cache_dir())}
-    with contextlib.suppress(RuntimeError):  # there is no home
+    # Path.home raises where there is no home.
+    with contextlib.suppress(RuntimeError):
         folders["triton"] = str(Path.home() / ".triton" / "cache")
+
     for folder in folders.values():
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
@@ -92,8 +103,12 @@ def _caches() -> Mapping[str, Any]:
     return {"answer": folders}
 
 
-def _train() -> Mapping[str, Any]:
-    """Take a few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
+def train() -> Mapping[str, Any]:
+    """Take five steps of AdamW with a linear layer, save a checkpoint, and load it again.
+
+    Returns as `answer` the losses, and whether the checkpoint has the same weights. This needs
+    autograd's threads, an optimizer and a folder for temporary files.
+    """
     torch = importlib.import_module("torch")
     torch.manual_seed(seeding.seed_of_run())
     model = torch.nn.Linear(8, 1)
@@ -106,40 +121,51 @@ def _train() -> Mapping[str, Any]:
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
+
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
         torch.save(model.state_dict(), file.name)
-        again = torch.load(file.name, weights_only=True)
-    same = all(torch.equal(again[name], value) for name, value in model.state_dict().items())
-    return {"answer": {"losses": losses, "checkpoint": same}}
+        loaded = torch.load(file.name, weights_only=True)
+    is_same = all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    return {"answer": {"losses": losses, "checkpoint": is_same}}
 
 
 def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
-    """Judge the steps, and that the run's own conditions held."""
-    conditions = []
-    if evidence["uid"] != expect["uid"] or evidence["known"]:
-        conditions.append(f"the probe ran as uid {evidence['uid']}, which the image knows")
-    if evidence["root_is_writable"]:
-        conditions.append("the root was writable")
-    if set(evidence["interfaces"]) - {"lo"}:
-        conditions.append(f"there was a network: {listed(evidence['interfaces'])}")
-    problems = [
-        f"{name}: {root_cause(step['error'])}"
-        for name, step in evidence["steps"].items()
-        if "error" in step
-    ]
-    training = evidence["steps"]["training"].get("answer")
-    if training:
-        losses, same = training["losses"], training["checkpoint"]
-        if not (
-            same and all(is_within(loss, math.inf) for loss in losses) and losses[-1] < losses[0]
-        ):
-            problems.append(f"training: losses {losses}, checkpoint {same}")
+    """Judge that every step worked; UNPROVEN if the container was not started as it should be."""
+    problems = list(step_problems(evidence["steps"]))
     if problems:
         return failed(f"for uid {evidence['uid']}: {joined(problems)}")
+
+    conditions = list(wrong_conditions(expect, evidence))
     if conditions:
         return unproven(joined(conditions))
+
     steps = listed(list(evidence["steps"]), limit=9)
     return passed(f"uid {evidence['uid']}, read-only root, no network: {steps} work")
+
+
+def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a problem for each step that raised, and for a training that is wrong."""
+    for name, step in steps.items():
+        if "error" in step:
+            yield f"{name}: {root_cause(step['error'])}"
+
+    training = steps["training"].get("answer")
+    if training:
+        losses, is_same = training["losses"], training["checkpoint"]
+        has_learned = losses[-1] < losses[0]
+        are_finite = all(is_within(loss, math.inf) for loss in losses)
+        if not (is_same and are_finite and has_learned):
+            yield f"training: losses {losses}, checkpoint {is_same}"
+
+
+def wrong_conditions(expect: UserExpect, evidence: UserEvidence) -> Iterator[str]:
+    """Yield in what the container differs from what the claim is about."""
+    if evidence["uid"] != expect["uid"] or evidence["known"]:
+        yield f"the probe ran as uid {evidence['uid']}, which the image knows"
+    if evidence["root_is_writable"]:
+        yield "the root was writable"
+    if set(evidence["interfaces"]) - {"lo"}:
+        yield f"there was a network: {listed(evidence['interfaces'])}"
 
 
 CLAIMS = {"users/arbitrary-uid": judge}

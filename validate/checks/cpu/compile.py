@@ -1,7 +1,7 @@
 """compile: torch.compile generates a kernel for the CPU from an empty cache, and runs it.
 
-The numbers are right even where torch.compile is switched off. The probe therefore also reads torch's counters, the
-cache folder and the files that the process has mapped.
+The numbers are right even where torch.compile is switched off. So the probe also reads torch's
+counters, the cache folder and the files that are mapped into the process.
 """
 
 import contextlib
@@ -32,40 +32,42 @@ from validate.judging import (
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
-"""One of each is drawn. Odd, so that vectorised loops have a tail."""
+"""The seed chooses one of each. They are odd, so that vectorised loops have a tail."""
 _CONTROL_SCALE = 1.01
+"""The control is the result multiplied by this, which must be recognised as wrong."""
 _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
-_OWN = "TORCHINDUCTOR_CACHE_DIR"
-"""Each probe has an empty one (suite.py)."""
+"""The beginnings of variables that change what torch.compile does."""
+_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""Names the cache folder. The suite sets it to an empty one for each probe (suite.py)."""
 
 
 class CompileEvidence(TypedDict):
-    """Counters of dynamo and inductor, libraries in the cache and those that the process has, and relative errors."""
+    """What torch.compile did with one function."""
 
-    torch: str
-    environment: Mapping[str, str]
-    captured: int
+    torch: str  # its version
+    environment: Mapping[str, str]  # variables that change what torch.compile does
+    captured: int  # operations that dynamo captured
     graphs: int
-    breaks: int
-    generated: int
-    libraries: list[str]
-    mapped: list[str]
-    plain_error: float
-    found_error: float
-    control_error: float
+    breaks: int  # graph breaks
+    generated: int  # kernels that inductor generated
+    libraries: list[str]  # in the cache folder
+    mapped: list[str]  # those of them that are mapped into the process
+    plain_error: float  # of the eager function in float32, relative to float64
+    found_error: float  # of the compiled function
+    control_error: float  # of the compiled function's result, 1 % larger
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
-    """Yield the evidence of each claim."""
+    """Yield each claimed subject and its evidence, measured in a fork."""
     for claim in claims:
-        yield claim.subject, measure_in_fork(_compiled)
+        yield claim.subject, measure_in_fork(compile_function)
 
 
-def _compiled() -> CompileEvidence:
-    """Compile a function from an empty cache, and compare its results with eager ones in float64."""
+def compile_function() -> CompileEvidence:
+    """Compile a function from an empty cache, and compare its result with float64."""
     torch = importlib.import_module("torch")
-    cache = Path(os.environ[_OWN])
-    _compile_once(importlib.import_module("torch._inductor.config"))
+    cache = Path(os.environ[_CACHE_VARIABLE])
+    skip_other_compilations(importlib.import_module("torch._inductor.config"))
     metrics = importlib.import_module("torch._inductor.metrics")
     counters = importlib.import_module("torch._dynamo.utils").counters
 
@@ -73,55 +75,62 @@ def _compiled() -> CompileEvidence:
         return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
 
     seed = seeding.seed_of_run()
-    generator, columns = torch.Generator().manual_seed(seed), _COLUMNS[seed % len(_COLUMNS)]
-    value = torch.randn(_ROWS[seed % len(_ROWS)], columns, generator=generator)
+    generator = torch.Generator().manual_seed(seed)
+    rows = _ROWS[seed % len(_ROWS)]
+    columns = _COLUMNS[seed % len(_COLUMNS)]
+    value = torch.randn(rows, columns, generator=generator)
     weight = torch.randn(columns, generator=generator)
     exact = function(value.double(), weight.double())
     result = torch.compile(function, fullgraph=True)(value, weight)
+
     libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
-    loaded = list_mapped_files(re.escape(str(cache)))
+    mapped_files = list_mapped_files(re.escape(str(cache)))
+    environment = {}
+    for name, text in os.environ.items():
+        if name.startswith(_SETTINGS) and name != _CACHE_VARIABLE:
+            environment[name] = text
 
     return {
         "torch": torch.__version__,
-        "environment": {
-            name: text
-            for name, text in os.environ.items()
-            if name.startswith(_SETTINGS) and name != _OWN
-        },
+        "environment": environment,
         "captured": counters["stats"].get("calls_captured", 0),
         "graphs": counters["stats"].get("unique_graphs", 0),
         "breaks": sum(counters["graph_break"].values()),
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
-        "mapped": [name for name in libraries if str(cache / name) in loaded],
+        "mapped": [name for name in libraries if str(cache / name) in mapped_files],
         "plain_error": relative_error(function(value, weight), exact),
         "found_error": relative_error(result, exact),
         "control_error": relative_error(result * _CONTROL_SCALE, exact),
     }
 
 
-def _compile_once(config: Any) -> None:
-    """Leave out what inductor compiles beside the kernel: a program for each vector extension, to see that it compiles
-    (up to 15 s of processor time; the kernel itself shows it, and fails where inductor would have gone without), and
-    worker processes that import torch, for kernels of Triton. Its headers are precompiled for kernels to come (8 s with
-    torch 2.9, where the kernel with all of them takes 4). bf16, VNNI and AMX are tried beside (2.5 s each with torch
-    2.11), and the kernel here has no use for them.
+def skip_other_compilations(config: Any) -> None:
+    """Tell inductor to compile nothing but the kernel, which saves most of the time.
+
+    `config` is torch._inductor.config.
     """
+    # Worker processes would import torch. They are for kernels of Triton.
     config.compile_threads = 1
-    for one, name, value in (
-        (config.cpp, "vec_isa_ok", True),
-        (config, "cpp_cache_precompile_headers", False),
-    ):
-        if hasattr(one, name):
-            setattr(one, name, value)
-    with contextlib.suppress(
-        ModuleNotFoundError
-    ):  # torch 2.4 has no such module, and tries none of these
-        importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = lambda *_: False
+
+    # For each vector extension, inductor compiles a program to see that this works: up to 15 s of
+    # processor time. The kernel itself shows it: it fails where inductor would go without.
+    if hasattr(config.cpp, "vec_isa_ok"):
+        config.cpp.vec_isa_ok = True
+
+    # Precompiling the headers for kernels to come takes 8 s with torch 2.9; the kernel alone, 4 s.
+    if hasattr(config, "cpp_cache_precompile_headers"):
+        config.cpp_cache_precompile_headers = False
+
+    # Trying bf16, VNNI and AMX takes 2.5 s each with torch 2.11. The kernel does not use them.
+    # torch 2.4 has no such module, and tries none of them.
+    with contextlib.suppress(ModuleNotFoundError):
+        isa = importlib.import_module("torch._inductor.cpu_vec_isa")
+        isa.VecISA.check_build = lambda *_: False
 
 
 def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
-    """Judge that a graph was captured, a kernel generated and loaded, and that its numbers are right."""
+    """Judge that a graph was captured, a kernel generated and loaded, and its numbers are right."""
     problems = []
     if not evidence["graphs"] or not evidence["captured"]:
         problems.append(f"torch.compile captured nothing{suspects(evidence)}: it is switched off")
@@ -131,21 +140,21 @@ def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
         problems.append(f"{evidence['libraries'][0]} was compiled and is not loaded")
     if evidence["breaks"]:
         problems.append(f"{evidence['breaks']} graph breaks")
+
+    error, control_error = evidence["found_error"], evidence["control_error"]
     tolerance = forward(float(evidence["plain_error"]))
-    if not is_within(evidence["found_error"], tolerance):
-        problems.append(
-            f"its numbers are off by {scientific(evidence['found_error'])}, at most {scientific(tolerance)}"
-        )
-    if not is_beyond(evidence["control_error"], tolerance):
-        problems.append(
-            f"control: 1% more is off by {scientific(evidence['control_error'])}, within what is allowed"
-        )
+    if not is_within(error, tolerance):
+        allowed = f"at most {scientific(tolerance)}"
+        problems.append(f"its numbers are off by {scientific(error)}, {allowed}")
+    if not is_beyond(control_error, tolerance):
+        off = f"1% more is off by {scientific(control_error)}"
+        problems.append(f"control: {off}, within what is allowed")
     if problems:
         return failed(joined(problems))
+
     made = f"{evidence['generated']} generated, {len(evidence['mapped'])} compiled library loaded"
-    return passed(
-        f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})"
-    )
+    off = f"off by {error:.1e} (at most {tolerance:.1e})"
+    return passed(f"torch {evidence['torch']}: {made}, {off}")
 
 
 CLAIMS = {"compile/cpu": judge}

@@ -1,6 +1,7 @@
-"""compiler: the image's C compiler and Python headers build the extension module that Triton needs at run time.
+"""compiler: the image's C compiler can build the extension module that Triton needs at run time.
 
-Triton compiles it before its first kernel, so an image without gcc, libc's headers or Python.h fails a user there.
+Triton compiles it before its first kernel, so an image without gcc, the headers of libc or Python.h
+fails a user there.
 """
 
 import ctypes
@@ -22,114 +23,118 @@ from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, listed, passed
 
 Compiler = TypedDict("Compiler", {"from": str, "command": str, "path": str | None})
-"""Whether $CC or the PATH names it, what was looked for, and where it is; None: it is not there."""
+"""The C compiler that Triton chooses: `from` is `CC` or `PATH`, `command` what it looks for, `path`
+where that is (None: nowhere)."""
 
 
 class LauncherEvidence(TypedDict, total=False):
-    """As far as it came."""
+    """What building Triton's driver module gave. Without a compiler: the first two keys."""
 
     compiler: Compiler
-    stub_driver: bool
-    triton: str
-    made: list[str]
-    functions: list[str]
+    stub_driver: bool  # there is no driver here, so a stand-in for libcuda was built
+    triton: str  # its version
+    made: list[str]  # shared libraries that appeared in Triton's cache
+    functions: list[str]  # of the driver module
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LauncherEvidence]]:
-    """Yield the evidence of `triton-launcher`, built in an empty folder."""
+    """Yield each claimed subject and its evidence, measured in a fork with an empty folder."""
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
-            yield claim.subject, measure_in_fork(partial(_triton_launcher, Path(folder)))
+            yield claim.subject, measure_in_fork(partial(build_driver_module, Path(folder)))
 
 
-def _triton_launcher(folder: Path) -> LauncherEvidence:
-    """Let Triton build and import its own driver module, as it does before the first launch of any kernel.
+def build_driver_module(folder: Path) -> LauncherEvidence:
+    """Let Triton build and import its driver module, as before the first launch of any kernel.
 
-    The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
+    The module links with libcuda. On a machine without a driver, a stand-in for libcuda is built in
+    `folder` first. Raises ImportError if Triton is not installed.
     """
-    compiler, cache = _find_compiler(), Path(os.environ["TRITON_CACHE_DIR"])
-    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.libcuda_error())}
+    compiler = find_compiler()
+    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.absent())}
     if not compiler["path"]:
         return evidence
+
     if evidence["stub_driver"]:
         spec = importlib.util.find_spec("triton")
         if spec is None or not spec.submodule_search_locations:
             raise ImportError("triton is not installed")
-        source = Path(next(iter(spec.submodule_search_locations)), "backends", "nvidia", "driver.c")
-        _stand_in_for_driver(compiler["path"], source.read_text(encoding="utf-8"), folder)
+        triton_folder = Path(next(iter(spec.submodule_search_locations)))
+        driver_source = triton_folder / "backends" / "nvidia" / "driver.c"
+        build_libcuda_stub(compiler["path"], driver_source.read_text(encoding="utf-8"), folder)
+
     driver = importlib.import_module("triton.backends.nvidia.driver")
     utilities = driver.CudaUtils()
-    made = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
-    return {
-        **evidence,
-        "triton": importlib.import_module("triton").__version__,
-        "made": made,
-        "functions": sorted(name for name in vars(utilities) if callable(getattr(utilities, name))),
-    }
+    evidence["triton"] = importlib.import_module("triton").__version__
+
+    # The suite gives each probe an empty cache, so whatever lies there was made just now.
+    cache = Path(os.environ["TRITON_CACHE_DIR"])
+    evidence["made"] = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
+
+    functions = []
+    for name in vars(utilities):
+        if callable(getattr(utilities, name)):
+            functions.append(name)
+    evidence["functions"] = sorted(functions)
+    return evidence
 
 
-def _find_compiler() -> Compiler:
-    """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
-    if chosen := os.environ.get("CC"):
-        return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
+def find_compiler() -> Compiler:
+    """Return the compiler Triton takes: $CC, else gcc, else clang (triton/runtime/build.py)."""
+    if command := os.environ.get("CC"):
+        return {"from": "CC", "command": command, "path": shutil.which(command)}
     path = shutil.which("gcc") or shutil.which("clang")
     return {"from": "PATH", "command": "gcc or clang", "path": path}
 
 
-def _stand_in_for_driver(compiler: str, driver_source: str, folder: Path) -> None:
-    """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
+def build_libcuda_stub(compiler: str, driver_source: str, folder: Path) -> None:
+    """Compile and load a libcuda.so.1 whose functions all fail, and let Triton link with it.
 
-    cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
+    It has the functions that `driver_source`, the text of Triton's driver.c, calls. Raises OSError
+    if it does not compile.
     """
     functions = []
     for name in sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source))):
+        # cuda.h renames some functions to their second or third version.
         for version in ("", "_v2", "_v3"):
             functions.append(f"int {name}{version}(void) {{ return 100; }}")
     source = folder / "main.c"
     source.write_text("\n".join(functions), encoding="utf-8")
 
     library = folder / "libcuda.so.1"
-    command = [
-        compiler,
-        str(source),
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(library),
-        f"-Wl,-soname,{library.name}",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
-    )
+    command = [compiler, str(source), "-shared", "-fPIC", "-o", str(library)]
+    command.append(f"-Wl,-soname,{library.name}")
+    environ = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if done.returncode or not library.is_file():
-        raise OSError(
-            f"{compiler} did not make a stand-in for libcuda: {done.stderr[:300] or 'it made nothing'}"
-        )
+        message = done.stderr[:300] or "it made nothing"
+        raise OSError(f"{compiler} did not make a stand-in for libcuda: {message}")
 
+    # Triton links with the name without a version, and finds it by this variable.
     (folder / "libcuda.so").symlink_to(library.name)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
+    # The driver module takes its functions from this library, which is loaded already.
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-def _no_compiler(compiler: Compiler) -> str:
-    """Return why nothing was compiled; empty: something was."""
-    if not compiler["path"] and compiler["from"] == "CC":
-        return f"CC={compiler['command']} is no program in this image"
-    return "" if compiler["path"] else "no C compiler: neither gcc nor clang is on PATH"
-
-
 def judge_launcher(_subject: str, _expect: object, evidence: LauncherEvidence) -> Finding:
-    """Judge that Triton built its driver module."""
-    reason = _no_compiler(evidence["compiler"])
-    if reason:
-        return failed(reason)
+    """Judge that there is a compiler, and that Triton built its driver module with it."""
+    compiler = evidence["compiler"]
+    if not compiler["path"]:
+        if compiler["from"] == "CC":
+            return failed(f"CC={compiler['command']} is no program in this image")
+        return failed("no C compiler: neither gcc nor clang is on PATH")
+
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
     if "load_binary" not in evidence["functions"]:
         return failed(f"Triton's driver module lacks load_binary: {listed(evidence['functions'])}")
-    stub = ", linked with a stand-in for libcuda" if evidence["stub_driver"] else ""
+
+    stub = ""
+    if evidence["stub_driver"]:
+        stub = ", linked with a stand-in for libcuda"
     return passed(
-        f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}"
+        f"Triton {evidence['triton']} built its driver module with {compiler['path']}{stub}"
     )
 
 

@@ -1,7 +1,9 @@
-"""users: caches and additions lie where this user may write, whatever is mounted on the image's cache folder.
+"""users: the user can write the caches and add packages, whatever is mounted on the image's cache
+folder.
 
-The run starts one container a claim, as the user and with the mount that the claim names. A folder that the user may
-not write to can't be helped from inside: there, what is measured is whether the image says what to do.
+The validation run starts one container for each claim, as the user and with the mount that the
+claim names. Nothing in the image can open a folder that the user may not write to: for such a
+folder, the check is whether the image tells the user what to do.
 """
 
 import os
@@ -19,88 +21,99 @@ from validate.judging import Finding, conclude, failed, passed, unproven
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _SECONDS = 300
-_QUESTION = (
+"""How long the Python that pip installs for may take to start."""
+_PROGRAM = (
     "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
 )
+_ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs")
+"""What a user who may not write is told: parts of the message, one for each way out."""
 
 
 class HomeExpect(TypedDict):
-    """Who runs with which mount (`volume`, `own` or `foreign`: images/validation/containers.py) on which folder.
-
-    `caches`: variable -> the folder that it must name. `writable`: false: the user must be told what to do.
-    """
+    """How a claim's container is started, and what its user must be able to write."""
 
     uid: int
     gid: int
-    folder: str
-    mount: str
-    caches: Mapping[str, str]
-    writable: bool
+    folder: str  # the image's cache folder
+    mount: str  # what lies on it: `volume`, `own` or `foreign` (images/validation/containers.py)
+    caches: Mapping[str, str]  # environment variable -> the folder that it must name
+    writable: bool  # false: the user can't write there, and must be told what to do
 
 
 class Mounted(TypedDict):
-    """Whether something lies on the folder, and whose it is."""
+    """The state of the cache folder."""
 
-    mounted: bool
-    owner: int
-    mode: str
+    mounted: bool  # something is mounted on it
+    owner: int  # user ID; -1: there is no such folder
+    mode: str  # octal, or why the folder can't be read
 
 
 class Cache(TypedDict, total=False):
-    """A cache folder: whether what is written there can be executed, or why nothing can be written."""
+    """Whether one cache folder can be used."""
 
     path: str
-    executable: bool
-    error: str
+    executable: bool  # libraries that lie there can be loaded: it is not mounted noexec
+    error: str  # why nothing can be written there; then `executable` is absent
 
 
 class Additions(TypedDict, total=False):
-    """The Python that pip installs for, whether its folder can be written, and the torch that it imports."""
+    """How the Python that pip installs for started. If it did not run: `python` and `error`."""
 
     python: str
-    code: int
-    prefix: str
-    torch: str
-    writable: bool
-    said: str
+    code: int  # its exit status
+    prefix: str  # its sys.prefix, where packages are added
+    torch: str  # the file of the torch that it would import
+    writable: bool  # the user may write to `prefix`
+    said: str  # the end of its stderr
     error: str
 
 
 class HomeEvidence(TypedDict):
+    """What `measure` yields for a claim."""
+
     uid: int
     gid: int
     mounted: Mounted
-    caches: Mapping[str, Cache]
+    caches: Mapping[str, Cache]  # by environment variable
     additions: Additions
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
-    """Yield the evidence of each claim."""
+    """Yield each claimed subject, and what its user can write in this container."""
     environ = user_environment.recorded().environ
     for claim in claims:
+        caches = {}
+        for name in claim.expect["caches"]:
+            caches[name] = write_to_cache(environ.get(name, ""))
         evidence: HomeEvidence = {
             "uid": os.getuid(),
             "gid": os.getgid(),
-            "mounted": _mounted(claim.expect["folder"]),
-            "caches": {name: _cache(environ.get(name, "")) for name in claim.expect["caches"]},
-            "additions": _additions(environ),
+            "mounted": describe_mount(claim.expect["folder"]),
+            "caches": caches,
+            "additions": start_python_of_pip(environ),
         }
         yield claim.subject, evidence
 
 
-def _mounted(folder: str) -> Mounted:
-    """Return what lies on a folder."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+def describe_mount(folder: str) -> Mounted:
+    """Return whether something is mounted on a folder, and its owner and mode."""
     try:
-        facts = Path(folder).stat()
+        status = Path(folder).stat()
     except OSError as error:
         return {"mounted": False, "owner": -1, "mode": error.strerror or str(error)}
-    mounted = any(line.split()[4] == folder for line in lines)
-    return {"mounted": mounted, "owner": facts.st_uid, "mode": f"{facts.st_mode & 0o7777:o}"}
+
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    # The fifth field of a line is the mount point: proc(5).
+    mount_points = [line.split()[4] for line in text.splitlines()]
+    return {
+        "mounted": folder in mount_points,
+        "owner": status.st_uid,
+        "mode": f"{status.st_mode & 0o7777:o}",
+    }
 
 
-def _cache(path: str) -> Cache:
-    """Make a cache folder and write a file into it, as libraries do."""
+def write_to_cache(path: str) -> Cache:
+    """Make a cache folder and write a file into it, as libraries do. An empty path was not set."""
     if not path:
         return {"path": "", "error": "not set"}
     try:
@@ -112,12 +125,15 @@ def _cache(path: str) -> Cache:
     return {"path": path, "executable": not os.statvfs(path).f_flag & os.ST_NOEXEC}
 
 
-def _additions(environ: Mapping[str, str]) -> Additions:
-    """Start the Python that pip installs for; it is made if there is none yet."""
+def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
+    """Start $PIP_PYTHON, the Python that pip installs for, and return where it adds packages.
+
+    The image makes this Python at its first start, in the user's cache folder.
+    """
     python = environ.get("PIP_PYTHON", "")
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION],
+            [python, "-c", _PROGRAM],
             env=dict(environ),
             capture_output=True,
             text=True,
@@ -126,62 +142,59 @@ def _additions(environ: Mapping[str, str]) -> Additions:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"python": python, "error": str(error)}
-    answers = done.stdout.splitlines()
+
+    # The program prints sys.prefix and the file of torch. If it failed, lines are missing.
+    lines = done.stdout.splitlines()
+    prefix = lines[0] if lines else ""
+    torch_file = lines[1] if len(lines) > 1 else ""
     return {
         "python": python,
         "code": done.returncode,
-        "prefix": answers[0] if answers else "",
-        "torch": answers[1] if len(answers) > 1 else "",
-        "writable": bool(answers) and os.access(answers[0], os.W_OK),
+        "prefix": prefix,
+        "torch": torch_file,
+        "writable": bool(lines) and os.access(prefix, os.W_OK),
         "said": done.stderr[-2000:],
     }
 
 
-_ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs")
-"""What a user who may not write is told, each a way out."""
-
-
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
-    """Judge the run's own conditions first, then what the user can write, or is told."""
-    mounted, uid, gid, folder = (
-        evidence["mounted"],
-        evidence["uid"],
-        evidence["gid"],
-        expect["folder"],
-    )
+    """Judge what the user can write, or is told; UNPROVEN if the container was started wrongly."""
+    uid, gid, folder = evidence["uid"], evidence["gid"], expect["folder"]
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
+    mounted = evidence["mounted"]
     if not mounted["mounted"]:
         return unproven(f"nothing is mounted on {folder} ({mounted['mode']})")
     if not expect["writable"]:
-        return _judge_advice(folder, evidence)
+        return judge_advice(folder, evidence)
 
-    faults = [*_cache_faults(expect, evidence), *_addition_faults(folder, evidence["additions"])]
+    faults = [*cache_faults(expect, evidence), *addition_faults(folder, evidence["additions"])]
     return conclude(
         faults, f"uid {uid}:{gid} writes {len(expect['caches'])} caches and adds packages there"
     )
 
 
-def _cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
-    """Yield caches that the user can't use."""
-    mounted = evidence["mounted"]
-    whose = f"uid {mounted['owner']}'s, mode {mounted['mode']}"
+def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
+    """Yield a fault for each cache folder that the user can't use."""
+    uid, folder, mounted = evidence["uid"], expect["folder"], evidence["mounted"]
+    owner = f"uid {mounted['owner']}'s, mode {mounted['mode']}"
     for name, path in expect["caches"].items():
         cache = evidence["caches"][name]
         if cache["path"] != path:
             yield f"{name} is {cache['path'] or 'not set'}, {path} is expected"
         elif "error" in cache:
-            yield f"uid {evidence['uid']} can't write {name} ({cache['error']}; {expect['folder']} is {whose})"
+            yield f"uid {uid} can't write {name} ({cache['error']}; {folder} is {owner})"
         elif not cache["executable"]:
-            yield f"{name}={cache['path']} is mounted noexec: what is compiled there can't be loaded"
+            yield f"{name}={path} is mounted noexec: what is compiled there can't be loaded"
 
 
-def _addition_faults(folder: str, additions: Additions) -> Iterator[str]:
-    """Yield why packages can't be added there."""
-    start_error = _start_error(additions)
+def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
+    """Yield why the user can't add packages below `folder`, next to the image's own torch."""
+    start_error = describe_start_error(additions)
     if start_error:
         yield f"{additions['python'] or 'PIP_PYTHON'} does not run: {start_error}"
         return
+
     prefix, torch = additions["prefix"], additions["torch"]
     if not prefix.startswith(f"{folder}/") or not additions["writable"]:
         yield f"packages would be added to {prefix}, which is not the user's"
@@ -189,8 +202,8 @@ def _addition_faults(folder: str, additions: Additions) -> Iterator[str]:
         yield f"there, torch is {torch or 'not found'} and not the image's"
 
 
-def _start_error(additions: Additions) -> str:
-    """Return why the Python that pip installs for did not start; empty: it did."""
+def describe_start_error(additions: Additions) -> str:
+    """Return why the Python that pip installs for did not start, or an empty string if it did."""
     if "error" in additions:
         return additions["error"]
     if additions["code"] != 0:
@@ -198,13 +211,16 @@ def _start_error(additions: Additions) -> str:
     return ""
 
 
-def _judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
-    """Judge a folder that can't be written: pip must still start, and whoever adds a package be told what to do."""
+def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
+    """Judge a cache folder that the user can't write to.
+
+    Python must start all the same, and its message must name every way out in _ADVICE.
+    """
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(f"{folder} can be written to: this is not the case that was to be tried")
 
     additions = evidence["additions"]
-    start_error = _start_error(additions)
+    start_error = describe_start_error(additions)
     if start_error:
         return failed(f"python does not start: {start_error}")
     missing = [advice for advice in _ADVICE if advice not in additions["said"]]

@@ -1,8 +1,8 @@
-"""imports: each package imports in a new process, and in a fork that has imported torch. The evidence keeps their
-output.
+"""imports: each package can be imported in a new process, and in a fork that has imported torch.
 
-The package that is imported first decides whose library a process holds. Some packages log that something failed at
-import and raise nothing: xformers logs that it can't load its kernels and goes on.
+The package that is imported first decides whose library a process holds. Some packages log that
+something failed at import and raise nothing: xformers logs that it can't load its kernels and goes
+on. So the output of each import is evidence, too.
 """
 
 import importlib
@@ -25,27 +25,37 @@ from validate.judging import Finding, conclude, failed, listed, root_cause
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 _SECONDS = 800
-"""Then it hangs; below a probe's limit. The imports of cu126-torch27 took 413 s where 17 processes wanted two cores."""
+"""An import that takes longer hangs. This is below a probe's limit. The imports of cu126-torch27
+took 413 s where 17 processes shared two cores."""
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
-_MARK = "validate: imported all"
-_PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r}, flush=True)"
+_END_OF_IMPORTS = "validate: imported all"
+"""The line by which the new process reports that all modules are imported."""
+_PROGRAM = f"""
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print({_END_OF_IMPORTS!r}, flush=True)
+"""
 
 
 class ImportExpect(TypedDict):
-    """Modules to import: `first`: in a new process before anything else; `after`: in one that has torch."""
+    """The modules of one package, how to import them, and what they must not print."""
 
     modules: Sequence[str]
-    first: bool
-    after: bool
-    complaints: Sequence[str]  # patterns of what must not be printed
-    harmless: Mapping[str, str]  # pattern -> why it may be printed all the same
+    first: bool  # import them in a new process, before anything else
+    after: bool  # import them in a process that has imported torch
+    complaints: Sequence[str]  # patterns of lines that must not be printed
+    harmless: Mapping[str, str]  # pattern of a line that may be printed all the same -> the reason
 
 
 class ImportRun(TypedDict, total=False):
-    """Lines that importing printed, and what it raised. What is printed at exit is not judged: torch 2.5 starts a
-    compile worker at import, which prints a traceback (BrokenPipe) where the process that imported torch exits before
-    the worker is ready, as on a busy machine."""
+    """What an import printed and raised.
+
+    Lines printed at exit are not judged: torch 2.5 starts a compile worker at import, and this
+    prints a traceback (BrokenPipe) if the process exits before the worker is ready, as it may on a
+    busy machine.
+    """
 
     said: list[str]
     said_at_exit: list[str]
@@ -53,43 +63,55 @@ class ImportRun(TypedDict, total=False):
 
 
 class ImportEvidence(TypedDict):
-    """By order: `first` or `after torch`."""
+    """What `measure` yields for a package."""
 
-    orders: Mapping[str, ImportRun]
+    orders: Mapping[str, ImportRun]  # by `first` and `after torch`
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
-    """Yield what importing the modules of each claim raised and printed, in each order."""
+    """Yield each package and what importing its modules raised and printed, in each order."""
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
     }
     at_once = half_of_the_cores()  # in each order
     # The threads only wait for the new processes.
-    with ThreadPoolExecutor(max_workers=at_once) as waiting:
-        in_new_processes = {}
+    with ThreadPoolExecutor(max_workers=at_once) as threads:
+        first_runs: dict[str, Future[ImportRun]] = {}
         for subject, expect in expects.items():
             if expect["first"]:
-                in_new_processes[subject] = waiting.submit(_in_new_process, expect["modules"])
+                first_runs[subject] = threads.submit(import_in_new_process, expect["modules"])
 
+        # Meanwhile this process imports torch, and its forks import the rest.
         importlib.import_module("torch")
-        after_torch = [subject for subject, expect in expects.items() if expect["after"]]
-        forks = [partial(_after_torch, expects[subject]["modules"]) for subject in after_torch]
-        for number, run in measure_in_forks(forks, at_once):
-            subject = after_torch[number]
-            yield subject, {"orders": {**_first(in_new_processes, subject), "after torch": run}}
+        subjects_after = [subject for subject, expect in expects.items() if expect["after"]]
+        imports_after = []
+        for subject in subjects_after:
+            imports_after.append(partial(import_after_torch, expects[subject]["modules"]))
+        for number, run in measure_in_forks(imports_after, at_once):
+            subject = subjects_after[number]
+            orders = wait_for_first_run(first_runs, subject)
+            orders["after torch"] = run
+            yield subject, {"orders": orders}
 
         for subject in expects:
-            if subject not in after_torch:
-                yield subject, {"orders": _first(in_new_processes, subject)}
+            if subject not in subjects_after:
+                yield subject, {"orders": wait_for_first_run(first_runs, subject)}
 
 
-def _first(in_new_processes: Mapping[str, Future[ImportRun]], subject: str) -> dict[str, ImportRun]:
-    """Wait for the new process of a subject, where it has one."""
-    return {"first": in_new_processes[subject].result()} if subject in in_new_processes else {}
+def wait_for_first_run(
+    first_runs: Mapping[str, Future[ImportRun]], subject: str
+) -> dict[str, ImportRun]:
+    """Return `{"first": ...}` when the new process of a subject has ended; {} if it has none."""
+    if subject in first_runs:
+        return {"first": first_runs[subject].result()}
+    return {}
 
 
-def _in_new_process(modules: Sequence[str]) -> ImportRun:
-    """Import in a new process, as a user's program does. Its exit status and last line become the error."""
+def import_in_new_process(modules: Sequence[str]) -> ImportRun:
+    """Import modules in a new Python process, as a user's program does.
+
+    If that fails, the error consists of the exit status and the last line that was printed.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, *modules],
@@ -99,65 +121,70 @@ def _in_new_process(modules: Sequence[str]) -> ImportRun:
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return {
-            "error": {"kind": "timeout", "message": f"not imported within {_SECONDS} s"},
-            "said": [],
-        }
-    importing, mark, exiting = done.stdout.decode("utf-8", "replace").partition(_MARK)
-    printed, printed_at_exit = _lines(importing), _lines(exiting)
-    run: ImportRun = {"said": printed}
-    if printed_at_exit:
-        run["said_at_exit"] = printed_at_exit
-    if not mark or done.returncode != 0:
-        last_line = [*printed, *printed_at_exit][-1:]
-        message = last_line[0] if last_line else "nothing was said"
+        message = f"not imported within {_SECONDS} s"
+        return {"error": {"kind": "timeout", "message": message}, "said": []}
+
+    output = done.stdout.decode("utf-8", "replace")
+    at_import, end_of_imports, at_exit = output.partition(_END_OF_IMPORTS)
+    lines, lines_at_exit = last_lines(at_import), last_lines(at_exit)
+    run: ImportRun = {"said": lines}
+    if lines_at_exit:
+        run["said_at_exit"] = lines_at_exit
+    if not end_of_imports or done.returncode != 0:
+        all_lines = [*lines, *lines_at_exit]
+        message = all_lines[-1] if all_lines else "nothing was said"
         run["error"] = {"kind": f"status {done.returncode}", "message": message}
     return run
 
 
-def _after_torch(modules: Sequence[str]) -> ImportRun:
-    """Import in a fork that holds torch. Output is kept by file descriptor: C code writes past Python's streams."""
+def import_after_torch(modules: Sequence[str]) -> ImportRun:
+    """Import modules in this process, which is a fork that has imported torch."""
     with tempfile.TemporaryFile() as output:
+        # Redirected by file descriptor, because C code writes past sys.stdout and sys.stderr.
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         run: ImportRun = {}
         try:
             for name in modules:
                 importlib.import_module(name)
-        except Exception as raised:
-            run["error"] = describe_error(raised)
+        except Exception as error:
+            run["error"] = describe_error(error)
         sys.stdout.flush()
         sys.stderr.flush()
         output.seek(0)
-        run["said"] = _lines(output.read().decode("utf-8", "replace"))
+        run["said"] = last_lines(output.read().decode("utf-8", "replace"))
         return run
 
 
-def _lines(text: str) -> list[str]:
-    """Return the last lines that are not empty, shortened."""
+def last_lines(text: str) -> list[str]:
+    """Return the last lines of a text without empty ones, each cut to 300 characters."""
     lines = [line.strip()[:_LINE_CHARACTERS] for line in text.splitlines()]
     return [line for line in lines if line][-_MOST_LINES:]
 
 
 def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Finding:
-    """Judge that everything is imported in each order, and prints no complaint."""
+    """Judge that the modules were imported in each order, and printed no complaint."""
     if not evidence["orders"]:
         return failed("nothing was imported")
 
     problems = []
     for order, run in evidence["orders"].items():
         if "error" in run:
+            # Without its log, so that only the exception or the last line is quoted.
             problems.append(f"imported {order}: {root_cause({**run['error'], 'log': ''})}")
             continue
         for line in run["said"]:
-            if _matches(line, expect["complaints"]) and not _matches(line, expect["harmless"]):
+            is_complaint = has_pattern(line, expect["complaints"])
+            if is_complaint and not has_pattern(line, expect["harmless"]):
                 problems.append(f"imported {order} it says: {line}")
-    good = f"{listed(list(expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint"
-    return conclude(problems, good)
+
+    modules = listed(list(expect["modules"]))
+    orders = " and ".join(evidence["orders"])
+    return conclude(problems, f"{modules} imported {orders}, no complaint")
 
 
-def _matches(line: str, patterns: Iterable[str]) -> bool:
-    """Return whether a line holds one of these patterns, in upper or lower case."""
+def has_pattern(line: str, patterns: Iterable[str]) -> bool:
+    """Return whether a line holds one of these regular expressions, in upper or lower case."""
     return any(re.search(pattern, line, re.IGNORECASE) for pattern in patterns)
 
 

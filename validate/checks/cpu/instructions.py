@@ -1,16 +1,19 @@
-"""instructions: no library uses AVX-512, or SVE on AArch64, without a check of the processor. Such a library dies of
-SIGILL where the processor lacks it.
+"""instructions: no library uses AVX-512, or SVE on AArch64, without a check of the processor.
 
-The suite has no disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions (the
-EVEX prefix, which has no other use in 64-bit code, before common vector opcodes), and whether the file checks the
-processor (CPUID with a leaf set just before, or a call to a library that checks). A compiler with `-mavx512f` or
-`-march=native` emits the instructions without the check. A file with a check is taken to obey it: the probe finds code
-that was built for the builder's machine, not a wrong dispatcher.
+Such a library dies of SIGILL on a processor that lacks these instructions. The suite has no
+disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions
+(the EVEX prefix, which has no other use in 64-bit code, before common vector opcodes), and whether
+the file checks the processor (CPUID with a leaf set just before, or a call to a library that
+checks). A compiler with `-mavx512f` or `-march=native` emits the instructions without the check. A
+file with a check is assumed to obey it: the probe finds code that was built for the builder's
+machine, not a wrong dispatcher.
 
-On AArch64, an instruction is a word of four bytes, and bits 25 to 28 of SVE's are 0010 (Arm Architecture Reference
-Manual, C4.1 "A64 instruction set encoding"); a file asks the kernel (getauxval), or reads an ID register.
+On AArch64, an instruction is a word of four bytes, and bits 25 to 28 of an SVE instruction are 0010
+(Arm Architecture Reference Manual, C4.1 "A64 instruction set encoding"). A file checks the
+processor by asking the kernel (getauxval), or by reading an ID register.
 
-Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` emits 2 for one small loop.
+Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` emits 2 for one
+small loop.
 """
 
 import mmap
@@ -33,107 +36,117 @@ from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
 
-_EXECUTABLE = 4  # SHF_EXECINSTR
+_EXECUTABLE = 4
+"""The flag of sections that hold machine code: SHF_EXECINSTR of elf(5)."""
 _AVX512 = re.compile(
     rb"\x62"
     rb"[\x01-\x03\x11-\x13\x21-\x23\x31-\x33\x41-\x43\x51-\x53\x61-\x63\x71-\x73"
     rb"\x81-\x83\x91-\x93\xa1-\xa3\xb1-\xb3\xc1-\xc3\xd1-\xd3\xe1-\xe3\xf1-\xf3]"
-    rb"[\x04-\x07\x0c-\x0f\x14-\x17\x1c-\x1f\x24-\x27\x2c-\x2f\x34-\x37\x3c-\x3f\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f"
-    rb"\x64-\x67\x6c-\x6f\x74-\x77\x7c-\x7f\x84-\x87\x8c-\x8f\x94-\x97\x9c-\x9f\xa4-\xa7\xac-\xaf\xb4-\xb7\xbc-\xbf"
+    rb"[\x04-\x07\x0c-\x0f\x14-\x17\x1c-\x1f\x24-\x27\x2c-\x2f\x34-\x37\x3c-\x3f"
+    rb"\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f\x64-\x67\x6c-\x6f\x74-\x77\x7c-\x7f"
+    rb"\x84-\x87\x8c-\x8f\x94-\x97\x9c-\x9f\xa4-\xa7\xac-\xaf\xb4-\xb7\xbc-\xbf"
     rb"\xc4-\xc7\xcc-\xcf\xd4-\xd7\xdc-\xdf\xe4-\xe7\xec-\xef\xf4-\xf7\xfc-\xff]"
     rb"[\x08\x28\x40\x48\x58]"
     rb"[\x10\x11\x18\x19\x28\x29\x51\x54\x57-\x59\x5c-\x5f\x6f\x7f\x98\xa8\xb8\xbc\xef\xfe]"
 )
-"""P0 with a known opcode map and its zero bits, P1 with its one bit, P2 without a mask, then moves, sums, products,
-fused products (Intel SDM volume 2, 2.7 "EVEX")."""
+"""The start of an AVX-512 instruction (Intel SDM volume 2, 2.7 "EVEX"): the prefix, P0 with a known
+opcode map and its zero bits, P1 with its one bit, P2 without a mask, then the opcode of a move,
+sum, product or fused product."""
 
 _CPUID = re.compile(
     rb"(?:(?:\xb8[\x00-\x1f]\x00\x00[\x00\x80]|[\x31\x33]\xc0)[\x00-\xff]{0,24}?"
-    rb"|\x89[\xc8\xd0\xd8\xe8\xf0\xf8](?:[\x31\x33]\xc9|\x89[\xc1\xd1\xd9\xe9\xf1\xf9])[\x00-\xff]{0,3}?)\x0f\xa2",
+    rb"|\x89[\xc8\xd0\xd8\xe8\xf0\xf8]"
+    rb"(?:[\x31\x33]\xc9|\x89[\xc1\xd1\xd9\xe9\xf1\xf9])[\x00-\xff]{0,3}?)\x0f\xa2",
     re.DOTALL,
 )
-"""With the leaf set just before; or leaf and subleaf from registers, in a function that is given them (x264, dav1d)."""
-_ASKING = re.compile(
-    rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|(?:.*_)?get_cpu_(?:flags|features)\w*|__cpu_features2?|getauxval|.*is_avx512.*"
+"""CPUID with the leaf set just before; or with leaf and subleaf from registers, in a function that
+has them as parameters (x264, dav1d)."""
+_CHECKING_SYMBOL = re.compile(
+    rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|(?:.*_)?get_cpu_(?:flags|features)\w*"
+    rb"|__cpu_features2?|getauxval|.*is_avx512.*"
 )
-"""Functions and data by which other libraries tell what the processor can do."""
+"""Functions and data of other libraries that tell which instructions the processor has."""
 
 _SVE = bytes(byte for byte in range(256) if byte & 0x1E == 0x04)
-"""The last byte of an SVE instruction's word, whose bits are 24 to 31."""
+"""The values that the last byte of an SVE instruction can have. This byte holds bits 24 to 31."""
 _VECTOR_LENGTH = re.compile(rb"\xe0\xe3\xe0\x04")
-"""`cntd x0`: libgcc's unwinder, linked into many libraries, runs it where a frame has saved SVE registers, and nowhere
-else (gcc, libgcc/config/aarch64/value-unwind.h). No loop does with it alone."""
+"""`cntd x0`, an SVE instruction that says nothing about a file: libgcc's unwinder, which is linked
+into many libraries, runs it only where a frame has saved SVE registers (gcc,
+libgcc/config/aarch64/value-unwind.h). No loop works with it alone."""
 _ID_REGISTER = re.compile(rb"[\x00-\x1f\x80-\x9f\xa0-\xbf\xe0-\xff][\x00-\xff]\x38\xd5")
-"""MRS from ID_AA64PFR0_EL1 and its like: op0 3, op1 0, CRn 0, which Linux lets programs read (Linux,
-Documentation/arch/arm64/cpu-feature-registers.rst)."""
+"""MRS from ID_AA64PFR0_EL1 and similar registers: op0 3, op1 0, CRn 0. Linux lets programs read
+them (Documentation/arch/arm64/cpu-feature-registers.rst)."""
 
 _NOISE_COUNT = 3
 _NOISE_BYTES = 8_000_000
-"""So many such instructions a file may seem to hold by chance, and one more for each so many bytes of code."""
+"""By chance, a file may seem to hold _NOISE_COUNT such instructions, and one more for each
+_NOISE_BYTES of code."""
 _MOST_LISTED = 20
 _NAMES = {"avx512": "AVX-512", "sve": "SVE"}
-"""How people call the instructions that a claim's subject names."""
+"""A claim's subject -> the usual name of these instructions."""
 
 
 class _Code(TypedDict):
     path: str
-    code: int
-    avx512: int
-    asks: bool
+    code: int  # bytes of machine code
+    avx512: int  # number of what looks like an AVX-512 instruction
+    asks: bool  # the file checks the processor; false too if it has too few instructions to matter
 
 
 class NativeCode(_Code, total=False):
-    """A file's bytes of code, how many such instructions it seems to hold, and whether it asks for the processor."""
+    """The vector instructions of one library or program."""
 
-    sve: int
-    owners: list[str]
+    sve: int  # number of SVE instructions; absent on x86
+    owners: list[str]  # the distributions that have the file
 
 
 class InstructionsEvidence(TypedDict):
-    """All files; of those with many such instructions, how many ask, and which do not."""
+    """What `measure` yields."""
 
-    files: int
-    asking: int
-    not_asking: list[NativeCode]
+    files: int  # number of all libraries and programs
+    asking: int  # of those with many such instructions, the number that check the processor
+    not_asking: list[NativeCode]  # and those that do not, the worst first
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
-    """Yield the evidence of the claim, which is about the instructions of the image's processor."""
-    given, _, everything = installed.of_user()
-    owners = installed.names_of_owners(everything)
-    programs = objects(installed.locations(everything), owners)
+    """Yield each claimed subject and its evidence: AVX-512 or SVE, as the image's processor has."""
+    environment, _, distributions = installed.of_user()
+    owners = installed.names_of_owners(distributions)
+    programs = objects(installed.locations(distributions), owners)
+    # The largest first, so that no core works on one alone at the end.
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
-    look = partial(_look, machine_named(given.machine))
-    files = [file for file in map_on_all_cores(look, paths, chunk=4) if file]
+    examine = partial(examine_file, machine_named(environment.machine))
+    files = [file for file in map_on_all_cores(examine, paths, chunk=4) if file]
 
-    many = [file for file in files if _is_many(_count(file), file["code"])]
-    many.sort(key=_count, reverse=True)
+    with_many = [file for file in files if is_many(count_instructions(file), file["code"])]
+    with_many.sort(key=count_instructions, reverse=True)
     not_asking: list[NativeCode] = []
-    for file in many:
+    for file in with_many:
         if not file["asks"]:
             not_asking.append({**file, "owners": list(owners.get(file["path"], ()))})
     evidence: InstructionsEvidence = {
         "files": len(files),
-        "asking": len(many) - len(not_asking),
+        "asking": len(with_many) - len(not_asking),
         "not_asking": not_asking[:_MOST_LISTED],
     }
     for claim in claims:
         yield claim.subject, evidence
 
 
-def _count(file: NativeCode) -> int:
-    """Return how many such instructions a file seems to hold."""
+def count_instructions(file: NativeCode) -> int:
+    """Return how many AVX-512 or SVE instructions a file seems to hold. It never has both."""
     return max(file["avx512"], file.get("sve", 0))
 
 
-def _is_many(count: int, code: int) -> bool:
-    """Return whether so many instructions can't be chance in so many bytes of code."""
-    return count > _NOISE_COUNT + code // _NOISE_BYTES
+def is_many(count: int, code_bytes: int) -> bool:
+    """Return whether code of this size can't seem to hold so many instructions by chance."""
+    return count > _NOISE_COUNT + code_bytes // _NOISE_BYTES
 
 
-def _look(machine: Machine, path: str) -> NativeCode | None:
-    """Count the instructions of a file; None: it is no library or program of this machine.
+def examine_file(machine: Machine, path: str) -> NativeCode | None:
+    """Count the vector instructions of a file, and see whether it checks the processor.
 
+    Returns None if the file is no library or program of this machine, or can't be read. The check
     `libraries` names files that can't be read.
     """
     try:
@@ -143,71 +156,96 @@ def _look(machine: Machine, path: str) -> NativeCode | None:
         ):
             if elf.machine(data) != machine.number:
                 return None
-            executable = [section for section in elf.sections(data) if section.flags & _EXECUTABLE]
-            parts = [(section.offset, section.offset + section.size) for section in executable]
-            code = sum(end - begin for begin, end in parts)
-            count_in = _count_sve if machine == AARCH64 else _count_avx512
-            count = sum(count_in(data, begin, end) for begin, end in parts)
-
-            # Only of a file with many: to look for it in all others would take most of the time.
-            asks = False
-            if _is_many(count, code):
-                asks_in = _reads_id_register if machine == AARCH64 else _runs_cpuid
-                asks = _asks_others(path) or any(asks_in(data, begin, end) for begin, end in parts)
+            return count_in_data(machine, path, data)
     except (OSError, ValueError, ElfError):
         return None
 
-    if machine == AARCH64:
-        return {"path": path, "code": code, "avx512": 0, "sve": count, "asks": asks}
-    return {"path": path, "code": code, "avx512": count, "asks": asks}
+
+def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
+    """Do what examine_file does for a file of this machine, whose bytes are `data`."""
+    is_arm = machine == AARCH64
+    count_in = count_sve if is_arm else count_avx512
+    checks_in = reads_id_register if is_arm else runs_cpuid
+
+    code_bytes = 0
+    count = 0
+    parts = []
+    for section in elf.sections(data):
+        if section.flags & _EXECUTABLE:
+            begin, end = section.offset, section.offset + section.size
+            parts.append((begin, end))
+            code_bytes += end - begin
+            count += count_in(data, begin, end)
+
+    # Looked for only in a file with many: in all files it would take most of the time.
+    asks = False
+    if is_many(count, code_bytes):
+        asks = imports_check(path) or any(checks_in(data, begin, end) for begin, end in parts)
+
+    if is_arm:
+        return {"path": path, "code": code_bytes, "avx512": 0, "sve": count, "asks": asks}
+    return {"path": path, "code": code_bytes, "avx512": count, "asks": asks}
 
 
-def _count_avx512(data: mmap.mmap, begin: int, end: int) -> int:
-    """Count what looks like an AVX-512 instruction."""
+def count_avx512(data: mmap.mmap, begin: int, end: int) -> int:
+    """Count what looks like an AVX-512 instruction in data[begin:end]."""
     return sum(1 for _ in _AVX512.finditer(data, begin, end))
 
 
-def _count_sve(data: mmap.mmap, begin: int, end: int) -> int:
-    """Count SVE instructions, without those of libgcc's unwinder."""
-    return _sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end)
+def count_sve(data: mmap.mmap | bytes, begin: int, end: int) -> int:
+    """Count the SVE instructions in data[begin:end], without those of libgcc's unwinder."""
+    last_bytes = data[begin + 3 : end : 4]
+    others = last_bytes.translate(None, _SVE)
+    return len(last_bytes) - len(others) - count_words(_VECTOR_LENGTH, data, begin, end)
 
 
-def _runs_cpuid(data: mmap.mmap, begin: int, end: int) -> bool:
-    """Return whether code asks an x86 processor what it can do."""
+def runs_cpuid(data: mmap.mmap, begin: int, end: int) -> bool:
+    """Return whether x86 code in data[begin:end] asks the processor which instructions it has."""
     return bool(_CPUID.search(data, begin, end))
 
 
-def _reads_id_register(data: mmap.mmap, begin: int, end: int) -> bool:
-    """Return whether code asks an Arm processor what it can do."""
-    return _aligned(_ID_REGISTER, data, begin, end) > 0
+def reads_id_register(data: mmap.mmap, begin: int, end: int) -> bool:
+    """Return whether Arm code in data[begin:end] asks the processor which instructions it has."""
+    return count_words(_ID_REGISTER, data, begin, end) > 0
 
 
-def _sve(last_bytes: bytes) -> int:
-    return len(last_bytes) - len(last_bytes.translate(None, _SVE))
+def count_words(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
+    """Count the matches of a pattern in data[begin:end] that are one whole instruction of Arm.
+
+    An instruction has four bytes. Other matches lie across two instructions and mean nothing.
+    """
+    count = 0
+    for match in pattern.finditer(data, begin, end):
+        if (match.start() - begin) % 4 == 0:
+            count += 1
+    return count
 
 
-def _aligned(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
-    """How many whole words of these match: others lie across two instructions."""
-    return sum((match.start() - begin) % 4 == 0 for match in pattern.finditer(data, begin, end))
-
-
-def _asks_others(path: str) -> bool:
-    return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
+def imports_check(path: str) -> bool:
+    """Return whether a file imports a symbol by which other libraries check the processor."""
+    for name in dynsym.read(path).undefined:
+        if _CHECKING_SYMBOL.fullmatch(name):
+            return True
+    return False
 
 
 def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Finding:
-    """Judge that every file that uses such instructions asks whether the processor has them."""
-    name = _NAMES[subject]
+    """Judge that every file that uses such instructions checks whether the processor has them."""
+    instructions = _NAMES[subject]
     if not evidence["files"]:
         return failed("there is no native code to read")
-    faults = [
-        f"{file['path']} of {listed(file['owners']) or 'no distribution'} holds {_count(file)} {name} instructions "
-        "and never asks whether the processor has them"
-        for file in evidence["not_asking"]
-    ]
+
+    faults = []
+    for file in evidence["not_asking"]:
+        owners = listed(file["owners"]) or "no distribution"
+        faults.append(
+            f"{file['path']} of {owners} holds {count_instructions(file)} {instructions} "
+            "instructions and never asks whether the processor has them"
+        )
     return conclude(
         faults,
-        f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first",
+        f"{evidence['files']} files of native code; "
+        f"the {evidence['asking']} that use {instructions} ask first",
     )
 
 

@@ -1,8 +1,7 @@
-"""native: a package loads the CUDA library that the matrix selects: it is mapped, has its symbols, registers its
-operators.
+"""native: a package loads the CUDA library that the matrix selects, with its symbols and operators.
 
-A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library; xformers and torchao log a
-warning and go on without kernels.
+A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library;
+xformers and torchao log a warning and go on without kernels.
 """
 
 import ctypes
@@ -29,140 +28,168 @@ _CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
 
 
 class _NativeExpect(TypedDict):
-    modules: Sequence[str]
+    modules: Sequence[str]  # to import
     loading: str  # `import`, or `by-path` where an import without a GPU takes another library
-    cuda_major: int | None
-    symbols: Sequence[str]
-    operators: Sequence[str]
-    libraries: Sequence[str]  # patterns of files
+    cuda_major: int | None  # of the CUDA runtime that must be loaded; None: not checked
+    symbols: Sequence[str]  # that each library must have
+    operators: Sequence[str]  # of torch, that must have a CUDA kernel
+    libraries: Sequence[str]  # paths or glob patterns below site-packages
 
 
 class NativeExpect(_NativeExpect, total=False):
-    """`selection`: {cuda}, where the package chooses its library by torch's CUDA."""
+    """What is expected of a package with compiled libraries."""
 
-    selection: Mapping[str, str]
+    selection: Mapping[str, str]  # {cuda: version}, if it chooses its library by torch's CUDA
 
 
 class Library(TypedDict, total=False):
-    """How a library was loaded, and the symbols that it lacks. Without the last two keys it could not be loaded."""
+    """How a library was loaded. The last two keys are absent if it could not be loaded."""
 
-    mapped_by_import: bool
+    mapped_by_import: bool  # importing the modules has loaded it
     load_error: str | None
-    mapped: bool
+    mapped: bool  # this file, and no other of its name, is mapped into the process
     missing_symbols: list[str]
 
 
 class CudaRuntime(TypedDict):
-    """A CUDA runtime that is mapped: file, owner, and the version that it reports itself (12060 for 12.6)."""
+    """A CUDA runtime library that is mapped into the process."""
 
     file: str
-    owner: str | None
-    major: int
-    version: int
+    owner: str | None  # the distribution that has the file
+    major: int  # by its file name
+    version: int  # as it reports itself: 12060 for 12.6
 
 
 class NativeEvidence(TypedDict, total=False):
-    """Empty where the distribution is not installed. Where loading it crashed, `error` stands after `files`."""
+    """Empty if the package is not installed. If loading it crashed: `version`, `files`, `error`."""
 
     version: str
-    files: Mapping[str, bool]  # name -> it is there
+    files: Mapping[str, bool]  # path of a library -> whether it exists
     error: Mapping[str, Any]
     imports: Mapping[str, ErrorEvidence | None]  # module -> what importing it raised
     libraries: Mapping[str, Library]
-    operators: Mapping[
-        str, bool | None
-    ]  # name -> it has a CUDA kernel; None: torch does not know it
+    # name -> whether it has a CUDA kernel; None: torch does not know it
+    operators: Mapping[str, bool | None]
     selection: Mapping[str, Any] | None
     cuda_runtimes: list[CudaRuntime]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
-    """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
+    """Yield each package and its evidence, measured in a fork that has imported only torch."""
     importlib.import_module("torch")
-    # Shared libraries by real path, with the distribution whose RECORD lists each.
-    listing = installed.names_of_owners(installed.distributions(sys.path))
-    owners = {os.path.realpath(path): names[0] for path, names in listing.items() if ".so" in path}
+    owners = owners_of_libraries()
     for claim in claims:
         try:
             distribution = importlib.metadata.distribution(claim.subject)
         except importlib.metadata.PackageNotFoundError:
             yield claim.subject, {}
             continue
-        # Facts that need no loading, so that a crash does not lose them.
-        root = Path(str(distribution.locate_file(""))).resolve()
-        names = _library_names(root, claim.expect["libraries"])
-        files = {name: (root / name).is_file() for name in names}
+
+        # Read before the fork, so that they are known even if loading a library crashes it.
+        site_packages = Path(str(distribution.locate_file(""))).resolve()
+        names = find_libraries(site_packages, claim.expect["libraries"])
+        files = {name: (site_packages / name).is_file() for name in names}
         present = [name for name in names if files[name]]
+
+        expect = cast("NativeExpect", claim.expect)
         loaded: NativeEvidence = measure_in_fork(
-            partial(_loaded, cast("NativeExpect", claim.expect), root, present, owners)
+            partial(load_package, expect, site_packages, present, owners)
         )
         yield claim.subject, {**loaded, "version": distribution.version, "files": files}
 
 
-def _loaded(
-    expect: NativeExpect, root: Path, present: Sequence[str], owners: Mapping[str, str]
+def owners_of_libraries() -> dict[str, str]:
+    """Return the real path of each installed shared library, and the distribution that has it."""
+    owners = {}
+    for path, names in installed.names_of_owners(installed.distributions(sys.path)).items():
+        if ".so" in path:
+            owners[os.path.realpath(path)] = names[0]
+    return owners
+
+
+def find_libraries(site_packages: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files that match the patterns, relative to site-packages, without repetitions.
+
+    A pattern without wildcards is returned whether such a file exists or not. A file that RECORD
+    lists and that is missing fails `files/recorded`.
+    """
+    names: list[str] = []
+    for pattern in patterns:
+        matches = {str(file.relative_to(site_packages)) for file in site_packages.glob(pattern)}
+        if "*" not in pattern:
+            matches.add(pattern)
+        for name in sorted(matches):
+            if name not in names:
+                names.append(name)
+    return names
+
+
+def load_package(
+    expect: NativeExpect, site_packages: Path, libraries: Sequence[str], owners: Mapping[str, str]
 ) -> NativeEvidence:
-    """Import the modules and load the libraries."""
+    """Import the expected modules, load the libraries, and describe what was loaded.
+
+    `libraries` are paths relative to site-packages; `owners` is what owners_of_libraries returns.
+    """
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
-        print(f"importing {name}", flush=True)  # noqa: T201  after a crash it is the last line of the log
+        # After a crash, this is the last line of the log.
+        print(f"importing {name}", flush=True)  # noqa: T201
         try:
             importlib.import_module(name)
             imports[name] = None
         except Exception as error:
             imports[name] = describe_error(error)
-    by_import = list_mapped_files("")
+
+    mapped_by_import = list_mapped_files("")
+    loaded = {}
+    for name in libraries:
+        loaded[name] = load_library(site_packages / name, mapped_by_import, expect["symbols"])
+
+    selection = None
+    if "selection" in expect:
+        selection = attempt(ask_bitsandbytes_for_library)
     return {
         "imports": imports,
-        "libraries": {
-            name: _library(root / name, by_import, expect["symbols"]) for name in present
-        },
-        "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
-        "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
-        "cuda_runtimes": _cuda_runtimes(owners),
+        "libraries": loaded,
+        "operators": {name: has_cuda_kernel(name) for name in expect["operators"]},
+        "selection": selection,
+        "cuda_runtimes": list_cuda_runtimes(owners),
     }
 
 
-def _library_names(root: Path, patterns: Sequence[str]) -> list[str]:
-    """Return the files that match a pattern, and each pattern without wildcards, whether its file is there or not.
+def load_library(path: Path, mapped_by_import: Sequence[str], symbols: Sequence[str]) -> Library:
+    """Load a shared library, and return how that went and which of the symbols it lacks.
 
-    A file that RECORD lists and the disk lacks fails `files/recorded`.
+    `mapped_by_import` are the files that were mapped into the process before.
     """
-    names: dict[str, None] = {}
-    for pattern in patterns:
-        found = {str(file.relative_to(root)) for file in root.glob(pattern)}
-        if "*" not in pattern:
-            found.add(pattern)
-        names |= dict.fromkeys(sorted(found))
-    return list(names)
-
-
-def _library(path: Path, by_import: Sequence[str], symbols: Sequence[str]) -> Library:
-    """Load a library."""
     file = str(path.resolve())
     print(f"loading {path}", flush=True)  # noqa: T201
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        return {"mapped_by_import": file in by_import, "load_error": str(error)}
+        return {"mapped_by_import": file in mapped_by_import, "load_error": str(error)}
     return {
-        "mapped_by_import": file in by_import,
+        "mapped_by_import": file in mapped_by_import,
         "load_error": None,
         "mapped": file in list_mapped_files(""),
         "missing_symbols": [name for name in symbols if not hasattr(library, name)],
     }
 
 
-def _has_cuda_kernel(operator: str) -> bool | None:
-    """Return whether an operator has a CUDA kernel; None: no such operator is registered."""
+def has_cuda_kernel(operator: str) -> bool | None:
+    """Return whether an operator of torch has a CUDA kernel; None: there is no such operator."""
     c = importlib.import_module("torch._C")
     if operator not in set(c._dispatch_get_all_op_names()):
         return None
     return bool(c._dispatch_has_kernel_for_dispatch_key(operator, "CUDA"))
 
 
-def _bitsandbytes_selection() -> Mapping[str, Any]:
-    """Return which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
+def ask_bitsandbytes_for_library() -> Mapping[str, Any]:
+    """Return which library bitsandbytes would load on a GPU, by its own function.
+
+    That function takes BNB_CUDA_VERSION and its fallbacks into account.
+    """
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
     specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
@@ -178,52 +205,58 @@ def _bitsandbytes_selection() -> Mapping[str, Any]:
     }
 
 
-def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
-    """Return each CUDA runtime that is mapped."""
+def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
+    """Return the CUDA runtimes that are mapped into this process, with the version each reports.
+
+    `owners` is what owners_of_libraries returns.
+    """
     runtimes: list[CudaRuntime] = []
     for path in list_mapped_files(""):
         match = _CUDA_RUNTIME.search(path)
-        if match:
-            version = ctypes.c_int()
-            ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-            runtimes.append(
-                {
-                    "file": path,
-                    "owner": owners.get(path),
-                    "major": int(match[1]),
-                    "version": version.value,
-                }
-            )
+        if not match:
+            continue
+        version = ctypes.c_int()
+        ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+        runtimes.append(
+            {
+                "file": path,
+                "owner": owners.get(path),
+                "major": int(match[1]),
+                "version": version.value,
+            }
+        )
     return runtimes
 
 
 def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
-    """Judge that every library that the matrix selects is loaded, complete, and on the expected CUDA."""
+    """Judge that the expected libraries are loaded and complete, and use the expected CUDA."""
     if not evidence:
         return failed(f"{subject} is not installed")
 
     problems: list[str] = []
     if not evidence["files"]:
         problems.append(f"no file matches {listed(list(expect['libraries']))}")
-    problems += [f"{name} is missing" for name, exists in evidence["files"].items() if not exists]
+    for name, exists in evidence["files"].items():
+        if not exists:
+            problems.append(f"{name} is missing")
+
     if "error" in evidence:
         problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
     else:
-        problems += _library_problems(expect, evidence["libraries"])
-        problems += _operator_problems(expect["operators"], evidence["operators"])
-        problems += _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
-        problems += _selection_problems(expect, evidence["selection"])
-        problems += [
-            f"import {name}: {root_cause(error)}"
-            for name, error in evidence["imports"].items()
-            if error
-        ]
+        problems += library_problems(expect, evidence["libraries"])
+        problems += operator_problems(expect["operators"], evidence["operators"])
+        problems += runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
+        problems += selection_problems(expect, evidence["selection"])
+        for name, error in evidence["imports"].items():
+            if error:
+                problems.append(f"import {name}: {root_cause(error)}")
+
     if problems:
         return failed(joined(problems))
-    return passed(_summarise(expect, evidence))
+    return passed(summarise(expect, evidence))
 
 
-def _summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
+def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
     """Write what was loaded, with which symbols, kernels and CUDA runtime."""
     parts = []
     if expect["symbols"]:
@@ -232,13 +265,13 @@ def _summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
         parts.append(f"CUDA kernels of {listed(expect['operators'])}")
     if expect["cuda_major"] is not None:
         for runtime in evidence["cuda_runtimes"]:
-            whose = runtime["owner"] or runtime["file"]
-            parts.append(f"the CUDA {_dotted(runtime['version'])} runtime of {whose}")
+            owner = runtime["owner"] or runtime["file"]
+            parts.append(f"the CUDA {dotted(runtime['version'])} runtime of {owner}")
     return f"{listed(list(evidence['libraries']))} loaded, with {', '.join(parts)}"
 
 
-def _library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
-    """Yield why a library is not loaded as it is expected."""
+def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
+    """Yield a problem for each library that is not loaded as expected, or lacks a symbol."""
     for name, library in libraries.items():
         if library["load_error"]:
             yield f"{name} can't be loaded: {library['load_error']}"
@@ -251,8 +284,11 @@ def _library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) ->
             yield f"{name} lacks {count}: {listed(library['missing_symbols'])}"
 
 
-def _operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]) -> Iterator[str]:
-    """Yield operators that torch does not know, or that have no CUDA kernel."""
+def operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]) -> Iterator[str]:
+    """Yield which operators torch does not know, and which have no CUDA kernel.
+
+    `names` are the expected operators; `operators` is the evidence: name -> has_cuda_kernel.
+    """
     unknown = [name for name in names if operators.get(name) is None]
     if unknown:
         yield f"torch does not know {listed(unknown)}"
@@ -261,38 +297,52 @@ def _operator_problems(names: Iterable[str], operators: Mapping[str, bool | None
         yield f"no CUDA kernel is registered for {listed(without_kernel)}"
 
 
-def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
-    """Yield CUDA runtimes that are not the one that is expected; `major` None: none is."""
+def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
+    """Yield a problem unless exactly one CUDA runtime is loaded, of this major version.
+
+    `major` None: the package uses no CUDA runtime, so nothing is checked.
+    """
     if major is None:
         return
     if not runtimes:
         yield f"no CUDA {major} runtime is loaded"
     if len(runtimes) > 1:
-        yield f"{len(runtimes)} CUDA runtimes are loaded: {listed([runtime['file'] for runtime in runtimes])}"
+        files = [runtime["file"] for runtime in runtimes]
+        yield f"{len(runtimes)} CUDA runtimes are loaded: {listed(files)}"
     for runtime in runtimes:
         if runtime["major"] != major or runtime["version"] // 1000 != major:
-            yield f"expected the CUDA {major} runtime, {runtime['file']} is {_dotted(runtime['version'])}"
+            version = dotted(runtime["version"])
+            yield f"expected the CUDA {major} runtime, {runtime['file']} is {version}"
 
 
-def _selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield why the package's own lookup would take another library on a GPU."""
+def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield why the package would load another library on a GPU than the expected one.
+
+    `selection` is what ask_bitsandbytes_for_library returned.
+    """
     if "selection" not in expect:
         return
-    if selection is None or "error" in selection:
-        yield f"its own lookup can't be asked: {root_cause(selection['error']) if selection else 'no answer'}"
+    if selection is None:
+        yield "its own lookup can't be asked: no answer"
+        return
+    if "error" in selection:
+        yield f"its own lookup can't be asked: {root_cause(selection['error'])}"
         return
 
     cuda = expect["selection"]["cuda"]
     if selection["torch_cuda"] != cuda:
         yield f"torch was compiled for CUDA {selection['torch_cuda']}, not {cuda}"
+
     names = [Path(name).name for name in expect["libraries"]]
     if selection["file"] not in names:
-        override = f" (BNB_CUDA_VERSION={selection['override']})" if selection["override"] else ""
+        override = ""
+        if selection["override"]:
+            override = f" (BNB_CUDA_VERSION={selection['override']})"
         yield f"on a GPU it would take {selection['file']}{override}, not {listed(names)}"
 
 
-def _dotted(version: int) -> str:
-    """CUDA's own version number: 12060 is 12.6."""
+def dotted(version: int) -> str:
+    """Return a version number of CUDA as people write it: `12.6` for 12060."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 

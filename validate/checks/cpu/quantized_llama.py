@@ -1,10 +1,9 @@
-"""4bit-llama: a tiny Llama is saved, loaded back in 4-bit by transformers and bitsandbytes, and trained for one LoRA
-step.
+"""4bit-llama: load a tiny Llama in 4-bit by transformers and bitsandbytes, and train a LoRA step.
 
-Users of QLoRA meet each layer of this on their first day: bitsandbytes' library, transformers' loading, peft's
-adapters. Any of them can quietly do nothing (bitsandbytes without its CUDA library still imports), so the results are
-compared with plain torch. Every comparison has controls that must fail it: a result 1 % off, and the weights before
-quantisation. The check needs no GPU.
+Users of QLoRA meet each layer of this on their first day: bitsandbytes' library, transformers'
+loading, peft's adapters. Any of them can quietly do nothing (bitsandbytes without its CUDA library
+still imports), so the results are compared with plain torch. Every comparison has controls that
+must fail it: a result 1 % off, and the weights before quantisation. The check needs no GPU.
 """
 
 import importlib
@@ -39,26 +38,29 @@ from validate.judging import (
 SETTINGS = Settings(starts_first=True, begins_with_torch=True)
 
 CONTROL_SCALE = {"float32": 1.01, "bfloat16": 1.05}
-"""A result scaled so must be told apart. bfloat16's own error through the whole model is 1.5 %."""
+"""Controls are results multiplied by this, which must be recognised as wrong. bfloat16's own error
+through the whole model is 1.5 %."""
 LORA_RATE = 0.1
+"""The learning rate of the step with LoRA."""
 QUANTISER_SIGMAS = 7.0
 """How many standard deviations the mean error of NF4 may be away from the published one."""
 QUANTISER_SAMPLE = 1024 * 1024
-"""The published mean error is one of so many values. Its deviation shrinks with the root of their number."""
+"""The number of values of which the mean error was published. The standard deviation of a mean
+error shrinks with the root of the number of values."""
 DECODER_TOLERANCE = 1e-5
 """How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
 
 
 class Comparison(TypedDict):
-    """Relative errors against float64: of the model's logits, of plain torch's in the same dtype, of each control."""
+    """Errors of logits, relative to those of plain torch in float64."""
 
-    error: float
-    plain_error: float
-    controls: Mapping[str, float]
+    error: float  # of the 4-bit model
+    plain_error: float  # of plain torch in the model's dtype, with the same weights
+    controls: Mapping[str, float]  # of results that are wrong on purpose, by name
 
 
 class LogitsEvidence(TypedDict):
-    """Comparisons by dtype."""
+    """What `measure_logits` returns: a comparison for each dtype."""
 
     comparisons: Mapping[str, Comparison]
 
@@ -78,14 +80,15 @@ Layer = TypedDict(
 
 
 class Projection(Layer, total=False):
-    """A linear layer as loading in 4-bit left it. Where its codes do not decode, `error` stands in place of figures.
+    """A linear layer after loading in 4-bit.
 
-    Errors are in units of the weights' deviation.
+    The keys below are absent if it was not quantised. If its codes could not be decoded, only
+    `error` is there. Errors are in units of the weights' standard deviation.
     """
 
     scale_bytes: int
-    mean_error: float
-    decoder_difference: float
+    mean_error: float  # of the decoded weights
+    decoder_difference: float  # largest difference of bitsandbytes' decoder and ours
     error: Mapping[str, Any]
 
 
@@ -94,36 +97,36 @@ class _Weights(TypedDict):
 
 
 class WeightsEvidence(_Weights, total=False):
-    """Evidence from before 2026-11-28 does not have `loaded_by`."""
+    """What `measure_weights` returns. Evidence from before 2026-11-28 has no `loaded_by`."""
 
     loaded_by: str
 
 
 class Adapter(TypedDict):
-    """B of a LoRA adapter: its largest value before and after a step, and relative errors against plain torch."""
+    """The matrix B of a LoRA adapter, around one training step."""
 
-    before: float
-    after: float
-    error: float
-    control: float
+    before: float  # largest absolute value before the step
+    after: float  # and after it
+    error: float  # after the step, relative to plain torch's
+    control: float  # the error of B multiplied by CONTROL_SCALE
 
 
 class LoraEvidence(TypedDict):
-    """One step of LoRA, and which frozen weights it changed."""
+    """What `measure_lora_step` returns."""
 
     loss: float
     plain_loss: float
-    adapters: Mapping[str, Adapter]
-    base_changed: list[str]
-    base_count: int
+    adapters: Mapping[str, Adapter]  # by the name of the matrix
+    base_changed: list[str]  # frozen weights that the step changed
+    base_count: int  # number of frozen weights
 
 
 Evidence = LogitsEvidence | WeightsEvidence | LoraEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
-    """Yield the evidence of the subjects asked for, in this order."""
-    # Before anything else, as SETTINGS says.
+    """Yield each claimed subject of `weights`, `logits` and `lora-step`, and its evidence."""
+    # SETTINGS promises that torch is imported first.
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
@@ -136,22 +139,66 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
 
 
 def measure_weights(llama: SavedLlama) -> WeightsEvidence:
-    """Look at each projection as loading in 4-bit left it."""
+    """Load the model in 4-bit, and describe how each of its linear layers is stored."""
     # No forward pass before this: on some CPUs bitsandbytes repacks the weights in it.
     model = llama.load_in_4bit("float32")
+    projections = {}
+    for name in llama.shape.projections:
+        projections[name] = describe_projection(llama, model, name)
+    return {"loaded_by": llama.way_to_load_in_4bit, "projections": projections}
+
+
+def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
+    """Return how the linear layer `name` is stored, and how far it is from the saved weight."""
+    module = model.get_submodule(name)
+    weight = module.weight
+    original = llama.saved[f"{name}.weight"]
+    # A weight that was not quantised has no state.
+    state = getattr(weight, "quant_state", None)
+    projection: Projection = {
+        "class": f"{type(module).__module__}.{type(module).__qualname__}",
+        "weight_class": type(weight).__qualname__,
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "bytes": weight.numel() * weight.element_size(),
+        "values": original.numel(),
+        "quant_type": getattr(state, "quant_type", None),
+        "block_size": getattr(state, "blocksize", None),
+    }
+    if state is None:
+        return projection
+
+    codes = attempt(lambda: measure_codes(original, weight, state))
+    return cast("Projection", {**projection, **codes})
+
+
+def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
+    """Decode the codes of a 4-bit weight by our own NF4 and by bitsandbytes, and compare both.
+
+    `state` is bitsandbytes' QuantState of the weight. Returns the keys `scale_bytes`, `mean_error`
+    and `decoder_difference` of Projection.
+    """
+    functional = importlib.import_module("bitsandbytes.functional")
+    scales = state.absmax
+    decoded = nf4.dequantise(
+        weight.data.cpu(), scales.cpu(), tuple(original.shape), state.blocksize
+    )
+    decoded_by_bitsandbytes = functional.dequantize_4bit(weight.data, state).cpu().float()
+
+    mean_error = float((decoded - original).abs().mean())
+    largest_difference = float((decoded_by_bitsandbytes - decoded).abs().max())
     return {
-        "loaded_by": llama.way_to_load_in_4bit,
-        "projections": {
-            name: describe_projection(llama, model, name) for name in llama.shape.projections
-        },
+        "scale_bytes": scales.numel() * scales.element_size(),
+        "mean_error": mean_error / WEIGHT_DEVIATION,
+        "decoder_difference": largest_difference / WEIGHT_DEVIATION,
     }
 
 
 def measure_logits(llama: SavedLlama) -> LogitsEvidence:
-    """Compare the 4-bit model with its dequantised weights, in float32 and bfloat16.
+    """Compare the logits of the 4-bit model with those of its decoded weights in plain torch.
 
-    bitsandbytes has two ways on a CPU: in training it dequantises, in inference on AVX512-BF16 it repacks and
-    multiplies in bfloat16 whatever the model's dtype.
+    bitsandbytes has two paths on a CPU, and both are measured. In training it decodes the weights.
+    In inference on AVX512-BF16 it repacks them and multiplies in bfloat16, whatever the model's
+    dtype is.
     """
     unquantised = llama.reference_logits(llama.saved, "float64")
     comparisons = {}
@@ -163,44 +210,23 @@ def measure_logits(llama: SavedLlama) -> LogitsEvidence:
         exact = llama.reference_logits(weights, "float64")
         plain = llama.reference_logits(weights, dtype)
         comparison = compare(dtype, logits, exact, plain)
-        control = {"unquantised weights": relative_error(unquantised, exact)}
+        controls = {
+            **comparison["controls"],
+            "unquantised weights": relative_error(unquantised, exact),
+        }
         comparisons[dtype] = Comparison(
-            **{**comparison, "controls": {**comparison["controls"], **control}}
+            error=comparison["error"], plain_error=comparison["plain_error"], controls=controls
         )
 
     return {"comparisons": comparisons}
 
 
-def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
-    """Take one SGD step of LoRA, and the same step on the dequantised weights in plain float32."""
-    model = llama.load_in_4bit("float32")
-    plain = llama.load("float32")
-    plain.load_state_dict(llama.dequantise(model))
-
-    before = llama.hash_frozen_weights(model)
-    step = take_lora_step(llama, prepare_for_4bit_training(model))
-    plain_step = take_lora_step(llama, plain)
-    after = llama.hash_frozen_weights(model)
-
-    adapters = {}
-    for name, matrix in step.matrices.items():
-        adapters[name] = Adapter(
-            before=step.largest_before[name],
-            after=float(matrix.abs().max()),
-            error=relative_error(matrix, plain_step.matrices[name]),
-            control=relative_error(matrix * CONTROL_SCALE["float32"], plain_step.matrices[name]),
-        )
-    return {
-        "loss": step.loss,
-        "plain_loss": plain_step.loss,
-        "adapters": adapters,
-        "base_changed": [name for name, digest in after.items() if digest != before.get(name)],
-        "base_count": len(before),
-    }
-
-
 def compare(dtype: str, logits: Any, exact: Any, plain: Any) -> Comparison:
-    """Return the relative errors of a model's logits, of plain torch's in the same dtype, and of the control."""
+    """Return how far a model's logits, plain torch's and a control are from the exact ones.
+
+    `exact` are the logits in float64; `plain` are plain torch's in the model's dtype. The control
+    is the model's logits multiplied by CONTROL_SCALE.
+    """
     scale = CONTROL_SCALE[dtype]
     return {
         "error": relative_error(logits, exact),
@@ -209,51 +235,53 @@ def compare(dtype: str, logits: Any, exact: Any, plain: Any) -> Comparison:
     }
 
 
-def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
-    """Return what a projection is stored as, and how far its values are from those that were saved."""
-    module = model.get_submodule(name)
-    weight = module.weight
-    state = getattr(weight, "quant_state", None)
-    projection: Projection = {
-        "class": f"{type(module).__module__}.{type(module).__qualname__}",
-        "weight_class": type(weight).__qualname__,
-        "dtype": str(weight.dtype).removeprefix("torch."),
-        "bytes": weight.numel() * weight.element_size(),
-        "values": llama.saved[f"{name}.weight"].numel(),
-        "quant_type": getattr(state, "quant_type", None),
-        "block_size": getattr(state, "blocksize", None),
-    }
-    if state is None:
-        return projection
+def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
+    """Take one SGD step with LoRA on the 4-bit model, and the same step in plain float32.
 
-    codes = attempt(lambda: measure_codes(llama.saved[f"{name}.weight"], weight, state))
-    return cast("Projection", {**projection, **codes})
+    The plain model has the decoded weights of the 4-bit model.
+    """
+    model = llama.load_in_4bit("float32")
+    plain_model = llama.load("float32")
+    plain_model.load_state_dict(llama.dequantise(model))
 
+    hashes_before = llama.hash_frozen_weights(model)
+    step = take_lora_step(llama, prepare_for_4bit_training(model))
+    plain_step = take_lora_step(llama, plain_model)
+    hashes_after = llama.hash_frozen_weights(model)
 
-def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
-    """Decode the stored codes by our own NF4 and by bitsandbytes."""
-    functional = importlib.import_module("bitsandbytes.functional")
-    shape = tuple(original.shape)
-    decoded = nf4.dequantise(weight.data.cpu(), state.absmax.cpu(), shape, state.blocksize)
-    decoded_by_bitsandbytes = functional.dequantize_4bit(weight.data, state).cpu().float()
+    adapters = {}
+    for name, matrix in step.matrices.items():
+        plain_matrix = plain_step.matrices[name]
+        adapters[name] = Adapter(
+            before=step.largest_before[name],
+            after=float(matrix.abs().max()),
+            error=relative_error(matrix, plain_matrix),
+            control=relative_error(matrix * CONTROL_SCALE["float32"], plain_matrix),
+        )
+
+    changed = []
+    for name, digest in hashes_after.items():
+        if digest != hashes_before.get(name):
+            changed.append(name)
     return {
-        "scale_bytes": state.absmax.numel() * state.absmax.element_size(),
-        "mean_error": float((decoded - original).abs().mean()) / WEIGHT_DEVIATION,
-        "decoder_difference": float((decoded_by_bitsandbytes - decoded).abs().max())
-        / WEIGHT_DEVIATION,
+        "loss": step.loss,
+        "plain_loss": plain_step.loss,
+        "adapters": adapters,
+        "base_changed": changed,
+        "base_count": len(hashes_before),
     }
 
 
 class LoraStep(NamedTuple):
-    """A step of LoRA: the loss before it, and each B by its name."""
+    """One training step with LoRA."""
 
-    loss: float
-    largest_before: Mapping[str, float]
-    matrices: Mapping[str, Any]
+    loss: float  # before the step
+    largest_before: Mapping[str, float]  # each B's largest absolute value before the step
+    matrices: Mapping[str, Any]  # each B after the step
 
 
 def prepare_for_4bit_training(model: Any) -> Any:
-    """Prepare a 4-bit model as peft asks for."""
+    """Prepare a 4-bit model for training, as peft's documentation says."""
     peft = importlib.import_module("peft")
     return peft.prepare_model_for_kbit_training(
         model, gradient_checkpointing_kwargs={"use_reentrant": False}
@@ -261,7 +289,7 @@ def prepare_for_4bit_training(model: Any) -> Any:
 
 
 def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
-    """Attach adapters to all linear layers and take one step of SGD."""
+    """Attach LoRA adapters to all linear layers of a model, and take one step of SGD."""
     torch, peft = llama.torch, importlib.import_module("peft")
     # The same seed gives every model the same A.
     torch.manual_seed(SEED)
@@ -284,7 +312,11 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
 
 
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
-    """Hold the logits of the 4-bit model, by its own weights, to rule T, and the controls beyond it."""
+    """Judge the errors of the 4-bit model's logits; FAIL too if a control is not recognised as
+    wrong.
+
+    The largest error allowed is a small multiple of plain torch's error in the same dtype.
+    """
     problems: list[str] = []
     summaries: list[str] = []
     for dtype in ("float32", "bfloat16"):
@@ -295,7 +327,7 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
         else:
             allowed = f"at most {scientific(tolerance)} is allowed"
             problems.append(f"{dtype} logits are off by {scientific(error)}, {allowed}")
-        problems.extend(control_problems(dtype, tolerance, comparison["controls"]))
+        problems += control_problems(dtype, tolerance, comparison["controls"])
 
     if problems:
         return failed(joined(problems))
@@ -304,66 +336,88 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
     )
 
 
-def control_problems(what: str, tolerance: float, controls: Mapping[str, float]) -> Iterator[str]:
-    """Yield each control that the tolerance lets pass."""
+def control_problems(
+    measured: str, tolerance: float, controls: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield a problem for each control whose error is within the tolerance, or if there is none.
+
+    `measured` names what the controls belong to. `controls`: name -> error.
+    """
     if not controls:
-        yield f"{what} has no control"
+        yield f"{measured} has no control"
     for name, error in controls.items():
         if not is_beyond(error, tolerance):
             allowed = scientific(tolerance)
-            yield f"control: {what} {name} is off by {scientific(error)}, within the {allowed} that is allowed"
+            yield (
+                f"control: {measured} {name} is off by {scientific(error)}, "
+                f"within the {allowed} that is allowed"
+            )
 
 
 def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidence) -> Finding:
-    """Judge what each projection is stored as, and the mean error over all of them."""
+    """Judge how each linear layer is stored, and the mean error over all of them."""
     projections = evidence["projections"]
     if not projections:
         return failed("no projection was looked at")
 
-    mismatches = {
-        name: find_mismatch(expect, projection) for name, projection in projections.items()
-    }
-    wrong = {name: mismatch for name, mismatch in mismatches.items() if mismatch}
-    if wrong:
-        count = len(projections)
-        first = min(wrong.values(), key=lambda mismatch: mismatch.order)
-        names = [name for name, mismatch in wrong.items() if mismatch.order == first.order]
-        return failed(
-            f"expected {first.expected} in {count} of {count} projections, "
-            f"found {first.measured} in {listed(names, limit=1)}"
-        )
+    mismatches: dict[str, Mismatch] = {}
+    for name, projection in projections.items():
+        mismatch = find_mismatch(expect, projection)
+        if mismatch:
+            mismatches[name] = mismatch
+    if mismatches:
+        return failed(describe_mismatches(mismatches, len(projections)))
 
-    values = sum(projection["values"] for projection in projections.values())
-    total_error = sum(
-        projection["mean_error"] * projection["values"] for projection in projections.values()
-    )
-    error, expected = total_error / values, describe_expected_error(expect, values)
-    if abs(error - expect["mean_error"]) > largest_distance(expect, values):
-        return failed(f"over all projections the mean error is {error:.5f}, not {expected}")
+    values = 0
+    stored_bytes = 0
+    total_error = 0.0
+    for projection in projections.values():
+        values += projection["values"]
+        stored_bytes += projection["bytes"] + projection["scale_bytes"]
+        total_error += projection["mean_error"] * projection["values"]
+    mean_error = total_error / values
+    expected = describe_expected_error(expect, values)
+    if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
+        return failed(f"over all projections the mean error is {mean_error:.5f}, not {expected}")
 
-    stored = sum(
-        projection["bytes"] + projection["scale_bytes"] for projection in projections.values()
-    )
-    each = stored / values
-    way = f"; loaded by {CONVERTED}" if evidence.get("loaded_by") == CONVERTED else ""
+    bytes_each = stored_bytes / values
+    way = ""
+    if evidence.get("loaded_by") == CONVERTED:
+        way = f"; loaded by {CONVERTED}"
     return passed(
-        f"{len(projections)} projections are {expect['quant_type']}, {each:.4f} bytes a weight "
-        f"({each / 2:.3f} of bfloat16), mean error {error:.5f} (expected {expected}){way}"
+        f"{len(projections)} projections are {expect['quant_type']}, "
+        f"{bytes_each:.4f} bytes a weight ({bytes_each / 2:.3f} of bfloat16), "
+        f"mean error {mean_error:.5f} (expected {expected}){way}"
     )
 
 
 class Mismatch(NamedTuple):
-    """What is wrong with a projection. A mismatch of a lower order explains those of a higher one."""
+    """What is wrong with a linear layer. A mismatch of a lower order explains those of a higher
+    one.
+    """
 
     order: int
     expected: str
     measured: str
 
 
+def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
+    """Write the mismatch of the lowest order, with the layers that have it.
+
+    `mismatches` are by layer; `count` is the number of all layers.
+    """
+    first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
+    names = [name for name, mismatch in mismatches.items() if mismatch.order == first.order]
+    return (
+        f"expected {first.expected} in {count} of {count} projections, "
+        f"found {first.measured} in {listed(names, limit=1)}"
+    )
+
+
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
-    """Return the first thing that is wrong with a projection."""
-    module, _, name = projection["class"].rpartition(".")
-    if name != "Linear4bit" or not module.startswith("bitsandbytes."):
+    """Return the first thing that is wrong with a linear layer, or None if nothing is."""
+    module, _, class_name = projection["class"].rpartition(".")
+    if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
         return Mismatch(0, "Linear4bit", projection["class"])
 
     values = projection["values"]
@@ -371,26 +425,25 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
         measured = f"{projection['dtype']} at {projection['bytes'] / values:.2f}"
         return Mismatch(1, "uint8 at half a byte a weight", measured)
 
-    if (projection["quant_type"], projection["block_size"]) != (
-        expect["quant_type"],
-        expect["block_size"],
-    ):
-        measured = f"{projection['quant_type']} in blocks of {projection['block_size']}"
-        return Mismatch(2, f"{expect['quant_type']} in blocks of {expect['block_size']}", measured)
+    expected = f"{expect['quant_type']} in blocks of {expect['block_size']}"
+    measured = f"{projection['quant_type']} in blocks of {projection['block_size']}"
+    if measured != expected:
+        return Mismatch(2, expected, measured)
 
     if "error" in projection:
         return Mismatch(3, "weights that decode", root_cause(projection["error"]))
 
+    # One float32 for each block.
     scale_bytes = math.ceil(values / expect["block_size"]) * 4
     if projection["scale_bytes"] != scale_bytes:
         return Mismatch(4, f"{scale_bytes} bytes of scales", str(projection["scale_bytes"]))
 
-    # Two-sided: no error at all means that nothing was quantised.
-    error, bound = projection["mean_error"], largest_distance(expect, values)
-    if not is_within(error, 1.0) or abs(error - expect["mean_error"]) > bound:
-        return Mismatch(
-            5, f"a mean error of {describe_expected_error(expect, values)}", scientific(error)
-        )
+    # An error that is too small is wrong as well: without any, nothing was quantised.
+    error = projection["mean_error"]
+    distance = abs(error - expect["mean_error"])
+    if not is_within(error, 1.0) or distance > largest_distance(expect, values):
+        expected = f"a mean error of {describe_expected_error(expect, values)}"
+        return Mismatch(5, expected, scientific(error))
 
     if not is_within(projection["decoder_difference"], DECODER_TOLERANCE):
         measured = f"a difference of {scientific(projection['decoder_difference'])}"
@@ -399,61 +452,75 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
 
 
 def largest_distance(expect: ExpectedError, values: int) -> float:
-    """Return how far the mean error over so many values may be from the published one."""
+    """Return how far the mean error of this number of values may be from the published one."""
     return QUANTISER_SIGMAS * expect["mean_error_sigma"] * math.sqrt(QUANTISER_SAMPLE / values)
 
 
 def describe_expected_error(expect: ExpectedError, values: int) -> str:
-    """Write the mean error that so many values may have: `0.07280 +- 0.00052`."""
+    """Write the mean error that this number of values may have: `0.07280 +- 0.00052`."""
     return f"{expect['mean_error']:.5f} +- {largest_distance(expect, values):.5f}"
 
 
 def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> Finding:
-    """Judge the step by plain torch's, and that frozen weights stayed as they were."""
-    if problems := list(lora_problems(evidence)):
+    """Judge that the step gave plain torch's adapters, and changed no frozen weight."""
+    problems = list(lora_problems(evidence))
+    if problems:
         return failed(joined(problems))
 
-    worst = max(adapter["error"] for adapter in evidence["adapters"].values())
+    adapters = evidence["adapters"]
+    largest_error = max(adapter["error"] for adapter in adapters.values())
     return passed(
-        f"B moved from zero in {len(evidence['adapters'])} adapters as in plain torch (off by {worst:.1e}, at most "
-        f"{BACKWARD_FLOOR:.0e}), loss {evidence['loss']:.4f}, {evidence['base_count']} base weights untouched"
+        f"B moved from zero in {len(adapters)} adapters as in plain torch "
+        f"(off by {largest_error:.1e}, at most {BACKWARD_FLOOR:.0e}), "
+        f"loss {evidence['loss']:.4f}, {evidence['base_count']} base weights untouched"
     )
 
 
 def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a step of LoRA."""
-    loss, plain = evidence["loss"], evidence["plain_loss"]
-    if not is_within(loss, math.inf) or not is_within(plain, math.inf):
-        yield f"the loss is {loss}, plain torch's is {plain}"
-    elif abs(loss - plain) > BACKWARD_FLOOR * plain:
-        yield f"the loss is {loss:.5f}, plain torch's is {plain:.5f}"
+    """Yield what is wrong with a step of LoRA: the loss, the adapters, the frozen weights."""
+    loss, plain_loss = evidence["loss"], evidence["plain_loss"]
+    if not is_within(loss, math.inf) or not is_within(plain_loss, math.inf):
+        yield f"the loss is {loss}, plain torch's is {plain_loss}"
+    elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:
+        yield f"the loss is {loss:.5f}, plain torch's is {plain_loss:.5f}"
 
-    adapters = evidence["adapters"]
-    if not adapters:
-        yield "no adapter was attached"
-    still = [name for name, adapter in adapters.items() if not is_beyond(adapter["after"], 0.0)]
-    if still:
-        yield f"B did not move in {len(still)} of {len(adapters)} adapters: {listed(still, limit=1)}"
-    started_elsewhere = [name for name, adapter in adapters.items() if adapter["before"] != 0]
-    if started_elsewhere:
-        yield f"B was not zero before the step in {listed(started_elsewhere, limit=1)}"
-    off = [
-        name
-        for name, adapter in adapters.items()
-        if not is_within(adapter["error"], BACKWARD_FLOOR)
-    ]
-    if off and not still:
-        error = scientific(adapters[off[0]]["error"])
-        yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(off, limit=1)}"
-    for name, adapter in adapters.items():
-        # A control of what did not move would repeat that it did not.
-        if name not in still:
-            yield from control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
+    yield from adapter_problems(evidence["adapters"])
 
     if not evidence["base_count"]:
         yield "no base weight was looked at"
     if evidence["base_changed"]:
         yield f"the step changed frozen weights: {listed(evidence['base_changed'])}"
+
+
+def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
+    """Yield what is wrong with the matrices B of the adapters after a step."""
+    if not adapters:
+        yield "no adapter was attached"
+
+    unmoved = []
+    nonzero_before = []
+    wrong = []
+    for name, adapter in adapters.items():
+        if not is_beyond(adapter["after"], 0.0):
+            unmoved.append(name)
+        if adapter["before"] != 0:
+            nonzero_before.append(name)
+        if not is_within(adapter["error"], BACKWARD_FLOOR):
+            wrong.append(name)
+
+    if unmoved:
+        count = f"{len(unmoved)} of {len(adapters)}"
+        yield f"B did not move in {count} adapters: {listed(unmoved, limit=1)}"
+    if nonzero_before:
+        yield f"B was not zero before the step in {listed(nonzero_before, limit=1)}"
+    # A matrix that did not move is wrong for this reason.
+    if wrong and not unmoved:
+        error = scientific(adapters[wrong[0]]["error"])
+        yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(wrong, limit=1)}"
+
+    for name, adapter in adapters.items():
+        if name not in unmoved:
+            yield from control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
 
 
 CLAIMS = {
