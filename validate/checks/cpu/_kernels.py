@@ -1,4 +1,7 @@
-"""Triton kernels that are compiled, never run. Import only where Triton's cache folder has been chosen."""
+"""Triton kernels that the check `triton` compiles and never runs.
+
+Importing this file imports Triton, which then reads where its cache folder is.
+"""
 
 # mypy: ignore-errors
 # Triton reads parameter annotations as types of its own, so these are no annotations for mypy.
@@ -10,29 +13,35 @@ tl = importlib.import_module("triton.language")
 
 
 def _add(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+    """Write the sum of two vectors of `n` values to `out`, with one block of BLOCK values."""
+    offset = tl.arange(0, BLOCK)
+    mask = offset < n
+    total = tl.load(x + offset, mask=mask) + tl.load(y + offset, mask=mask)
+    tl.store(out + offset, total, mask=mask)
 
 
 def _softmax(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
-    row = tl.arange(0, BLOCK)
-    at = row[:, None] * BLOCK + row[None, :]
-    score = tl.load(x + at, mask=at < n, other=0.0).to(tl.float32) + tl.load(
-        y + at, mask=at < n, other=0.0
-    )
+    """Write the softmax over each row of x + y to `out`: BLOCK x BLOCK matrices."""
+    index = tl.arange(0, BLOCK)
+    offset = index[:, None] * BLOCK + index[None, :]
+    mask = offset < n
+    score = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
+    score += tl.load(y + offset, mask=mask, other=0.0)
     weight = tl.exp(score - tl.max(score, 1)[:, None])
-    tl.store(out + at, weight / tl.sum(weight, 1)[:, None], mask=at < n)
+    tl.store(out + offset, weight / tl.sum(weight, 1)[:, None], mask=mask)
 
 
 def _matmul(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
-    row = tl.arange(0, BLOCK)
-    at = row[:, None] * BLOCK + row[None, :]
-    product = tl.dot(
-        tl.load(x + at, mask=at < n, other=0.0), tl.load(y + at, mask=at < n, other=0.0)
-    )
-    tl.store(out + at, product, mask=at < n)
+    """Write the product of two BLOCK x BLOCK matrices to `out`."""
+    index = tl.arange(0, BLOCK)
+    offset = index[:, None] * BLOCK + index[None, :]
+    mask = offset < n
+    left = tl.load(x + offset, mask=mask, other=0.0)
+    right = tl.load(y + offset, mask=mask, other=0.0)
+    tl.store(out + offset, tl.dot(left, right), mask=mask)
 
 
+# The types of the parameters, and the values of those that are constants.
 SIGNATURE = {"x": "*fp16", "y": "*fp16", "out": "*fp32", "n": "i32"}
 CONSTANTS = {"BLOCK": 32}
 add, softmax, matmul = triton.jit(_add), triton.jit(_softmax), triton.jit(_matmul)

@@ -1,7 +1,8 @@
-"""additions: a user without root adds a package with pip, and no package that wants another torch gets one.
+"""additions: a user without root adds a package with pip, and no package that wants another torch
+gets one.
 
-The wheels are made here, so no network is needed: one that needs nothing, one that needs torch 99, and a torch 99.
-pip is offered all three; without the image's constraints it would take the last.
+The wheels are made here, so no network is needed: one that needs nothing, one that needs torch 99,
+and a torch 99. pip is offered all three; without the image's constraints it would take the last.
 """
 
 import os
@@ -50,8 +51,9 @@ class Torch(TypedDict):
 
 
 class AdditionsEvidence(TypedDict):
-    """How pip ended for a package that needs nothing (`plain`), for one that needs another torch (`mover`), and for
-    that without the constraints (`control`)."""
+    """How pip ended for a package that needs nothing (`plain`), for one that needs another torch
+    (`mover`), and for that without the constraints (`control`).
+    """
 
     uid: int
     constraints: Mapping[str, str]
@@ -126,7 +128,8 @@ def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:
 
 
 def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
-    """Run a program by the user's PATH: where packages were added, their environment comes first."""
+    """Run a program by the user's PATH: where packages were added, their environment comes first.
+    """
     program = shutil.which(command[0], path=environ.get("PATH", ""))
     if program is None:
         return {"code": 127, "said": f"there is no {command[0]} on the PATH"}

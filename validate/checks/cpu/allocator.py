@@ -1,7 +1,8 @@
-"""allocator: torch's CUDA allocator does not have the settings that the image's environment has for it.
+"""allocator: torch's CUDA allocator has the settings that the image's environment gives it.
 
-torch reads them from a variable that it renamed, and says nothing of one that it does not read: people run out of
-memory that others have. What the allocator was told is asked of itself, which needs no GPU.
+torch reads them from a variable that it has renamed, and does not complain about one that it does
+not read: users then run out of memory where others do not. The probe asks the allocator itself,
+which needs no GPU.
 """
 
 import importlib
@@ -13,19 +14,24 @@ from validate.harness.forked import measure_claimed_subjects
 
 
 class AllocatorEvidence(TypedDict):
-    settings: str
+    """The settings of torch's CUDA allocator."""
+
+    settings: str  # the text of the variable that it has read; `none`: it has read none
     expandable_segments: bool
 
 
-def _settings() -> AllocatorEvidence:
-    """Return what the allocator has read, and whether its segments can grow."""
-    has = importlib.import_module("torch").cuda.memory._snapshot()["allocator_settings"]
-    read = [str(text) for name, text in has.items() if name.startswith("PYTORCH_") and text]
-    return {
-        "settings": "".join(read[:1]) or "none",
-        "expandable_segments": bool(has["expandable_segments"]),
-    }
+def read_settings() -> AllocatorEvidence:
+    """Ask torch's CUDA allocator which settings it has read."""
+    snapshot = importlib.import_module("torch").cuda.memory._snapshot()
+    settings = snapshot["allocator_settings"]
+    text = "none"
+    # The variable is PYTORCH_CUDA_ALLOC_CONF or, in newer releases, PYTORCH_ALLOC_CONF.
+    for name, value in settings.items():
+        if name.startswith("PYTORCH_") and value:
+            text = str(value)
+            break
+    return {"settings": text, "expandable_segments": bool(settings["expandable_segments"])}
 
 
-measure = partial(measure_claimed_subjects, measures={"settings": _settings})
+measure = partial(measure_claimed_subjects, measures={"settings": read_settings})
 CLAIMS = {"allocator": judge_limits}

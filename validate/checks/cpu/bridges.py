@@ -1,4 +1,7 @@
-"""bridges: data reaches torch through numpy and boxes through torchvision: both must share what torch computes on."""
+"""bridges: torch shares memory with numpy, and torchvision's nms computes on torch's tensors.
+
+Data reaches torch through numpy, and boxes through torchvision. Both must be built for this torch.
+"""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,65 +29,77 @@ _DTYPES = (
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))
 _SCORES = (0.8, 0.9, 0.7)
 _OVERLAP = 0.5
+"""The first two boxes overlap by more, so nms drops the first, which has the lower score."""
 
 
 class NumpyEvidence(TypedDict):
-    """Versions; whether each dtype shares memory both ways; the sum of an array that was copied."""
+    """What `share_memory` returns."""
 
-    torch: str
-    numpy: str
-    shared: Mapping[str, bool]
-    copied_sum: float
+    torch: str  # version
+    numpy: str  # version
+    shared: Mapping[str, bool]  # dtype -> writes on each side are seen on the other
+    copied_sum: float  # of the numbers 0 to 5, copied from numpy to torch
 
 
 class NmsEvidence(TypedDict):
-    """Boxes that nms keeps, and (the control) those that it keeps where it must drop none."""
+    """What `run_nms` returns. Boxes are named by their index in _BOXES."""
 
-    torchvision: str
-    kept: list[int]
-    control: list[int]
+    torchvision: str  # version
+    kept: list[int]  # boxes that nms keeps
+    control: list[int]  # boxes that it keeps where it may drop none
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | NmsEvidence]]:
-    """Yield the evidence of `numpy` and `torchvision`."""
+    """Yield `numpy` and `torchvision`, as far as they are claimed, each measured in a fork."""
     importlib.import_module("torch")
     for claim in claims:
-        yield (
-            claim.subject,
-            measure_in_fork(_numpy) if claim.subject == "numpy" else measure_in_fork(_torchvision),
-        )
+        if claim.subject == "numpy":
+            yield claim.subject, measure_in_fork(share_memory)
+        else:
+            yield claim.subject, measure_in_fork(run_nms)
 
 
-def _numpy() -> NumpyEvidence:
-    """Share memory in both directions: a write on one side must show on the other."""
+def share_memory() -> NumpyEvidence:
+    """Make a tensor of a numpy array for each dtype; a write on one side must show on the other."""
     torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
     shared = {}
     for name in _DTYPES:
         array = numpy.array([[0, 1, 1], [1, 0, 1]], dtype=name)
         tensor = torch.from_numpy(array)
+        has_dtype = str(tensor.dtype) == f"torch.{name}"
         array[0, 0] = 1
-        is_seen = bool(tensor[0, 0] == 1) and str(tensor.dtype) == f"torch.{name}"
+        tensor_sees_write = bool(tensor[0, 0] == 1)
         tensor[1, 1] = 1
-        shared[name] = is_seen and bool(array[1, 1] == 1) and bool((tensor.numpy() == array).all())
-    copied = torch.tensor(numpy.arange(6.0).reshape(2, 3)).sum().item()
+        array_sees_write = bool(array[1, 1] == 1)
+        is_equal = bool((tensor.numpy() == array).all())
+        shared[name] = has_dtype and tensor_sees_write and array_sees_write and is_equal
+
+    copy = torch.tensor(numpy.arange(6.0).reshape(2, 3))
     return {
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "shared": shared,
-        "copied_sum": copied,
+        "copied_sum": copy.sum().item(),
     }
 
 
-def _torchvision() -> NmsEvidence:
-    """Run nms: of two boxes that overlap by more than half it keeps the one with the higher score, best first."""
+def run_nms() -> NmsEvidence:
+    """Let torchvision drop overlapping boxes (nms), and return which it keeps, best first.
+
+    Of two boxes that overlap by more than the threshold, it keeps the one with the higher score.
+    """
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
-    kept = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), _OVERLAP).tolist()
-    control = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), 1.0).tolist()
-    return {"torchvision": torchvision.__version__, "kept": kept, "control": control}
+    boxes, scores = torch.tensor(_BOXES), torch.tensor(_SCORES)
+    return {
+        "torchvision": torchvision.__version__,
+        "kept": torchvision.ops.nms(boxes, scores, _OVERLAP).tolist(),
+        # Nothing overlaps by more than the whole.
+        "control": torchvision.ops.nms(boxes, scores, 1.0).tolist(),
+    }
 
 
 def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Finding:
-    """Judge that every dtype shares memory."""
+    """Judge that torch and numpy share memory for every dtype, and that a copy has the same sum."""
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
     if broken or not evidence["shared"]:
         return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
@@ -96,7 +111,7 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
 
 
 def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:
-    """Judge that the overlapping box of the lower score is dropped, best first."""
+    """Judge that nms drops the overlapping box with the lower score, and none in the control."""
     if evidence["kept"] != [1, 2]:
         return failed(f"nms keeps {evidence['kept']} of three boxes, [1, 2] is right")
     if evidence["control"] != [1, 0, 2]:

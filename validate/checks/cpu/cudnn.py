@@ -1,5 +1,4 @@
-"""native/cudnn: torch with another cuDNN than the locked one has that one's faults, also where the matrix took a
-newer."""
+"""native/cudnn: torch runs with the cuDNN that is locked. Each version has faults of its own."""
 
 import importlib
 from functools import partial
@@ -13,26 +12,27 @@ SETTINGS = Settings(begins_with_torch=True)
 
 
 class CudnnExpect(TypedDict):
-    """The version that is locked: 9.15.1.9."""
+    """The locked cuDNN."""
 
-    version: str
+    version: str  # of its wheel: `9.15.1.9`
 
 
 class CudnnEvidence(TypedDict):
-    """The version that runs, as cuDNN counts: 91501."""
+    """The cuDNN that torch has loaded."""
 
-    version: int
+    version: int  # as cuDNN reports it: 91501 for 9.15.1
 
 
-def _measure() -> CudnnEvidence:
-    """Ask torch which cuDNN it has loaded."""
+def read_version() -> CudnnEvidence:
+    """Return the version of the cuDNN that torch has loaded."""
     return {"version": importlib.import_module("torch").backends.cudnn.version()}
 
 
 def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Finding:
     """Judge that torch runs with the locked cuDNN."""
     major, minor, patch = map(int, expect["version"].split(".")[:3])
-    locked, running = major * 10000 + minor * 100 + patch, evidence["version"]
+    locked = major * 10000 + minor * 100 + patch
+    running = evidence["version"]
     if running != locked:
         return failed(
             f"torch runs with cuDNN {running}, the lock has {expect['version']} ({locked})"
@@ -40,5 +40,5 @@ def judge(_subject: str, expect: CudnnExpect, evidence: CudnnEvidence) -> Findin
     return passed(f"torch runs with cuDNN {expect['version']}")
 
 
-measure = partial(measure_claimed_subjects, measures={"cudnn": _measure})
+measure = partial(measure_claimed_subjects, measures={"cudnn": read_version})
 CLAIMS = {"native/cudnn": judge}

@@ -1,6 +1,8 @@
-"""flash-attn-4: flash-attn-4 has no compiled code: nvidia-cutlass-dsl compiles it at a user's first step, and where it
-can't, that step fails. Forward and backward compile for each arch without a GPU, and an arch that does not exist is
-refused."""
+"""flash-attn-4: flash-attn-4 compiles for the image's GPUs, and refuses one that does not exist.
+
+It has no compiled code: nvidia-cutlass-dsl compiles it at a user's first step, and where it can't,
+that step fails. Forward and backward compile for each architecture without a GPU.
+"""
 
 import importlib
 import os
@@ -8,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -21,111 +22,129 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 SETTINGS = Settings(begins_with_torch=True)
 
 _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2, 64)}
-"""(batch, length, heads, dim): grouped heads, as most models have."""
+"""(batch, length, heads, dimensions of a head). Two query heads share a key head, as in most
+models."""
 
 
 class FlashAttn4Expect(TypedDict):
-    """The architecture, one that does not exist, and parts of the names of what is compiled."""
+    """What is compiled for one architecture."""
 
-    arch: int
-    bogus: int
-    kernels: Sequence[str]
+    arch: int  # compute capability without the dot: 90 for sm_90
+    bogus: int  # an architecture that does not exist
+    kernels: Sequence[str]  # parts of the names of the files that must be compiled
 
 
 class Cubin(TypedDict):
-    """A compiled kernel, and the GPU that it says it is for."""
+    """A compiled kernel."""
 
-    bytes: int
-    machine: int | None
-    arch: int | None
+    bytes: int  # its size
+    machine: int | None  # of the ELF header: EM_CUDA
+    arch: int | None  # that it is for
 
 
 class Compiled(TypedDict, total=False):
-    """Cubins by file, or `error`."""
+    """What was compiled for an architecture. If that failed, only `error` is there."""
 
-    cubins: Mapping[str, Cubin]
+    cubins: Mapping[str, Cubin]  # by file name
     compile_seconds: float
     error: dict[str, Any]
 
 
 class FlashAttn4Evidence(TypedDict):
-    """`control`: what became of the architecture that does not exist."""
+    """What `measure` yields for an architecture."""
 
     compiled: Compiled
-    control: Compiled
+    control: Compiled  # for the architecture that does not exist
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]:
-    """Yield the cubins of each arch, each from a fork that has torch: the compiler reads its arch as it is imported."""
+    """Yield each architecture and its evidence.
+
+    Each is compiled in a fork that has imported torch, because the compiler reads its architecture
+    when it is imported.
+    """
     importlib.import_module("torch")
-    asked = [partial(_compiled, 90, claims[0].expect["bogus"], backward=False)]
+    compilations = [partial(compile_kernels, 90, claims[0].expect["bogus"], backward=False)]
     for claim in claims:
-        arch, backward = claim.expect["arch"], "flash_bwd" in claim.expect["kernels"]
-        asked.append(partial(_compiled, arch, arch, backward=backward))
-    control, *found = (
-        evidence
-        for _, evidence in sorted(measure_in_forks(asked, half_of_the_cores()), key=itemgetter(0))
-    )
+        arch = claim.expect["arch"]
+        has_backward = "flash_bwd" in claim.expect["kernels"]
+        compilations.append(partial(compile_kernels, arch, arch, backward=has_backward))
+
+    # The forks end in any order: the numbers put their evidence back into that of the claims.
+    evidence_by_number = dict(measure_in_forks(compilations, half_of_the_cores()))
+    control = evidence_by_number[0]
+    # The control is part of the evidence of every architecture, and its message is enough.
     control.get("error", {}).pop("log", None)
-    for claim, compiled in zip(claims, found):  # noqa: B905  Python 3.9
-        yield claim.subject, {"compiled": compiled, "control": control}
+    for number, claim in enumerate(claims, start=1):
+        yield claim.subject, {"compiled": evidence_by_number[number], "control": control}
 
 
-def _compiled(kernel_arch: int, target: int, *, backward: bool) -> Compiled:
-    """Compile with tensors that have a shape and no memory. The variables are flash-attn-4's own for machines without a
-    GPU (flash_attn/cute/interface.py, `_get_device_arch`); what depends on the count of SMs is only how work is spread.
+def compile_kernels(kernel_arch: int, target: int, *, backward: bool) -> Compiled:
+    """Compile flash-attn-4's forward kernel, and the backward one if `backward`, without a GPU.
+
+    `kernel_arch` chooses the kernel, `target` is the architecture to compile for. The tensors have
+    a shape and no memory. The environment variables are those of flash-attn-4 for machines without
+    a GPU (flash_attn/cute/interface.py, `_get_device_arch`). The number of SMs decides only how
+    work is spread.
     """
     torch: Any = importlib.import_module("torch")
-    fake: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    fake_tensor_mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    # From Hopper on, kernels need the instructions of exactly their architecture.
+    suffix = "a" if target >= 90 else ""
     with tempfile.TemporaryDirectory(prefix="flash-attn-4-") as folder:
         os.environ.update(
             FLASH_ATTENTION_ARCH=f"sm_{kernel_arch}",
             FLASH_ATTENTION_NUM_SMS="132",
-            CUTE_DSL_ARCH=f"sm_{target}" + ("a" if target >= 90 else ""),
+            CUTE_DSL_ARCH=f"sm_{target}{suffix}",
             CUTE_DSL_KEEP="cubin",
             CUTE_DSL_DUMP_DIR=folder,
         )
         flash: Any = importlib.import_module("flash_attn.cute.interface")
-        started = time.monotonic()
-        with fake():
+        start = time.monotonic()
+        with fake_tensor_mode():
             query, key, value = (
-                torch.empty(*one, dtype=torch.bfloat16, device="cuda") for one in _SHAPE.values()
+                torch.empty(*shape, dtype=torch.bfloat16, device="cuda")
+                for shape in _SHAPE.values()
             )
-            out, lse = flash._flash_attn_fwd(query, key, value, causal=True, return_lse=True)[:2]
+            result = flash._flash_attn_fwd(query, key, value, causal=True, return_lse=True)
+            out, lse = result[:2]
             if backward:
-                flash._flash_attn_bwd(
-                    query, key, value, out, torch.empty_like(out), lse, causal=True
-                )
-        found = sorted(path for path in Path(folder).rglob("*") if path.suffix == ".cubin")
-        return {
-            "cubins": {path.name: cast("Cubin", cubin_facts(path.read_bytes())) for path in found},
-            "compile_seconds": round(time.monotonic() - started, 3),
-        }
+                out_gradient = torch.empty_like(out)
+                flash._flash_attn_bwd(query, key, value, out, out_gradient, lse, causal=True)
+
+        cubins = {}
+        for path in sorted(Path(folder).rglob("*")):
+            if path.suffix == ".cubin":
+                cubins[path.name] = cast("Cubin", cubin_facts(path.read_bytes()))
+        return {"cubins": cubins, "compile_seconds": round(time.monotonic() - start, 3)}
 
 
 def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence) -> Finding:
-    """Judge that each kernel became a cubin for this architecture, and none for the one that does not exist."""
-    arch, compiled = expect["arch"], evidence["compiled"]
+    """Judge that each kernel was compiled for the architecture, and none for the bogus one."""
+    arch, bogus, compiled = expect["arch"], expect["bogus"], evidence["compiled"]
     if "error" in compiled:
         return failed(f"nothing compiled for sm_{arch}: {root_cause(compiled['error'])}")
+
     cubins = compiled["cubins"]
-    problems = [
-        f"{part} was not compiled"
-        for part in expect["kernels"]
-        if not any(part in name for name in cubins)
-    ]
-    for name, facts in cubins.items():
-        if facts["machine"] != EM_CUDA or facts["arch"] != arch:
-            problems.append(
-                f"{name}: asked for sm_{arch}, made is {facts['bytes']} bytes for sm_{facts['arch']}"
-            )
-    if problems or not expect["kernels"]:
-        return failed(joined(problems or ["no kernel was asked for"]))
+    problems = []
+    for part in expect["kernels"]:
+        if not any(part in name for name in cubins):
+            problems.append(f"{part} was not compiled")
+    for name, cubin in cubins.items():
+        if cubin["machine"] != EM_CUDA or cubin["arch"] != arch:
+            made = f"made is {cubin['bytes']} bytes for sm_{cubin['arch']}"
+            problems.append(f"{name}: asked for sm_{arch}, {made}")
+    if problems:
+        return failed(joined(problems))
+    if not expect["kernels"]:
+        return failed("no kernel was asked for")
     if "error" not in evidence["control"]:
-        return failed(f"control: sm_{expect['bogus']} does not exist, and compiled all the same")
-    size, seconds = sum(cubin["bytes"] for cubin in cubins.values()), compiled["compile_seconds"]
-    what = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes, {seconds:.1f} s)"
-    return passed(f"compiled {what}, and refused sm_{expect['bogus']}")
+        return failed(f"control: sm_{bogus} does not exist, and compiled all the same")
+
+    size = sum(cubin["bytes"] for cubin in cubins.values())
+    cost = f"{size} bytes, {compiled['compile_seconds']:.1f} s"
+    kernels = " and ".join(expect["kernels"])
+    return passed(f"compiled {kernels} for sm_{arch} ({cost}), and refused sm_{bogus}")
 
 
 CLAIMS = {"flash-attn-4": judge}

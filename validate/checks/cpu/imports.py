@@ -31,7 +31,7 @@ _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _END_OF_IMPORTS = "validate: imported all"
 """The line by which the new process reports that all modules are imported."""
-_PROGRAM = f"""
+_PROGRAM = f"""\
 import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)

@@ -1,6 +1,7 @@
-"""framework of the axolotl profiles: the timeout variable has effect.
+"""framework/AXOLOTL_NCCL_TIMEOUT: axolotl's variable sets how long ranks wait for each other.
 
-Their examples train from configurations by axolotl's own commands, and are compared with plain torch.
+The profile's examples train from configurations by axolotl's own commands, and are compared with
+plain torch.
 """
 
 import json
@@ -17,58 +18,61 @@ from validate.checks._behaviour import judge_figures
 from validate.harness.forked import LOG_TAIL_CHARACTERS, find_free_port, measure_claimed_subjects
 from validate.judging import Finding
 
-_PATIENCE = 240.0
+_MOST_SECONDS = 240.0
+"""How long the ranks may take to start and end."""
 _RANKS = 2
 _TIMEOUT_SECONDS = 77
-"""Unlike any default (accelerate's, torch's and axolotl's are 600 and 1800)."""
+"""Unlike any default: those of accelerate, torch and axolotl are 600 and 1800."""
 _TIMEOUT_PROGRAM = """
 import json, os, sys, torch
 from axolotl.utils import distributed
 distributed.init_distributed_state()
 group = torch.distributed.distributed_c10d._get_default_group()
 backend = group._get_backend(torch.device("cpu"))
+seconds = backend.options._timeout.total_seconds()
 with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
-    json.dump({"world": torch.distributed.get_world_size(), "seconds": backend.options._timeout.total_seconds()}, file)
+    json.dump({"world": torch.distributed.get_world_size(), "seconds": seconds}, file)
 torch.distributed.destroy_process_group()
 """
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 
 
 class GroupTimeout(TypedDict):
-    """How many ranks there are, and how many seconds their process group waits."""
+    """A process group of torch.distributed."""
 
-    world: int
-    seconds: float
+    world: int  # number of ranks
+    seconds: float  # how long a rank waits for the others
 
 
 class TimeoutEvidence(GroupTimeout):
-    """With the variable; `default`: without."""
+    """The process group with the variable, and its timeout without."""
 
-    asked: int
-    default: float
+    asked: int  # the value of the variable
+    default: float  # seconds without the variable
 
 
-def _nccl_timeout() -> TimeoutEvidence:
-    """Two ranks on the CPU ask their process group how long it waits, with and without the variable."""
+def measure_timeouts() -> TimeoutEvidence:
+    """Start two ranks on the CPU with the variable and two without, and read their timeouts."""
+    with_variable = start_ranks({"AXOLOTL_NCCL_TIMEOUT": str(_TIMEOUT_SECONDS)})
+    without_variable = start_ranks({})
     return {
         "asked": _TIMEOUT_SECONDS,
-        **_group_timeout({"AXOLOTL_NCCL_TIMEOUT": str(_TIMEOUT_SECONDS)}),
-        "default": _group_timeout({})["seconds"],
+        **with_variable,
+        "default": without_variable["seconds"],
     }
 
 
-def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
-    """Start ranks with these variables, and return what the first wrote."""
+def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
+    """Start ranks of axolotl with these variables, and return the process group of rank 0.
+
+    Raises RuntimeError if a rank fails, with the end of the output.
+    """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         program = Path(folder, "program.py")
         program.write_text(_TIMEOUT_PROGRAM)
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
-        command += [
-            "--master-addr=127.0.0.1",
-            f"--master-port={find_free_port()}",
-            str(program),
-            folder,
-        ]
+        command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}"]
+        command += [str(program), folder]
         environ = {
             **os.environ,
             "ACCELERATE_USE_CPU": "true",
@@ -76,21 +80,20 @@ def _group_timeout(variables: Mapping[str, str]) -> GroupTimeout:
             **variables,
         }
         done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=_PATIENCE
+            command, env=environ, capture_output=True, text=True, timeout=_MOST_SECONDS
         )
         if done.returncode:
-            raise RuntimeError(
-                f"a rank failed: {(done.stdout + done.stderr)[-LOG_TAIL_CHARACTERS:]}"
-            )
+            output = done.stdout + done.stderr
+            raise RuntimeError(f"a rank failed: {output[-LOG_TAIL_CHARACTERS:]}")
         result: GroupTimeout = json.loads(Path(folder, "0").read_text())
         return result
 
 
-measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": _nccl_timeout})
+measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": measure_timeouts})
 
 
 def judge_timeout(_subject: str, _expect: object, evidence: TimeoutEvidence) -> Finding:
-    """Judge that two ranks wait as long as the variable says."""
+    """Judge that both ranks started, and wait as long as the variable says, or else the default."""
     return judge_figures(
         evidence,
         equal={

@@ -1,5 +1,7 @@
-"""Several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's optimiser for weights that are offloaded to the CPU,
-and ray[train] on two workers."""
+"""framework: DeepSpeed's optimiser for weights on the CPU, and ray[train] on two workers.
+
+These are the parts of frameworks for several GPUs that can be measured without any.
+"""
 
 import importlib
 import os
@@ -20,43 +22,53 @@ _WORKERS = 2
 
 
 class RayEvidence(TypedDict):
-    """The largest deviation of all workers from one process, and the least of their controls."""
+    """How far training on several workers is from training in one process."""
 
     workers: int
-    deviation: float
-    control: float
+    deviation: float  # the largest of any worker, relative
+    control: float  # the smallest deviation of a result that is wrong on purpose
 
 
-def _cpu_adam() -> adam.CompiledDeviations:
-    """DeepSpeed takes an operator that was compiled ahead only for the accelerator that it was compiled for."""
+def compare_cpu_adam() -> adam.CompiledDeviations:
+    """Compare DeepSpeed's CPU Adam with torch's AdamW (validate/harness/adam.py)."""
+    # DeepSpeed takes an operator that was compiled ahead only for the accelerator that it was
+    # compiled for.
     os.environ["DS_ACCELERATOR"] = "cuda"
-    found = adam.compare(importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam)
-    return {**found, "compiled_ahead": "deepspeed.ops.adam.cpu_adam_op" in sys.modules}
+    deviations = adam.compare(importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam)
+    return {**deviations, "compiled_ahead": "deepspeed.ops.adam.cpu_adam_op" in sys.modules}
 
 
-def _ray() -> RayEvidence:
-    """DDP on two workers with different data beside one process with all of it: the multigpu tier's, on the CPU."""
-    ranks = ray_train.run_workers(_WORKERS, "cpu")["ranks"]
-    compared = [one for rank in ranks for one in rank["comparisons"].values()]
+def train_with_ray() -> RayEvidence:
+    """Train with DDP on two workers of Ray, and compare with one process that has all the data.
+
+    The program is that of the multigpu tier, here on the CPU.
+    """
+    ranks = ray_train.trained(_WORKERS, "cpu")["ranks"]
+    errors = []
+    control_errors = []
+    for rank in ranks:
+        for comparison in rank["comparisons"].values():
+            errors.append(comparison["error"])
+            control_errors += comparison["controls"].values()
     return {
         "workers": len(ranks),
-        "deviation": max(one["error"] for one in compared),
-        "control": min(error for one in compared for error in one["controls"].values()),
+        "deviation": max(errors),
+        "control": min(control_errors),
     }
 
 
 _SUBJECTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "deepspeed-cpu-adam": lambda: measure_in_fork(
-        _cpu_adam
-    ),  # before anything has imported DeepSpeed
-    "ray-train": _ray,
+    # First, and in a fork: nothing may have imported DeepSpeed before.
+    "deepspeed-cpu-adam": lambda: measure_in_fork(compare_cpu_adam),
+    "ray-train": train_with_ray,
 }
 measure = partial(measure_claimed_subjects, measures=_SUBJECTS)
 
 
 def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
-    """Judge that two workers train as one process does."""
-    # Claims recorded before 2026-11-28 bring their own limits, the oldest of figures that are measured no more.
+    """Judge that training on two workers gave the same weights as in one process."""
+    # Claims recorded before 2026-11-28 have limits of their own. The oldest have limits of figures
+    # that are no longer measured.
     if "at_most" in expect:
         return judge_limits(subject, expect, evidence)
     return judge_figures(

@@ -1,6 +1,7 @@
-"""framework/device-map of the transformers profile: a tiny Llama is placed whole, and with a part of it on disk.
+"""framework/device-map: transformers places a model whole, and with a part of it on disk.
 
-The profile's examples (cpu-examples) train with the Trainer, in mixed precision and compiled.
+The other claims of the transformers profile are its examples (cpu-examples), which train with the
+Trainer, in mixed precision and compiled.
 """
 
 import importlib
@@ -15,69 +16,76 @@ from validate.harness.forked import measure_claimed_subjects
 from validate.harness.saved_llama import SavedLlama
 from validate.judging import Finding
 
-_KEPT_SHARE = 0.6
-"""Of the model's bytes: what memory may hold, so that the rest must be placed elsewhere."""
+_MEMORY_SHARE = 0.6
+"""The share of the model's bytes that memory may hold, so that the rest must go to disk."""
 
 
 SAME_LOGITS = 1e-4
-"""The largest deviation of float32 logits of order 1 to 10 that another path may give."""
+"""The largest difference of float32 logits of order 1 to 10 that are computed in another order."""
 OTHER_LOGITS = 0.01
-"""The least deviation of a control: a result 1 % off is 0.05 away (measured with torch 2.8)."""
+"""The least difference of a control. A result 1 % off is 0.05 away (measured with torch 2.8)."""
 
 
 class DeviceMapEvidence(TypedDict):
-    """A model that is placed whole, and one of which memory can't hold a part."""
+    """How two models were placed, and how far their logits are from those of plain loading."""
 
-    devices: list[str]
-    unplaced: int
+    devices: list[str]  # of the model that is placed whole
+    unplaced: int  # its parameters that are on no device
     deviation: float
-    split_devices: list[str]
+    split_devices: list[str]  # of the model of which a part does not fit into memory
     split_deviation: float
-    split_control: float
+    split_control: float  # of its logits, each moved to the next token
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceMapEvidence]]:
-    """Yield the evidence of the subject `device-map`."""
+    """Yield `device-map` and its evidence, if it is claimed."""
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-        yield from measure_claimed_subjects(
-            claims, {"device-map": lambda: _device_map(Path(folder))}
-        )
+        measures = {"device-map": lambda: place_models(Path(folder))}
+        yield from measure_claimed_subjects(claims, measures)
 
 
-def _device_map(folder: Path) -> DeviceMapEvidence:
-    """Placed whole, and placed with too little memory: then layers wait on disk and are brought in as they run."""
+def place_models(folder: Path) -> DeviceMapEvidence:
+    """Load a tiny Llama with `device_map="auto"`, with enough memory and with too little.
+
+    With too little, layers lie on disk in `folder` and are loaded as they run.
+    """
     llama, torch = SavedLlama(folder / "model"), importlib.import_module("torch")
     automodel = importlib.import_module("transformers").AutoModelForCausalLM
-    plain = _logits(automodel.from_pretrained(llama.folder), llama)
+    plain_logits = compute_logits(automodel.from_pretrained(llama.folder), llama)
+
     whole = automodel.from_pretrained(llama.folder, device_map="auto")
+    # Newer releases of transformers set hf_device_map only for a model in several places.
+    device_map = getattr(whole, "hf_device_map", {"": whole.device})
+    whole_logits = compute_logits(whole, llama)
+
     size = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
     split = automodel.from_pretrained(
         llama.folder,
         device_map="auto",
-        max_memory={"cpu": int(size * _KEPT_SHARE)},
+        max_memory={"cpu": int(size * _MEMORY_SHARE)},
         offload_folder=str(folder / "offload"),
     )
-    split_logits = _logits(split, llama)
+    split_logits = compute_logits(split, llama)
+    shifted_logits = torch.roll(split_logits, 1, -1)
     return {
-        # transformers says it of a model that lies in several places, newer ones of no other.
-        "devices": sorted(
-            {*map(str, getattr(whole, "hf_device_map", {"": whole.device}).values())}
-        ),
+        "devices": sorted({str(device) for device in device_map.values()}),
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
-        "deviation": float((_logits(whole, llama) - plain).abs().max()),
+        "deviation": float((whole_logits - plain_logits).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
-        "split_deviation": float((split_logits - plain).abs().max()),
-        "split_control": float((torch.roll(split_logits, 1, -1) - plain).abs().max()),
+        "split_deviation": float((split_logits - plain_logits).abs().max()),
+        "split_control": float((shifted_logits - plain_logits).abs().max()),
     }
 
 
-def _logits(model: Any, llama: SavedLlama) -> Any:
+def compute_logits(model: Any, llama: SavedLlama) -> Any:
+    """Return the logits that a model computes for the tokens of `llama`, in float32."""
     with importlib.import_module("torch").no_grad():
         return model.eval()(llama.tokens).logits.float().cpu()
 
 
 def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence) -> Finding:
-    """Judge that all is placed, on disk too, and computes the same."""
+    """Judge that both models are placed as they should be, and compute the same as plain loading.
+    """
     return judge_figures(
         evidence,
         equal={"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},

@@ -1,8 +1,7 @@
-"""framework of the trl-vllm profile: trl's GRPO trainer is made, its step is right where the sampler is, and so is
-what it hands to a vLLM server.
+"""framework: trl's GRPO trainer takes right steps on the CPU, and hands the right weights to vLLM.
 
-vLLM has no CPU path in this image. A sampler in plain torch stands in for its engine; what trl gives to the engine and
-asks of it goes through vLLM's own classes, which refuse what they don't know.
+vLLM has no CPU path in this image. A sampler in plain torch stands in for its engine. What trl asks
+of the engine and gives to it goes through vLLM's own classes, which refuse what they don't know.
 """
 
 import copy
@@ -26,128 +25,149 @@ from validate.claims import Claim
 from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding
 
-_ENDS = 2
+_END_TOKEN = 2
 """The token that ends an answer (examples/tiny.py)."""
 _NOISE = 0.02
-"""Of a log-probability: as far off as an engine in bfloat16."""
+"""The standard deviation of the errors of log-probabilities, as in an engine in bfloat16."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the evidence of `grpo arguments`, `server weights` and `server adapters`."""
-    importlib.import_module("torch").set_num_threads(
-        1
-    )  # products are tiny: threads would wait more than they compute
+    """Yield each claimed subject and its evidence.
+
+    The subjects are `grpo-arguments`, `server-weights` and `server-adapters`.
+    """
+    # The matrices are tiny: several threads would wait more than they compute.
+    importlib.import_module("torch").set_num_threads(1)
+    # trl makes its engine by this name.
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
         folder = Path(name)
         measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-            "grpo-arguments": lambda: _step(folder),
-            "server-weights": lambda: _handed_over(folder, None),
-            "server-adapters": lambda: _handed_over(folder, _adapters()),
+            "grpo-arguments": lambda: train(folder),
+            "server-weights": lambda: pack_weights(folder, None),
+            "server-adapters": lambda: pack_weights(folder, make_adapters()),
         }
         yield from measure_claimed_subjects(claims, measures)
 
 
-def _step(folder: Path) -> BehaviourEvidence:
+def train(folder: Path) -> BehaviourEvidence:
+    """Take two steps of GRPO, compare them with plain torch, and return what trl asked vLLM for."""
     policy = Policy(folder / "policy")
     trainer = _grpo.trainer_of(policy, folder / "out", use_cpu=True)
-    return {
-        **_grpo.step(policy, trainer),
-        "logprobs_mode": trainer.vllm_generation.llm.taken.logprobs_mode,
-    }
+    step = _grpo.step(policy, trainer)
+    return {**step, "logprobs_mode": trainer.vllm_generation.llm.arguments.logprobs_mode}
 
 
-def _adapters() -> Any:
-    return importlib.import_module("peft").LoraConfig(
-        r=8, target_modules="all-linear", init_lora_weights=False
-    )
+def make_adapters() -> Any:
+    """Return peft's settings of LoRA adapters that change the model from the start."""
+    peft = importlib.import_module("peft")
+    return peft.LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
 
 
-def _handed_over(folder: Path, adapters: Any) -> WeightsEvidence:
-    """What trl's server mode packs for vLLM, by name, against the policy's weights and (the control) the first ones.
+def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
+    """Let trl's server mode pack the policy's weights for vLLM, and compare them with the policy's.
 
-    vLLM copies what it was given when the last tensor has come. trl 1.11 to 1.16 take the adapters out just before.
+    With `adapters`, the policy is the model with them merged. The control compares with the weights
+    before they were changed.
     """
     packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
+    safetensors = importlib.import_module("safetensors.torch")
     policy = Policy(folder / "policy")
-    first = importlib.import_module("safetensors.torch").load_file(
-        policy.folder / "model.safetensors"
-    )
+    saved_weights = safetensors.load_file(policy.folder / "model.safetensors")
     trainer = _grpo.trainer_of(policy, folder / "out", adapters, use_cpu=True)
     for parameter in trainer.model.parameters():
         parameter.data.mul_(1.5)
-    copied = copy.deepcopy(trainer.model)
-    wanted = (copied.merge_and_unload() if adapters else copied).state_dict()
-    given = trainer.vllm_generation._iter_named_params()
+
+    merged = copy.deepcopy(trainer.model)
+    if adapters:
+        merged = merged.merge_and_unload()
+    expected_weights = merged.state_dict()
+
+    # vLLM copies the tensors when the last one has come, and trl 1.11 to 1.16 take the adapters
+    # out just before. So they are compared when all are packed.
+    named_weights = trainer.vllm_generation._iter_named_params()
     packed = packing.pack_tensors(
-        given, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES
+        named_weights, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES
     )
-    found = packing.unpack_tensor(
+    unpacked = packing.unpack_tensor(
         packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes
     )
-    return {
-        "compared": len(found),
-        "differing": [name for name, value in found if not value.equal(wanted[name])],
-        "control_stale": sum(not value.equal(first[name]) for name, value in found),
-    }
+
+    differing = []
+    changed = 0
+    for name, weight in unpacked:
+        if not weight.equal(expected_weights[name]):
+            differing.append(name)
+        if not weight.equal(saved_weights[name]):
+            changed += 1
+    return {"compared": len(unpacked), "differing": differing, "control_stale": changed}
 
 
 class _Sampler:
-    """What trl calls of vLLM's LLM, in plain torch, with weights as trl hands them over."""
+    """The part of vLLM's class LLM that trl uses, in plain torch."""
 
     def __init__(self, **settings: Any) -> None:
-        torch, transformers = (
-            importlib.import_module("torch"),
-            importlib.import_module("transformers"),
-        )
-        self.taken = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**settings)
+        """Load the model of `settings`, which are the arguments of vLLM's EngineArgs."""
+        torch = importlib.import_module("torch")
+        transformers = importlib.import_module("transformers")
+        # Raises TypeError for an argument that this vLLM does not know.
+        self.arguments = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**settings)
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             settings["model"], dtype=torch.float32
         ).eval()
-        self.torch, self.chance = torch, torch.Generator().manual_seed(1)
+        self.torch = torch
+        self.generator = torch.Generator().manual_seed(1)
+        # trl loads weights into llm_engine.model_executor.driver_worker.model_runner.model.
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
 
     def load_weights(self, weights: Sequence[tuple[str, Any]]) -> None:
+        """Copy tensors into the model, by their names."""
         for name, value in weights:
             self.model.state_dict()[name].copy_(value)
 
     def reset_prefix_cache(self) -> None:
-        """It has none."""
+        """Do nothing: this sampler has no cache."""
 
     def generate(
         self, prompts: Sequence[Mapping[str, Any]], sampling_params: Any, **_others: Any
     ) -> list[Any]:
+        """Return an answer for each prompt, as vLLM does."""
         return [self._answer(prompt["prompt_token_ids"], sampling_params) for prompt in prompts]
 
-    def _answer(self, prompt: Sequence[int], settings: Any) -> Any:
-        torch, tokens, places = self.torch, list(prompt), []
-        while len(tokens) - len(prompt) < settings.max_tokens and tokens[-1] != _ENDS:
+    def _answer(self, prompt: Sequence[int], sampling_params: Any) -> Any:
+        """Sample tokens until the end token or the limit, with noisy log-probabilities.
+
+        Returns an object with the attributes of vLLM's RequestOutput that trl reads.
+        """
+        torch, temperature = self.torch, sampling_params.temperature
+        tokens = list(prompt)
+        scores = []
+        while len(tokens) - len(prompt) < sampling_params.max_tokens and tokens[-1] != _END_TOKEN:
             with torch.no_grad():
                 logits = self.model(torch.tensor([tokens])).logits[0, -1]
-            token = torch.multinomial(
-                (logits / settings.temperature).softmax(-1), 1, generator=self.chance
-            )[0]
-            noise = _NOISE * float(torch.randn((), generator=self.chance))
-            score = float(log_probabilities(logits, token, settings.temperature)) + noise
+            probabilities = (logits / temperature).softmax(-1)
+            token = torch.multinomial(probabilities, 1, generator=self.generator)[0]
+            noise = _NOISE * float(torch.randn((), generator=self.generator))
+            score = float(log_probabilities(logits, token, temperature)) + noise
             tokens.append(int(token))
-            places.append({int(token): SimpleNamespace(logprob=score, rank=1)})
-        answer = SimpleNamespace(token_ids=tokens[len(prompt) :], logprobs=places)
+            scores.append({int(token): SimpleNamespace(logprob=score, rank=1)})
+        answer = SimpleNamespace(token_ids=tokens[len(prompt) :], logprobs=scores)
         return SimpleNamespace(prompt_token_ids=prompt, outputs=[answer])
 
 
 TENSORS = 21
-"""Of the policy."""
+"""The number of tensors of the policy."""
 
 
 def judge_arguments(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
-    """Judge the step, and that vLLM was asked for the log-probabilities of what it samples from."""
+    """Judge the step, and that trl asks for log-probabilities after temperature and top-p."""
     return judge_step(evidence, {"logprobs_mode": "processed_logprobs"})
 
 
 def judge_server(_subject: str, _expect: object, evidence: WeightsEvidence) -> Finding:
-    """Judge what trl packs for a server."""
+    """Judge that trl packs all weights for a server, each as the policy has it."""
     return judge_weights(evidence, TENSORS)
 
 

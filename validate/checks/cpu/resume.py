@@ -1,16 +1,17 @@
-"""resume: a training run that was interrupted can't go on, or goes on from another state than it was saved in.
+"""resume: a training run that was interrupted goes on from the state in which it was saved.
 
-With torch below 2.6, transformers 4.51 can't read back the random state that it saved, and from 4.52 on refuses to read
-any checkpoint (CVE-2025-32434). Both say so only when a run is resumed.
-A tiny Llama is trained with the Trainer and saved half-way. A second Trainer resumes there and must end with the same
-weights; one that takes the saved weights alone, without the optimizer's state, must not.
+With torch below 2.6, transformers 4.51 can't read back the random state that it saved, and from
+4.52 on refuses to read any checkpoint (CVE-2025-32434). Both report it only when a run is resumed.
+So a tiny Llama is trained with the Trainer and saved half-way. A second Trainer resumes there and
+must end with the same weights. As a control, a third one starts from the saved weights without the
+optimizer's state, and must end with others.
 """
 
 import importlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks._behaviour import judge_figures
 from validate.claims import Claim
@@ -23,64 +24,90 @@ _STEPS, _HALF_WAY = 4, 2
 
 ResumeEvidence = TypedDict(
     "ResumeEvidence",
-    {"step": int, "steps after the checkpoint": int, "deviation": float, "control": float},
+    {
+        "step": int,  # steps of the resumed run, with those before the checkpoint
+        "steps after the checkpoint": int,
+        "deviation": float,  # largest difference of any weight between resumed and whole run
+        "control": float,  # the same of the control
+    },
 )
-"""Steps of the whole run and of the resumed one; the largest differences of their weights."""
+"""How a resumed training run differs from one that was not interrupted."""
+
+
+class TrainingRun(NamedTuple):
+    """A training run that has ended."""
+
+    trainer: Any
+    steps: int  # that were taken in this run
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ResumeEvidence]]:
-    """Yield the evidence of `resume`."""
+    """Yield `trainer` and its evidence, if it is claimed."""
     with tempfile.TemporaryDirectory(prefix="resume-") as folder:
-        yield from measure_claimed_subjects(claims, {"trainer": lambda: _resumed(Path(folder))})
+        measures = {"trainer": lambda: compare_runs(Path(folder))}
+        yield from measure_claimed_subjects(claims, measures)
 
 
-def _resumed(folder: Path) -> ResumeEvidence:
-    """Compare a resumed run with a whole one, and (the control) one that has the saved weights alone."""
+def compare_runs(folder: Path) -> ResumeEvidence:
+    """Train a whole run, a resumed one and the control in `folder`, and compare their weights."""
     llama = SavedLlama(folder / "model")
-    whole, _ = _train(llama, llama.folder, folder / "out")
-    half_way = folder / "out" / f"checkpoint-{_HALF_WAY}"
-    resumed, ran = _train(llama, llama.folder, folder / "resumed", str(half_way))
-    weights_alone, _ = _train(llama, half_way, folder / "control")
+    whole = train(llama, llama.folder, folder / "out")
+    checkpoint = folder / "out" / f"checkpoint-{_HALF_WAY}"
+    resumed = train(llama, llama.folder, folder / "resumed", checkpoint)
+    control = train(llama, checkpoint, folder / "control")
     return {
-        "step": resumed.state.global_step,
-        "steps after the checkpoint": ran,
-        "deviation": _deviation(resumed, whole),
-        "control": _deviation(weights_alone, whole),
+        "step": resumed.trainer.state.global_step,
+        "steps after the checkpoint": resumed.steps,
+        "deviation": largest_difference(resumed.trainer.model, whole.trainer.model),
+        "control": largest_difference(control.trainer.model, whole.trainer.model),
     }
 
 
-def _train(
-    llama: SavedLlama, model: Path, out: Path, checkpoint: str | None = None
-) -> tuple[Any, int]:
-    """A Trainer that has trained, and how many steps it took."""
+def train(
+    llama: SavedLlama, model_folder: Path, out: Path, checkpoint: Path | None = None
+) -> TrainingRun:
+    """Train the model in `model_folder` with the Trainer, which saves checkpoints in `out`.
+
+    With `checkpoint`, the run goes on from there.
+    """
+    # All rows differ: a resumed run must go on with those that it has not seen.
+    rows = []
+    for tokens in llama.tokens:
+        rows.append({"input_ids": tokens, "labels": tokens})
+    for tokens in llama.tokens:
+        rows.append({"input_ids": tokens.flip(0), "labels": tokens.flip(0)})
+
     transformers = importlib.import_module("transformers")
-    # Rows that differ: a resumed run must go on with those that the first had not seen.
-    rows = [
-        {"input_ids": row, "labels": row} for row in llama.tokens.reshape(-1, llama.tokens.shape[1])
-    ]
-    rows += [
-        {"input_ids": row["input_ids"].flip(0), "labels": row["labels"].flip(0)} for row in rows
-    ]
-    trained, taken = transformers.AutoModelForCausalLM.from_pretrained(model), list[int]()
-    trained.register_forward_hook(lambda *_: taken.append(1))
-    saving = {"save_strategy": "steps", "save_steps": _HALF_WAY}
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder)
+    forward_passes: list[None] = []
+    model.register_forward_hook(lambda *_: forward_passes.append(None))
     trainer = make_trainer(
-        trained, out, rows, max_steps=_STEPS, per_device_train_batch_size=1, **saving
+        model,
+        out,
+        rows,
+        max_steps=_STEPS,
+        per_device_train_batch_size=1,
+        save_strategy="steps",
+        save_steps=_HALF_WAY,
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
-    return trainer, len(taken)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    # A step has one forward pass.
+    return TrainingRun(trainer, len(forward_passes))
 
 
-def _deviation(found: Any, wanted: Any) -> float:
-    expected = wanted.model.state_dict()
-    return max(
-        float((value - expected[name]).abs().max())
-        for name, value in found.model.state_dict().items()
-    )
+def largest_difference(model: Any, other: Any) -> float:
+    """Return the largest absolute difference of any weight of two models."""
+    other_weights = other.state_dict()
+    differences = []
+    for name, weight in model.state_dict().items():
+        differences.append(float((weight - other_weights[name]).abs().max()))
+    return max(differences)
 
 
 def judge(_subject: str, _expect: object, evidence: ResumeEvidence) -> Finding:
-    """Judge that the resumed run went on where the first had stopped, and ended with the same weights."""
+    """Judge that the resumed run went on where the first had stopped, and ended with the same
+    weights.
+    """
     return judge_figures(
         evidence,
         equal={"step": _STEPS, "steps after the checkpoint": _STEPS - _HALF_WAY},

@@ -1,8 +1,8 @@
-"""state: what starts with Python or with torch can change what every program computes, with no file of the image
-altered.
+"""state: nothing that starts with Python or with torch changes what every program computes.
 
-A .pth file, an entry point that torch runs or a variable sets TF32, an attention backend, the processor's treatment of
-small numbers, or an encoding. A new process of the image's user imports torch and says how it is then.
+A .pth file, an entry point that torch runs or a variable can set TF32, an attention backend, how
+the processor treats tiny numbers, or an encoding, without any file of the image being changed. A
+new process of the image's user imports torch and prints these settings.
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -20,87 +20,138 @@ from validate.judging import Finding, conclude, failed, unproven
 SETTINGS = Settings(starts_first=True)
 
 _SECONDS = 800
+"""How long `import torch` may take on a busy machine."""
 _MARK = "validate: state "
-_PROGRAM = """
+"""The start of the line that holds the result: other lines are what packages print."""
+_PROGRAM = f"""
 import importlib.metadata, json, locale, os, signal, sys
 import torch
-def read(text):
+def read(expression):
     try:
-        found = eval(text, {**globals(), "b": torch.backends})
+        value = eval(expression, {{**globals(), "b": torch.backends}})
     except AttributeError:
         return None
     except Exception as error:
         return repr(error)
-    return found if isinstance(found, (bool, float, int, str, list)) else str(found)
-asked = json.loads(sys.argv[1])
-print("\\n" + MARK + json.dumps({text: read(text) for text in asked}), flush=True)
+    return value if isinstance(value, (bool, float, int, str, list)) else str(value)
+expressions = json.loads(sys.argv[1])
+values = {{expression: read(expression) for expression in expressions}}
+print("\\n" + {_MARK!r} + json.dumps(values), flush=True)
 """
 _CAPABILITY = "b.cpu.get_cpu_capability()"
+"""The expression for the vector extension whose kernels torch uses, such as `AVX512`."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given = user_environment.recorded()
+class StateExpect(TypedDict):
+    """Expression (`b` is torch.backends) -> the values that it may have, the usual one first."""
+
+    state: Mapping[str, Sequence[Any]]
+
+
+class _State(TypedDict):
+    state: Mapping[str, Any]  # expression -> its value; None: this torch has no such setting
+    error: str  # why nothing could be read; empty: it was
+    bare: str  # _CAPABILITY in a process that has no variables but PATH and HOME
+
+
+class StateEvidence(_State, total=False):
+    """What `measure` yields."""
+
+    bare_error: str  # why `bare` could not be read; absent in old evidence
+
+
+class Reading(NamedTuple):
+    """The values of expressions after `import torch`, or why there are none."""
+
+    values: Mapping[str, Any]
+    error: str  # empty: they were read
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
+    """Yield each claimed subject and the settings after `import torch`, as the user has them.
+
+    The processor's kernels that torch chooses are read a second time, in a process that has no
+    variables but PATH and HOME: these show what the processor can do.
+    """
+    environ = user_environment.recorded().environ
+    bare_environ = {name: environ.get(name, "") for name in ("PATH", "HOME")}
     for claim in claims:
-        asked = [*claim.expect["state"], _CAPABILITY]
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            plain = {name: given.environ.get(name, "") for name in ("PATH", "HOME")}
-            waited = beside.submit(_asked, [_CAPABILITY], plain)
-            state, error = _asked(asked, dict(given.environ))
-            bare, bare_error = waited.result()
-        found = str(bare.get(_CAPABILITY, ""))
-        yield (
-            claim.subject,
-            {"state": state, "error": error, "bare": found, "bare_error": bare_error},
-        )
+        expressions = [*claim.expect["state"], _CAPABILITY]
+        # Both processes run at the same time.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            bare_future = thread.submit(read_in_new_process, [_CAPABILITY], bare_environ)
+            reading = read_in_new_process(expressions, environ)
+            bare_reading = bare_future.result()
+
+        evidence: StateEvidence = {
+            "state": reading.values,
+            "error": reading.error,
+            "bare": str(bare_reading.values.get(_CAPABILITY, "")),
+            "bare_error": bare_reading.error,
+        }
+        yield claim.subject, evidence
 
 
-def _asked(texts: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    program = f"MARK = {_MARK!r}\n{_PROGRAM}"
-    command = [sys.executable, "-c", program, json.dumps(list(texts))]
+def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) -> Reading:
+    """Evaluate expressions after `import torch` in a new Python process with these variables.
+
+    A value is None where an attribute does not exist, and the exception's repr where it raised.
+    """
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-c", _PROGRAM, json.dumps(list(expressions))],
             capture_output=True,
-            env=environment,
+            env=dict(environ),
             timeout=_SECONDS,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return {}, f"not imported within {_SECONDS} s"
-    said = done.stdout.decode("utf-8", "replace").rpartition(_MARK)[2].partition("\n")[0]
-    if done.returncode != 0 or not said:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
-            "nothing was said"
-        ]
-        return {}, f"status {done.returncode}: {last[0][:300]}"
-    return json.loads(said), ""
+        return Reading({}, f"not imported within {_SECONDS} s")
+
+    output = done.stdout.decode("utf-8", "replace")
+    result = output.rpartition(_MARK)[2].partition("\n")[0]
+    if done.returncode != 0 or not result:
+        error_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        last_line = error_lines[-1] if error_lines else "nothing was said"
+        return Reading({}, f"status {done.returncode}: {last_line[:300]}")
+    return Reading(json.loads(result), "")
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """state. expect: {state: {expression: [its values, the plainest first]}}. A switch that this torch lacks is none.
+def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Finding:
+    """Judge that every setting has a value that is allowed, and torch uses the processor's kernels.
 
-    evidence: {state: {expression: value, or null: no such switch}, error, bare: the kernels that torch takes for the
-    processor where no variable but PATH and HOME is set, bare_error?: evidence of before lacks it}.
+    A setting that this torch does not have is left out.
     """
     if evidence["error"]:
         return failed(f"`import torch` in a new process: {evidence['error']}")
-    state = evidence["state"]
-    faults = [
-        f"{text.replace('b.', 'torch.backends.', 1) if text.startswith('b.') else text} is {state.get(text)!r} "
-        f"after `import torch`, {allowed[0]!r} is expected"
-        for text, allowed in expect["state"].items()
-        if state.get(text) is not None and state[text] not in allowed
-    ]
+
+    faults = list(setting_faults(expect["state"], evidence["state"]))
     bare_error = evidence.get("bare_error", "")
     if bare_error and not faults:
         return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
-    if not bare_error and state[_CAPABILITY] != evidence["bare"]:
+
+    capability = evidence["state"][_CAPABILITY]
+    if not bare_error and capability != evidence["bare"]:
         faults.append(
-            f"torch takes the kernels for {state[_CAPABILITY]}, on a processor that has {evidence['bare']}"
+            f"torch takes the kernels for {capability}, on a processor that has {evidence['bare']}"
         )
     return conclude(
         faults, f"{len(expect['state'])} settings are torch's and Python's own after `import torch`"
     )
+
+
+def setting_faults(
+    expected: Mapping[str, Sequence[Any]], measured: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the settings whose measured value is none of those that are expected."""
+    for expression, allowed in expected.items():
+        value = measured.get(expression)
+        if value is None or value in allowed:
+            continue
+        setting = expression
+        if expression.startswith("b."):
+            setting = expression.replace("b.", "torch.backends.", 1)
+        yield f"{setting} is {value!r} after `import torch`, {allowed[0]!r} is expected"
 
 
 CLAIMS = {"state": judge}

@@ -1,8 +1,8 @@
-"""threads: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are
-imported.
+"""threads: torch computes with more than one thread, on one OpenMP runtime.
 
-The probe counts a thread as busy by the processor time that the kernel has recorded for it, not by torch's own word.
-Two OpenMP runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
+The probe imports all packages of the image first. It counts a thread as busy by the processor time
+that the kernel has recorded for it, because torch reports threads that may not run. Two OpenMP
+runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -24,124 +24,152 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 SETTINGS = Settings(begins_with_torch=True)
 
 _OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
+"""The paths of OpenMP runtimes."""
 _SIZE = 1200
-_SECONDS = 1.0
-"""At most, where two threads have worked: until then all of them may have."""
+"""Rows and columns of the matrix that is multiplied."""
 _BUSY_TICKS = 5
-"""Of the kernel's clock, which ticks a hundred times a second."""
+"""The least processor time of a thread that has worked, in hundredths of a second."""
+_SECONDS = 1.0
+"""How long to wait for all threads to have worked, when two have."""
 _MOST_SECONDS = 20.0
-"""Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
+"""How much processor time this process may use until a second thread has worked. On a machine under
+load, that may take seconds."""
 
 
 class ThreadsExpect(TypedDict):
-    """`modules` are imported before; `bundled`: pattern of an OpenMP runtime -> why it may be loaded beside torch's."""
+    """What is imported, and which further OpenMP runtimes it may load."""
 
-    modules: Sequence[str]
-    bundled: Mapping[str, str]
+    modules: Sequence[str]  # imported before the measurement
+    bundled: Mapping[str, str]  # pattern of a runtime's path -> why it may be loaded beside torch's
 
 
 class ThreadsEvidence(TypedDict):
-    cores: int
-    torch_threads: int
-    busy_threads: int
-    environment: Mapping[str, str]
-    not_imported: Mapping[str, ErrorEvidence]
-    openmp: list[str]
+    """What `measure` yields."""
+
+    cores: int  # that this process may use
+    torch_threads: int  # as torch reports
+    busy_threads: int  # threads that have worked
+    environment: Mapping[str, str]  # variables for OpenMP and MKL that the user has
+    not_imported: Mapping[str, ErrorEvidence]  # module -> what importing it raised
+    openmp: list[str]  # paths of OpenMP runtimes in the process
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
-    """Yield the evidence of each claim, from a fork that has torch."""
+    """Yield each claimed subject and its evidence, measured in a fork that has imported torch."""
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, measure_in_fork(partial(_worked, claim.expect["modules"]))
+        yield claim.subject, measure_in_fork(partial(import_and_compute, claim.expect["modules"]))
 
 
-def _worked(modules: Sequence[str]) -> ThreadsEvidence:
-    """Import everything, compute, and count the threads that have worked."""
+def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
+    """Import all modules, multiply matrices, and count the threads that have worked."""
     torch = importlib.import_module("torch")
     environ = user_environment.recorded().environ
     errors = {}
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as raised:
-            errors[name] = describe_error(raised)
-    matrix = torch.randn(_SIZE, _SIZE)
-    before = _ticks()
-    end = time.monotonic() + _SECONDS
-    last_processor_second = time.process_time() + _MOST_SECONDS
-    all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
-    busy = 0
-    while True:
-        # All threads may have worked until the time is up; two must have, however slow the machine is.
-        waits_for_all = busy < all_threads and time.monotonic() < end
-        waits_for_two = busy < min(2, all_threads) and time.process_time() < last_processor_second
-        if not (waits_for_all or waits_for_two):
-            break
-        # One product for the BLAS, one loop for OpenMP's own scheduler.
-        torch.tanh(matrix @ matrix)
-        busy = sum(
-            ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items()
-        )
+        except Exception as error:
+            errors[name] = describe_error(error)
+
+    busy_threads = count_busy_threads(torch)
+    environment = {}
+    for name, value in environ.items():
+        if name.startswith(("OMP_", "MKL_", "KMP_")):
+            environment[name] = value
     return {
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
-        "busy_threads": busy,
-        "environment": {
-            name: text
-            for name, text in environ.items()
-            if name.startswith(("OMP_", "MKL_", "KMP_"))
-        },
+        "busy_threads": busy_threads,
+        "environment": environment,
         "not_imported": errors,
         "openmp": sorted(set(map(os.path.realpath, list_mapped_files(_OPENMP)))),
     }
 
 
-def _ticks() -> dict[str, int]:
-    """Return the processor time of each thread of this process: utime and stime of proc(5)."""
+def count_busy_threads(torch: Any) -> int:
+    """Multiply matrices until all of torch's threads have worked, and return how many have.
+
+    Gives up after a second if at least two have, else after 20 seconds of processor time.
+    """
+    all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
+    matrix = torch.randn(_SIZE, _SIZE)
+    ticks_before = read_thread_ticks()
+    deadline = time.monotonic() + _SECONDS
+    processor_deadline = time.process_time() + _MOST_SECONDS
+    busy_threads = 0
+    while True:
+        waits_for_all = busy_threads < all_threads and time.monotonic() < deadline
+        lacks_two = busy_threads < min(2, all_threads)
+        waits_for_two = lacks_two and time.process_time() < processor_deadline
+        if not (waits_for_all or waits_for_two):
+            return busy_threads
+
+        # The product uses the threads of the BLAS, tanh those of OpenMP's own scheduler.
+        torch.tanh(matrix @ matrix)
+        busy_threads = 0
+        for thread, ticks in read_thread_ticks().items():
+            if ticks - ticks_before.get(thread, 0) >= _BUSY_TICKS:
+                busy_threads += 1
+
+
+def read_thread_ticks() -> dict[str, int]:
+    """Return the processor time of each thread of this process, by thread ID, in ticks."""
     ticks = {}
     for task in Path("/proc/self/task").iterdir():
+        # A thread may end while the folder is read.
         with suppress(OSError):
+            # After the name in brackets: utime and stime are fields 14 and 15 of proc(5).
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             ticks[task.name] = int(fields[11]) + int(fields[12])
     return ticks
 
 
 def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
-    """Judge that more than one thread has computed, under one OpenMP runtime."""
-    problems = [
-        f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()
-    ]
-    bundled = expect["bundled"]
-    runtimes = [path for path in evidence["openmp"] if not _is_bundled(path, bundled)]
-    beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
-    if len(runtimes) > 1:
-        problems.append(f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}")
-    if not runtimes:
-        problems.append("no OpenMP runtime is loaded")
-    if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
-        problems.append(f"torch takes 1 thread on {evidence['cores']} cores{suspects(evidence)}")
-    elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
-        problems.append(
-            f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked"
-        )
+    """Judge that more than one thread has computed, with one OpenMP runtime.
+
+    UNPROVEN on a machine with one core.
+    """
+    runtimes = []
+    bundled = []
+    for path in evidence["openmp"]:
+        if is_bundled(path, expect["bundled"]):
+            bundled.append(PurePosixPath(path).name)
+        else:
+            runtimes.append(path)
+
+    problems = list(thread_problems(runtimes, evidence))
     if problems:
         return failed(joined(problems))
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
-    runtime = PurePosixPath(runtimes[0]).name
-    others = (
-        f" (also loaded, used only by the package that bundles it: {listed(beside)})"
-        if beside
-        else " alone"
-    )
-    return passed(
-        f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}"
-    )
+
+    others = " alone"
+    if bundled:
+        others = f" (also loaded, used only by the package that bundles it: {listed(bundled)})"
+    threads = f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores"
+    return passed(f"{threads}, under {PurePosixPath(runtimes[0]).name}{others}")
 
 
-def _is_bundled(path: str, patterns: Iterable[str]) -> bool:
-    """Return whether a package brings this runtime for its own loops."""
+def thread_problems(runtimes: Sequence[str], evidence: ThreadsEvidence) -> Iterator[str]:
+    """Yield what is wrong. `runtimes`: OpenMP runtimes that no package bundles for itself."""
+    for name, error in evidence["not_imported"].items():
+        yield f"import {name}: {root_cause(error)}"
+
+    if len(runtimes) > 1:
+        yield f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}"
+    if not runtimes:
+        yield "no OpenMP runtime is loaded"
+
+    cores, threads, busy = evidence["cores"], evidence["torch_threads"], evidence["busy_threads"]
+    if cores > 1 and threads < 2:
+        yield f"torch takes 1 thread on {cores} cores{suspects(evidence)}"
+    elif cores > 1 and busy < 2:
+        yield f"torch reports {threads} threads, {busy} has worked"
+
+
+def is_bundled(path: str, patterns: Iterable[str]) -> bool:
+    """Return whether a runtime's path matches a pattern of runtimes that packages bundle."""
     return any(PurePosixPath(path).match(pattern) for pattern in patterns)
 
 

@@ -1,5 +1,7 @@
-"""triton: a Triton that can't compile for the image's GPUs fails a user's first kernel. It compiles for each arch
-without a GPU, and refuses one that does not exist."""
+"""triton: Triton compiles kernels for the image's GPUs, and refuses a GPU that does not exist.
+
+It compiles without a GPU. A Triton that can't compile for a GPU fails a user's first kernel there.
+"""
 
 import importlib
 import inspect
@@ -14,126 +16,140 @@ from validate.harness.forked import measure_in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
 
 _CONTROL_KERNEL = "add"
-"""It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
+"""It is compiled for the architecture that does not exist. It has no reduction and no dot, so LLVM
+accepts any architecture, and it is ptxas that must refuse."""
 
 
 class TritonExpect(TypedDict):
-    """The architecture, one that does not exist, and the kernels that this Triton can compile for the first."""
+    """What is compiled for one architecture."""
 
-    arch: int
-    bogus: int
-    kernels: Sequence[str]
+    arch: int  # compute capability without the dot: 90 for sm_90
+    bogus: int  # an architecture that does not exist
+    kernels: Sequence[str]  # names of functions in _kernels.py
 
 
 class CompiledKernel(TypedDict, total=False):
-    """What a kernel was compiled to, or `error`."""
+    """The compiled kernel. If it did not compile, only `error` is there."""
 
-    arch: int | None
-    machine: int | None
-    bytes: int
-    entry: bool
-    ptx_target: str
+    arch: int | None  # that the binary is for
+    machine: int | None  # of the ELF header: EM_CUDA
+    bytes: int  # the size of the binary
+    entry: bool  # the binary holds the kernel
+    ptx_target: str  # of the PTX code: `sm_90`
     error: Mapping[str, Any]
 
 
 class TritonEvidence(TypedDict):
-    """`jit` is the kernels' type, `control` what became of the architecture that does not exist."""
+    """What `measure` yields for an architecture."""
 
-    triton: str
-    jit: str
-    environment: Mapping[str, str]
+    triton: str  # its version
+    jit: str  # the type of a kernel: JITFunction, unless TRITON_INTERPRET is set
+    environment: Mapping[str, str]  # TRITON_* variables
     kernels: Mapping[str, CompiledKernel]
-    control: CompiledKernel
+    control: CompiledKernel  # for the architecture that does not exist
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control."""
-    toolchain = measure_in_fork(_toolchain)
+    """Yield each architecture and its TritonEvidence. Each kernel is compiled in a fork."""
+    toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]
-    control = {"arch": bogus, **measure_in_fork(partial(_compiled, _CONTROL_KERNEL, bogus))}
-    # Without the log: the control's error is in the evidence of every arch, and its message is enough.
+    control = {"arch": bogus, **measure_in_fork(partial(compile_kernel, _CONTROL_KERNEL, bogus))}
+    # The control is part of the evidence of every architecture, and its message is enough.
     control.get("error", {}).pop("log", None)
+
     for claim in claims:
-        arch, names = claim.expect["arch"], claim.expect["kernels"]
-        kernels = {name: measure_in_fork(partial(_compiled, name, arch)) for name in names}
+        kernels = {}
+        for name in claim.expect["kernels"]:
+            kernels[name] = measure_in_fork(partial(compile_kernel, name, claim.expect["arch"]))
         yield claim.subject, {**toolchain, "kernels": kernels, "control": control}
 
 
-def _toolchain() -> Mapping[str, Any]:
-    """Return Triton's version and variables, and the type of a kernel."""
+def describe_triton() -> Mapping[str, Any]:
+    """Return Triton's version, its environment variables, and the type of a kernel."""
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
+    environment = {}
+    for name, value in os.environ.items():
+        if name.startswith("TRITON_"):
+            environment[name] = value
     return {
         "triton": triton.__version__,
         "jit": type(kernels.softmax).__name__,
-        "environment": {
-            name: value for name, value in os.environ.items() if name.startswith("TRITON_")
-        },
+        "environment": environment,
     }
 
 
-def _compiled(kernel: str, arch: int) -> Mapping[str, Any]:
-    """Compile a kernel for an architecture."""
+def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
+    """Compile a kernel of _kernels.py for an architecture, and return it as CompiledKernel."""
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+    ast_source = importlib.import_module("triton.compiler").ASTSource
     kernels = importlib.import_module("validate.checks.cpu._kernels")
-    source, constants = importlib.import_module("triton.compiler").ASTSource, kernels.CONSTANTS
-    # Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`.
-    if "constexprs" in inspect.signature(source.__init__).parameters:
+    kernel, constants = getattr(kernels, name), kernels.CONSTANTS
+
+    # Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as
+    # `constexpr`.
+    if "constexprs" in inspect.signature(ast_source.__init__).parameters:
         signature = {**kernels.SIGNATURE, **dict.fromkeys(constants, "constexpr")}
-        asked = source(getattr(kernels, kernel), signature, constexprs=constants)
+        source = ast_source(kernel, signature, constexprs=constants)
     else:
-        asked = source(getattr(kernels, kernel), dict(kernels.SIGNATURE), constants=constants)
-    built = triton.compile(asked, target=target)
-    cubin = built.asm["cubin"]
+        source = ast_source(kernel, dict(kernels.SIGNATURE), constants=constants)
+
+    compiled = triton.compile(source, target=target)
+    cubin = compiled.asm["cubin"]
     return {
         **cubin_facts(cubin),
-        "entry": f".text._{kernel}".encode() in cubin,
-        "ptx_target": next(
-            (
-                line.split()[1].rstrip(",")
-                for line in built.asm["ptx"].splitlines()
-                if line.startswith(".target")
-            ),
-            "",
-        ),
+        "entry": f".text._{name}".encode() in cubin,
+        "ptx_target": find_ptx_target(compiled.asm["ptx"]),
     }
+
+
+def find_ptx_target(ptx: str) -> str:
+    """Return `sm_90` from the line `.target sm_90, debug` of PTX code; empty: no such line."""
+    for line in ptx.splitlines():
+        if line.startswith(".target"):
+            return line.split()[1].rstrip(",")
+    return ""
 
 
 def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
-    """Judge that each kernel became a cubin for this architecture, and none for the one that does not exist."""
+    """Judge that each kernel was compiled for the architecture, and none for the bogus one."""
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
-        why = f" (TRITON_INTERPRET={interpret})" if interpret else ""
+        reason = f" (TRITON_INTERPRET={interpret})" if interpret else ""
         return failed(
-            f"kernels are {evidence['jit']} instead of JITFunction{why}: nothing is compiled"
+            f"kernels are {evidence['jit']} instead of JITFunction{reason}: nothing is compiled"
         )
-    arch, kernels = expect["arch"], evidence["kernels"]
+
+    arch, bogus, kernels = expect["arch"], expect["bogus"], evidence["kernels"]
     problems: list[str] = []
     for name in expect["kernels"]:
-        problems.extend(_kernel_problems(name, arch, kernels.get(name)))
+        problems += kernel_problems(name, arch, kernels.get(name))
     if not expect["kernels"]:
         problems.append("no kernel was asked for")
     if problems:
         return failed(joined(problems))
-    if evidence["control"]["arch"] != expect["bogus"] or "error" not in evidence["control"]:
-        return failed(f"control: sm_{expect['bogus']} does not exist, and compiled all the same")
+
+    control = evidence["control"]
+    if control["arch"] != bogus or "error" not in control:
+        return failed(f"control: sm_{bogus} does not exist, and compiled all the same")
+
     size = sum(kernels[name]["bytes"] for name in expect["kernels"])
-    what = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes)"
-    return passed(f"Triton {evidence['triton']} compiled {what}, and refused sm_{expect['bogus']}")
+    compiled = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes)"
+    return passed(f"Triton {evidence['triton']} compiled {compiled}, and refused sm_{bogus}")
 
 
-def _kernel_problems(name: str, arch: int, facts: CompiledKernel | None) -> Iterator[str]:
-    """Yield why a kernel is not the one that was asked for."""
-    if facts is None:
+def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iterator[str]:
+    """Yield what is wrong with a kernel compiled for an architecture. None: it was not compiled."""
+    if kernel is None:
         yield f"{name} was not compiled"
-    elif "error" in facts:
-        yield f"{name} for sm_{arch}: {root_cause(facts['error'])}"
-    elif facts["machine"] != EM_CUDA:
-        yield f"{name}: ptxas made {facts['bytes']} bytes that are no CUDA binary"
-    elif facts["arch"] != arch:
-        yield f"{name}: asked for sm_{arch}, the binary is for sm_{facts['arch']}"
-    elif not facts["entry"]:
+    elif "error" in kernel:
+        yield f"{name} for sm_{arch}: {root_cause(kernel['error'])}"
+    elif kernel["machine"] != EM_CUDA:
+        yield f"{name}: ptxas made {kernel['bytes']} bytes that are no CUDA binary"
+    elif kernel["arch"] != arch:
+        yield f"{name}: asked for sm_{arch}, the binary is for sm_{kernel['arch']}"
+    elif not kernel["entry"]:
         yield f"{name}: the binary for sm_{arch} does not hold the kernel"
 
 
