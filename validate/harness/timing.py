@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 from validate.environment import nvml
 
 Watch = Callable[[], Mapping[str, int]]
-"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watched)."""
+"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu)."""
 MARGIN = 0.08
 """The margin between two machines with the same GPU model: cooling, power and silicon differ.
 Measured on H100s."""
@@ -68,7 +68,7 @@ class Conditions(_Conditions, total=False):
 def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     """Yield a function that reads the GPU, and its conditions before this process uses it."""
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
-    with nvml.watched(f"GPU-{uuid}" if uuid else "") as watch:
+    with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
         # The driver averages the utilization over up to a second, so it may still include probes
         # that have just ended. The lowest of three readings leaves them out.
         readings = []

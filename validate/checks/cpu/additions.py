@@ -128,8 +128,7 @@ def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:
 
 
 def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
-    """Run a program by the user's PATH: where packages were added, their environment comes first.
-    """
+    """Run a program by the user's PATH: where packages were added, their environment comes first."""
     program = shutil.which(command[0], path=environ.get("PATH", ""))
     if program is None:
         return {"code": 127, "said": f"there is no {command[0]} on the PATH"}

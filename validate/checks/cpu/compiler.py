@@ -51,7 +51,7 @@ def build_driver_module(folder: Path) -> LauncherEvidence:
     `folder` first. Raises ImportError if Triton is not installed.
     """
     compiler = find_compiler()
-    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.absent())}
+    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.libcuda_error())}
     if not compiler["path"]:
         return evidence
 

@@ -43,9 +43,9 @@ def train_with_ray() -> RayEvidence:
 
     The program is that of the multigpu tier, here on the CPU.
     """
-    ranks = ray_train.trained(_WORKERS, "cpu")["ranks"]
-    errors = []
-    control_errors = []
+    ranks = ray_train.run_workers(_WORKERS, "cpu")["ranks"]
+    errors: list[float] = []
+    control_errors: list[float] = []
     for rank in ranks:
         for comparison in rank["comparisons"].values():
             errors.append(comparison["error"])

@@ -84,8 +84,7 @@ def compute_logits(model: Any, llama: SavedLlama) -> Any:
 
 
 def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence) -> Finding:
-    """Judge that both models are placed as they should be, and compute the same as plain loading.
-    """
+    """Judge that both models are placed as they should be, and compute the same as plain loading."""
     return judge_figures(
         evidence,
         equal={"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},
