@@ -111,7 +111,7 @@ def require_own(
                 (place, f"is of an image that is called {name or 'nothing'}, not {part.image}")
             )
         elif claims := releases.claims_of_published(labels, part, sources):
-            own, today = judge(part.claim_set, part), gate.judged(part, claims)
+            own, today = judge(part.claim_set, part), gate.judge_by_claims(part, claims)
             if len(own.claims_with(Status.PASS)) > len(today.claims_with(Status.PASS)):
                 causes.append(
                     (

@@ -103,7 +103,7 @@ def publish(
                 with Progress() as progress:
                     if image:
                         _pull_if_missing(docker_engine, image, found.name.platform)
-                    local = release.read(
+                    local = release.read_local_image(
                         docker_engine,
                         image or found.local_name,
                         found.name,

@@ -95,7 +95,7 @@ def judge_by_our_claims(
         only=task.only,
         attachment=host_gpus.of_host(evidence.host),
     )
-    return explain(gate.judged(evidence, claims, task.tiers))
+    return explain(gate.judge_by_claims(evidence, claims, task.tiers))
 
 
 def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:

@@ -1,12 +1,15 @@
-"""What is attached to a published image: signed statements, in the place where cosign keeps them.
+"""Attach signed statements and signatures to published images, and read them back.
 
-| tag, beside the image `sha256:DIGEST` | holds |
+They are stored in the same repository as the image `sha256:DIGEST`, where cosign keeps its own:
+
+| tag | contents |
 |---|---|
-| `sha256-DIGEST.att` | statements (`statements.py`), a layer each: `cosign verify-attestation` reads it |
-| `sha256-DIGEST.sig` | signatures of the image, also of an index: `cosign verify` reads it |
+| `sha256-DIGEST.att` | a layer for each statement (`statements.py`): `cosign verify-attestation` |
+| `sha256-DIGEST.sig` | signatures of the image or of an index: `cosign verify` reads them |
 
-cosign 2 and 3, Kyverno and policy-controller read both. Registries need no referrers API for it. Statements that nobody
-signed stand there, too, for who publishes without a key: cosign leaves them aside. What others put there stays.
+cosign 2 and 3, Kyverno and policy-controller read both, and a registry needs no referrers API.
+Whoever publishes without a key attaches unsigned statements, which cosign ignores. Statements and
+signatures of other people stay where they are.
 """
 
 import json
@@ -34,27 +37,22 @@ _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _LARGEST_SIGNED = 1 << 16
-"""Bytes of what cosign signs: a digest and our tags. Whoever may push can put anything there."""
+"""Bytes of the document that cosign signs. It has a digest and our tags; anybody who may push can
+put a larger one there."""
 _TYPE = "predicateType"
 _TAGS, _DATE, _COUNTER = "dev.truetag.tags", "dev.truetag.date", "dev.truetag.counter"
-"""Annotations of a signature: the tags that are to name what it signs, when that was signed (RFC 3339, UTC), and a
-number that is higher than that of all signatures of this key in the repository before."""
+"""Annotations of a signature: the tags that shall name the signed image, the time of signing (RFC
+3339, UTC), and a number higher than those of all earlier signatures of this key in the
+repository."""
 _WRITES = 5
-"""How often a tag is written at most where other machines write it at the same time."""
-
-
-class Signed(NamedTuple):
-    """What a key signed of a digest. The last one is the greatest, whatever clocks said."""
-
-    counter: int
-    """Milliseconds since 1970, or more where a clock went back; 0 of cosign's own, and of ours that read no layers."""
-    date: str
-    tags: str
+"""How often a tag is written at most while other machines write it at the same time."""
+_NO_DATE = "0001-01-01T00:00:00Z"
+"""The date that cosign writes into its configurations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedImage:
-    """A published image, as far as it can be read without its layers."""
+    """A published image: everything that can be read without pulling its layers."""
 
     repository: Repository
     manifest: Manifest
@@ -68,7 +66,7 @@ class PublishedImage:
 
     @property
     def image_id(self) -> str:
-        """The digest that verdicts name: of the configuration."""
+        """Return the digest of its configuration, which verdicts name."""
         return self.manifest.config.digest
 
     @property
@@ -77,327 +75,474 @@ class PublishedImage:
 
     @property
     def name(self) -> str:
-        """As its label has it; empty where it has none."""
+        """Return the image name in its label; empty where it has none."""
         return self.labels.get(f"{LABELS}.image", "")
 
     @property
     def created(self) -> str:
-        """When it was validated, as whoever published it first wrote; of older images, when they were built."""
+        """Return when it was validated, as its first publisher wrote it.
+
+        For images of older releases, this is the date of the build.
+        """
         annotations = self.manifest.data.get("annotations") or {}
         return str(annotations.get(CREATED) or self.config.get("created") or "")
 
     @property
     def platform(self) -> str:
-        """`linux/arm64`, as the configuration has it; empty where it has none."""
+        """Return `linux/arm64`, say, from its configuration; empty where it has none."""
         return distribution.platform_of(self.config)
 
     @property
     def compressed_size(self) -> int:
-        """Bytes of all layers, as the registry holds them."""
+        """Return the bytes of all layers as the registry stores them."""
         return sum(layer.size for layer in self.manifest.layers)
 
-    def of(self, predicate_type: str) -> tuple[Statement, ...]:
-        return tuple(one for one in self.statements if one.predicate_type == predicate_type)
+    def statements_of(self, predicate_type: str) -> tuple[Statement, ...]:
+        return tuple(
+            statement for statement in self.statements if statement.predicate_type == predicate_type
+        )
 
     @property
     def origin_exception(self) -> str:
-        """Why it was published although the origin of its layers is UNPROVEN; empty: no test result names that."""
-        found = (one.origin_exception for one in self.of(statements.TEST_RESULT))
-        return next(filter(None, found), "")
+        """Return the reason to publish it although the origin of its layers is UNPROVEN.
+
+        Empty where no test result has one. Raises one of `statements.UNREADABLE`.
+        """
+        for test_result in self.statements_of(statements.TEST_RESULT):
+            if test_result.origin_exception:
+                return test_result.origin_exception
+        return ""
 
     @property
     def attestations(self) -> tuple[Attestation, ...]:
-        """Every validation run, judged again.
+        """Return every validation run that a test result contains, judged again.
 
-        Raises UserError for one of another image, and for a test result that is not what its evidence says.
+        Raises UserError for a test result that cannot be read, that is about another image, or that
+        says more than its evidence shows.
         """
-        found: dict[bytes, Attestation] = {}
-        for one in self.of(statements.TEST_RESULT):
+        runs: dict[bytes, Attestation] = {}
+        for test_result in self.statements_of(statements.TEST_RESULT):
             try:
-                runs = {
-                    file: found.get(file) or statements.attested(file, self.reference)
-                    for file in one.evidence
-                }
-                others = {run.verdict.digest for run in runs.values()} - {self.image_id}
-                faults = statements.test_result_faults(one, tuple(runs.values()))
-                if self.manifest.digest not in one.subjects:
-                    cause = f"its test result is of {', '.join(sorted(one.subjects))}"
-                elif others:
-                    cause = f"the attestation is of {min(others)[:19]}, the image is {self.image_id[:19]}"
-                elif fault := next(faults, ""):
-                    cause = f"its test result is not what the evidence says: {fault}"
-                else:
-                    found |= runs
-                    continue
+                own_runs = []
+                for evidence_file in test_result.evidence:
+                    # Several test results may contain the same run: judge it once.
+                    if evidence_file not in runs:
+                        run = statements.read_attestation(evidence_file, self.reference)
+                        runs[evidence_file] = run
+                    own_runs.append(runs[evidence_file])
+                fault = self._test_result_fault(test_result, own_runs)
             except statements.UNREADABLE as error:
-                cause = f"its test result can't be read: {type(error).__name__}: {error}"
-            raise failed(self.reference, cause, "don't use it")
-        return tuple(found.values())
+                fault = f"its test result can't be read: {type(error).__name__}: {error}"
+            if fault:
+                raise failed(self.reference, fault, "don't use it")
+        return tuple(runs.values())
+
+    def _test_result_fault(self, test_result: Statement, runs: Sequence[Attestation]) -> str:
+        """Return why a test result with these runs is not true of this image; empty if it is."""
+        if self.manifest.digest not in test_result.subjects:
+            return f"its test result is of {', '.join(sorted(test_result.subjects))}"
+        other_images = {run.verdict.digest for run in runs} - {self.image_id}
+        if other_images:
+            other = min(other_images)
+            return f"the attestation is of {other[:19]}, the image is {self.image_id[:19]}"
+        for fault in statements.find_test_result_faults(test_result, runs):
+            return f"its test result is not what the evidence says: {fault}"
+        return ""
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Of every validation run. Raises UserError as `attestations` does."""
-        return tuple(one.evidence for one in self.attestations)
+        """Return the evidence of every validation run. Raises UserError like `attestations`."""
+        return tuple(attestation.evidence for attestation in self.attestations)
+
+
+# --- reading images and their statements ----------------------------------------------------------
 
 
 def load(
     source: Registry, manifest: Manifest, *, platform: str = "", with_statements: bool = True
 ) -> PublishedImage:
-    """Read an image's configuration, and the statements that are attached to it; of an index, for a platform.
+    """Read the configuration of an image and the statements that are attached to it.
 
-    Raises UserError.
+    Of an index, read the image for `platform`; otherwise `platform` is ignored. Raises UserError
+    for an index without an image for it, and for any index where no platform is given.
     """
     if manifest.is_index:
-        where = f"{source.repository}@{manifest.digest}"
-        digests = {entry.platform: entry.digest for entry in manifest.manifests}
-        if platform in digests:
-            return load(source, source.get(digests[platform]), with_statements=with_statements)
-        if platform:
-            raise failed(
-                where, f"the index has no image for {platform}", f"publish the image for {platform}"
-            )
-        listed = ", ".join(
-            f"{source.repository}@{digest} ({one})" for one, digest in digests.items()
-        )
-        raise wrong(
-            where, "is an index of images for several platforms", f"name one of them: {listed}"
-        )
-    config = json.loads(source.blob(manifest.config))
-    there, found = (
-        source.find(attached_tag(manifest.digest, "att")) if with_statements else None,
-        list[Statement](),
-    )
-    for layer in there.layers if there else ():
-        if layer.media_type == _ENVELOPE and layer.annotations.get(_TYPE) in statements.NAMES:
-            with suppress(
-                *statements.UNREADABLE
-            ):  # it counts for nothing: whoever may push may put anything there
-                found.append(Statement.from_envelope(source.blob(layer)))
+        digest = find_platform(source, manifest, platform)
+        return load(source, source.get(digest), with_statements=with_statements)
     return PublishedImage(
-        repository=source.repository, manifest=manifest, config=config, statements=tuple(found)
+        repository=source.repository,
+        manifest=manifest,
+        config=json.loads(source.blob(manifest.config)),
+        statements=load_statements(source, manifest.digest) if with_statements else (),
     )
+
+
+def find_platform(source: Registry, index: Manifest, platform: str) -> str:
+    """Return the digest of an index's image for a platform. Raises UserError if it has none."""
+    where = f"{source.repository}@{index.digest}"
+    digests = {entry.platform: entry.digest for entry in index.manifests}
+    if platform in digests:
+        return digests[platform]
+    if platform:
+        cause = f"the index has no image for {platform}"
+        raise failed(where, cause, f"publish the image for {platform}")
+    images = [f"{source.repository}@{digest} ({name})" for name, digest in digests.items()]
+    cause = "is an index of images for several platforms"
+    raise wrong(where, cause, f"name one of them: {', '.join(images)}")
+
+
+def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
+    """Return the statements attached to an image, signed or not. Unreadable ones are left out."""
+    attached = source.find(attached_tag(digest, "att"))
+    if attached is None:
+        return ()
+    loaded: list[Statement] = []
+    for layer in attached.layers:
+        if layer.media_type != _ENVELOPE or layer.annotations.get(_TYPE) not in statements.NAMES:
+            continue
+        # Anybody who may push may put anything there.
+        with suppress(*statements.UNREADABLE):
+            loaded.append(Statement.from_envelope(source.blob(layer)))
+    return tuple(loaded)
 
 
 def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
-    """The images of an index, with what is attached to them; of another manifest, the image. Raises UserError."""
+    """Return the images that an index lists, or the single image of any other manifest.
+
+    Raises UserError, also for an empty index.
+    """
     if not manifest.is_index:
         return (load(source, manifest),)
     if not manifest.manifests:
-        raise failed(
-            f"{source.repository}@{manifest.digest}", "is an empty index", "publish its images anew"
-        )
+        where = f"{source.repository}@{manifest.digest}"
+        raise failed(where, "is an empty index", "publish its images anew")
     return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
 
 
-def index_of(images: Sequence[PublishedImage]) -> Manifest:
-    """The index of some images, linux/amd64 first. The same images give the same bytes."""
-    ranked = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
-    return distribution.index(
-        [replace(image.manifest.descriptor, platform=image.platform) for image in ranked]
-    )
+def make_index(images: Sequence[PublishedImage]) -> Manifest:
+    """Return an index of images for several platforms, linux/amd64 first.
+
+    The same images always give the same bytes, in whatever order they come. Nothing is stored.
+    """
+    ordered = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
+    entries = [replace(image.manifest.descriptor, platform=image.platform) for image in ordered]
+    return distribution.index(entries)
 
 
-def counted(image: PublishedImage, key: str) -> PublishedImage:
-    """The image with the statements that count: with a public key those about it that the key signed, without one all.
+def drop_untrusted(image: PublishedImage, key: str) -> PublishedImage:
+    """Return the image with only those statements about it that this public key signed.
 
-    Raises CosignError where cosign can't tell.
+    Without a key (empty), all statements stay. Raises CosignError where cosign cannot tell.
     """
     if not key:
         return image
-    own = [
-        one for one in image.statements if one.signature and image.manifest.digest in one.subjects
-    ]
+    candidates = []
+    for statement in image.statements:
+        if statement.signature and image.manifest.digest in statement.subjects:
+            candidates.append(statement)
+
+    def is_trusted(statement: Statement) -> bool:
+        return signing.is_signature(statement.signature, statement.signed_bytes, key)
+
     with ThreadPoolExecutor(max_workers=4) as pool:
-        valid = list(
-            pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own)
-        )
-    return replace(
-        image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds)
-    )
+        verdicts = list(pool.map(is_trusted, candidates))
+    trusted = []
+    for statement, verdict in zip(candidates, verdicts, strict=True):
+        if verdict:
+            trusted.append(statement)
+    return replace(image, statements=tuple(trusted))
+
+
+# --- attaching statements -------------------------------------------------------------------------
 
 
 def attach(
     target: Registry, image: PublishedImage, new: Sequence[Statement], key: str
 ) -> PublishedImage:
-    """Sign (with a private key) and store statements beside those that count. Returns the image with them.
+    """Sign new statements with a private key, and store them beside the others of an image.
 
-    What a new test result supersedes goes, where this key, or without one nobody, signed it. Raises UserError.
+    Returns the image with its new statements. Without a key (empty), they are stored unsigned. A
+    test result that a new one supersedes is removed; without a key, only if nobody signed it.
+    `image` must have only statements that count: see `drop_untrusted`. Raises UserError.
     """
-    there = {one.payload for one in image.statements}
-    made = [one for one in new if one.payload not in there]
+    payloads = {statement.payload for statement in image.statements}
+    added = [statement for statement in new if statement.payload not in payloads]
     if key:
-        # cosign takes half a second for each, most of it to open the key.
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            signatures = list(pool.map(lambda one: signing.sign_bytes(one.signed_bytes, key), made))
-        made = [
-            replace(one, signature=signature)
-            for one, signature in zip(made, signatures, strict=True)
-        ]
-    old = [
-        one
-        for one in image.statements
-        if any(each.supersedes(one) for each in made) and (key or not one.signature)
-    ]
-    for one in made:
-        target.put_blob(one.envelope)
-    _write(
+        added = sign_statements(added, key)
+
+    superseded = []
+    for statement in image.statements:
+        is_superseded = any(newer.supersedes(statement) for newer in added)
+        if is_superseded and (key or not statement.signature):
+            superseded.append(statement)
+
+    for statement in added:
+        target.put_blob(statement.envelope)
+    update_layers(
         target,
         attached_tag(image.manifest.digest, "att"),
-        [_layer(one) for one in made],
-        [_layer(one) for one in old],
+        add=[statement_layer(statement) for statement in added],
+        remove=[statement_layer(statement) for statement in superseded],
     )
-    return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
+    remaining = [statement for statement in image.statements if statement not in superseded]
+    return replace(image, statements=(*remaining, *added))
+
+
+def sign_statements(unsigned: Sequence[Statement], key: str) -> list[Statement]:
+    """Return the statements, each with a signature of this private key. Raises UserError."""
+
+    def sign(statement: Statement) -> Statement:
+        return replace(statement, signature=signing.sign_bytes(statement.signed_bytes, key))
+
+    # cosign takes half a second for each, most of it to open the key.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return list(pool.map(sign, unsigned))
+
+
+def statement_layer(statement: Statement) -> Descriptor:
+    """Return the descriptor under which cosign finds a statement's envelope."""
+    # The annotation for the signature of an image must exist, even if it is empty: see cosign's
+    # pkg/oci/static.
+    annotations = {_SIGNATURE: "", _TYPE: statement.predicate_type}
+    return Descriptor.of(_ENVELOPE, statement.envelope, annotations=annotations)
+
+
+# --- signatures of images -------------------------------------------------------------------------
+
+
+class ImageSignature(NamedTuple):
+    """A signature of an image or index. The last one of a key is the greatest, by its counter."""
+
+    counter: int
+    """Milliseconds since 1970, or more where a clock went back. 0 for signatures that cosign made,
+    and for those of truetag that were made without comparing the image's layers."""
+    date: str
+    tags: str
+    """The tags that shall name the image, separated by spaces."""
+    content: bytes
+    """The document that was signed."""
+    signature: str
+    """In base64. It may be anybody's until `is_by` says otherwise."""
+    digest: str
+    """Of the image or index."""
+
+    def is_by(self, key: str) -> bool:
+        """Return whether this public key made the signature. Raises CosignError."""
+        return signing.is_signature(self.signature, self.content, key)
 
 
 def sign_image(
     target: Registry, digest: str, key: str, public: str, tags: Collection[str] = ()
 ) -> None:
-    """Sign an image or an index, and that these tags are to name it, for readers with `cosign verify`.
+    """Sign an image or index, and the tags that shall name it, for readers with `cosign verify`.
 
-    Once, unless one of them was signed for another one since. Tags, date and counter are annotations of cosign's
-    (`cosign verify -a`). `public`: the key's. Raises UserError.
+    `key` is the private key, `public` its public one. Does nothing if this was signed already and
+    none of the tags was signed for another image since. The tags, the date and the counter are
+    annotations, as `cosign verify -a` reads them. Raises UserError.
     """
-    named = " ".join(sorted(tags))
-    is_known = any(
-        found.counter and found.tags == named for found in signed(target, digest, public)
-    )
-    if is_known and all(last_signed(target, public, tag)[1] == digest for tag in tags):
+    if is_signed_for(target, digest, public, tags):
         return
-    counter = max(time.time_ns() // 1_000_000, last_signed(target, public)[0].counter + 1)
-    date = datetime.now(UTC).isoformat(timespec="milliseconds")
-    payload = {
+    # Clocks of several machines differ, and one may go back: the counter must rise all the same.
+    milliseconds = time.time_ns() // 1_000_000
+    last = find_last_signature(target, public)
+    last_counter = last.counter if last else 0
+    counter = max(milliseconds, last_counter + 1)
+
+    document = {
         "critical": {
             "identity": {"docker-reference": str(target.repository)},
             "image": {"docker-manifest-digest": digest},
             "type": "cosign container image signature",
         },
-        "optional": {_TAGS: named, _DATE: date, _COUNTER: str(counter)},
+        "optional": {
+            _TAGS: " ".join(sorted(tags)),
+            _DATE: datetime.now(UTC).isoformat(timespec="milliseconds"),
+            _COUNTER: str(counter),
+        },
     }
-    content = json.dumps(payload, separators=(",", ":")).encode()
+    content = json.dumps(document, separators=(",", ":")).encode()
     target.put_blob(content)
-    signature = Descriptor.of(
-        _SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)}
-    )
-    _write(target, attached_tag(digest, "sig"), [signature])
+    annotations = {_SIGNATURE: signing.sign_bytes(content, key)}
+    layer = Descriptor.of(_SIMPLE_SIGNING, content, annotations=annotations)
+    update_layers(target, attached_tag(digest, "sig"), add=[layer])
 
 
-def signed(source: Registry, digest: str, key: str) -> Iterator[Signed]:
-    """What a public key signed of an image or an index. Raises UserError."""
-    return (
-        said
-        for said, content, by in _claims(source, digest)
-        if signing.is_signature(by, content, key)
-    )
+def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]) -> bool:
+    """Return whether a key signed an image for exactly these tags, and last for each of them.
 
-
-def last_signed(source: Registry, key: str, tag: str = "") -> tuple[Signed, str]:
-    """What a public key signed last in a repository, or last for a tag, and its digest (empty: nothing).
-
-    Nobody can tell what whoever may write there deleted. Raises UserError.
+    `key` is the public key. Signatures without a counter do not count. Raises UserError.
     """
-    digests = [
-        one.removesuffix(".sig").replace("-", ":", 1)
-        for one in source.tags()
-        if one.endswith(".sig")
-    ]
+    text = " ".join(sorted(tags))
+    is_signed = any(
+        signature.counter and signature.tags == text
+        for signature in find_signatures(target, digest, key)
+    )
+    if not is_signed:
+        return False
+    for tag in tags:
+        last = find_last_signature(target, key, tag)
+        if last is None or last.digest != digest:
+            return False
+    return True
+
+
+def find_signatures(source: Registry, digest: str, key: str) -> Iterator[ImageSignature]:
+    """Yield the signatures of an image or index that this public key made. Raises UserError."""
+    for signature in read_signatures(source, digest):
+        if signature.is_by(key):
+            yield signature
+
+
+def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSignature | None:
+    """Return the last signature that a public key made in a repository, for any image.
+
+    With a `tag`, return the last one that signs this tag. None where there is none: deleted
+    signatures leave no trace. Raises UserError.
+    """
+    digests = []
+    for name in source.tags():
+        if name.endswith(".sig"):
+            digests.append(name.removesuffix(".sig").replace("-", ":", 1))
+
+    signatures: list[ImageSignature] = []
     with ThreadPoolExecutor(max_workers=8) as pool:
-        claims = pool.map(lambda one: list(_claims(source, one)), digests)
-        ranked = sorted(
-            [(*one, digest) for digest, every in zip(digests, claims, strict=True) for one in every]
-        )
-    for said, content, by, digest in reversed(ranked):
-        if (not tag or tag in said.tags.split()) and signing.is_signature(by, content, key):
-            return said, digest
-    return Signed(0, "", ""), ""
+        for of_image in pool.map(lambda digest: list(read_signatures(source, digest)), digests):
+            signatures += of_image
+
+    # Verifying takes a call of cosign for each, so begin with the last.
+    for signature in sorted(signatures, reverse=True):
+        is_for_tag = not tag or tag in signature.tags.split()
+        if is_for_tag and signature.is_by(key):
+            return signature
+    return None
 
 
-def _claims(source: Registry, digest: str) -> Iterator[tuple[Signed, bytes, str]]:
-    """What is said to be signed of a digest: what, the bytes, and their signature, which may be anybody's."""
-    there = source.find(attached_tag(digest, "sig"))
-    for layer in there.layers if there else ():
+def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
+    """Yield all readable signatures that are stored for an image or index, verified by nobody."""
+    attached = source.find(attached_tag(digest, "sig"))
+    if attached is None:
+        return
+    for layer in attached.layers:
         signature = layer.annotations.get(_SIGNATURE, "")
         if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
             continue
         content = source.blob(layer)
+        # Anybody who may push may put anything there.
         with suppress(*statements.UNREADABLE):
-            said = json.loads(content)
-            own = said["optional"] or {}
-            found = Signed(
-                int(own.get(_COUNTER, 0)), str(own.get(_DATE, "")), str(own.get(_TAGS, ""))
+            document = json.loads(content)
+            annotations = document["optional"] or {}
+            image_signature = ImageSignature(
+                counter=int(annotations.get(_COUNTER, 0)),
+                date=str(annotations.get(_DATE, "")),
+                tags=str(annotations.get(_TAGS, "")),
+                content=content,
+                signature=signature,
+                digest=digest,
             )
-            if said["critical"]["image"]["docker-manifest-digest"] == digest:
-                yield found, content, signature
+            if document["critical"]["image"]["docker-manifest-digest"] == digest:
+                yield image_signature
 
 
-def copy(source: Registry, target: Registry, digest: str, key: str) -> None:
-    """What is attached to a manifest that both repositories have, beside what others left there. Raises UserError.
+# --- copying to another repository ----------------------------------------------------------------
 
-    Statements that newer ones supersede go, where this public key, or without one nobody, signed both.
+
+def copy_attachments(source: Registry, target: Registry, digest: str, key: str) -> None:
+    """Copy the statements and signatures of an image or index that both repositories have.
+
+    The target keeps what it has, except test results that a copied one supersedes. Of those, only
+    the statements that this public key signed are compared; without a key (empty), the unsigned
+    ones. Raises UserError.
     """
-    manifest, superseded = target.find(digest), list[Descriptor]()
-    if manifest and not manifest.is_index:
-        there = [counted(load(place, manifest), key).statements for place in (source, target)]
-        new, old = ([one for one in found if key or not one.signature] for found in there)
-        superseded = [_layer(one) for one in old if any(each.supersedes(one) for each in new)]
+    superseded = find_superseded(source, target, digest, key)
     for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
-        if found := source.find(tag):
-            mount_blobs(source, target, found)
-            _write(
-                target, tag, found.layers, [one for one in superseded if one not in found.layers]
-            )
+        attached = source.find(tag)
+        if attached is None:
+            continue
+        mount_blobs(source, target, attached)
+        remove = [layer for layer in superseded if layer not in attached.layers]
+        update_layers(target, tag, add=attached.layers, remove=remove)
+
+
+def find_superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
+    """Return the layers of statements in the target that a statement in the source supersedes.
+
+    Compares statements that the public key signed; without a key, unsigned ones. An index has none.
+    """
+    manifest = target.find(digest)
+    if manifest is None or manifest.is_index:
+        return []
+
+    def load_comparable(registry: Registry) -> list[Statement]:
+        image = drop_untrusted(load(registry, manifest), key)
+        return [statement for statement in image.statements if key or not statement.signature]
+
+    new_statements = load_comparable(source)
+    layers = []
+    for old in load_comparable(target):
+        if any(new.supersedes(old) for new in new_statements):
+            layers.append(statement_layer(old))
+    return layers
 
 
 def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
-    """Let the target have all blobs that a manifest names. Nothing is sent. Raises UserError."""
+    """Link all blobs that a manifest names from the source into the target, without sending them.
+
+    Raises UserError where the registry refuses.
+    """
     sizes = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
     for digest, size in sizes.items():
         if not target.mount(digest, source.repository, size):
             cause = f"the registry does not mount {digest[:19]} of {source.repository}"
-            raise failed(
-                str(target.repository),
-                cause,
-                "both repositories must be readable with the same login",
-            )
+            then = "both repositories must be readable with the same login"
+            raise failed(str(target.repository), cause, then)
+
+
+# --- cosign's tags --------------------------------------------------------------------------------
 
 
 def attached_tag(digest: str, kind: str) -> str:
-    """Where cosign keeps the attestations (`att`) or the signatures (`sig`) of a digest."""
+    """Return the tag under which cosign keeps the attestations (`att`) or signatures (`sig`)."""
     return f"{digest.replace(':', '-')}.{kind}"
 
 
-def _layer(one: Statement) -> Descriptor:
-    # The empty annotation is where the signature of an image stands; cosign wants it (pkg/oci/static).
-    return Descriptor.of(
-        _ENVELOPE, one.envelope, annotations={_SIGNATURE: "", _TYPE: one.predicate_type}
-    )
-
-
-def _write(
-    target: Registry, tag: str, new: Sequence[Descriptor], old: Collection[Descriptor] = ()
+def update_layers(
+    target: Registry, tag: str, add: Sequence[Descriptor], remove: Collection[Descriptor] = ()
 ) -> None:
-    """Let a tag of cosign name layers beside what others left under it, without old ones. The blobs are there.
+    """Add layers to the manifest of one of cosign's tags and remove others; the rest stays.
 
-    Reading back detects a concurrent writer that overwrote it: registries have no conditional write.
+    The blobs must be in the registry. A registry has no conditional write, so another machine may
+    overwrite the tag at the same time: it is read back, and written again if that happened. Raises
+    RegistryError after `_WRITES` attempts.
     """
-    for writes_left in reversed(range(_WRITES + 1)):
-        there = target.find(tag)
-        layers = there.layers if there else ()
-        wanted = [*(one for one in layers if one not in old and one not in new), *new]
-        if all(one in layers for one in new) and not any(one in layers for one in old):
+    for writes in range(_WRITES + 1):
+        manifest = target.find(tag)
+        layers = manifest.layers if manifest else ()
+        is_added = all(layer in layers for layer in add)
+        is_removed = not any(layer in layers for layer in remove)
+        if is_added and is_removed:
             return
-        if writes_left:
-            empty = "0001-01-01T00:00:00Z"  # as cosign writes it: registries and clients take the tag for an image
-            data = {
-                "architecture": "",
-                "created": empty,
-                "history": [{"created": empty} for _ in wanted],
-                "os": "",
-                "rootfs": {"type": "layers", "diff_ids": [one.digest for one in wanted]},
-                "config": {},
-            }
-            config = json.dumps(data, separators=(",", ":")).encode()
-            target.put_blob(config)
-            target.put(image_manifest(Descriptor.of(OCI_CONFIG, config), wanted), tag)
+        if writes < _WRITES:
+            others = [layer for layer in layers if layer not in remove and layer not in add]
+            write_layers(target, tag, [*others, *add])
+
     cause = "concurrent writers keep overwriting it"
     then = "give the command again when no other machine publishes this image"
     raise RegistryError(Problem(where=f"{target.repository}:{tag}", cause=cause, then=then))
+
+
+def write_layers(target: Registry, tag: str, layers: Sequence[Descriptor]) -> None:
+    """Store a manifest with exactly these layers under a tag, in the form that cosign writes.
+
+    Its configuration is that of an empty image: registries and clients take the tag for an image.
+    """
+    data = {
+        "architecture": "",
+        "created": _NO_DATE,
+        "history": [{"created": _NO_DATE} for _ in layers],
+        "os": "",
+        "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
+        "config": {},
+    }
+    config = json.dumps(data, separators=(",", ":")).encode()
+    target.put_blob(config)
+    target.put(image_manifest(Descriptor.of(OCI_CONFIG, config), layers), tag)

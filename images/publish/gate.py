@@ -1,12 +1,11 @@
-"""The gate: what must have passed before an image is published, and which tags follow. Pure.
+"""Decide whether an image has passed enough validation to be published: the gate.
 
-Evidence is judged by the claims that today's matrix writes, never by those that lie beside it: whoever measured an
-image may have expected less of it.
+Evidence is judged by the claims that today's matrix writes, never by the claims stored beside it:
+whoever measured an image may have expected less of it. Nothing here reads files or the network.
 """
 
-import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,46 +16,60 @@ from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, listed
 
-_OF_STAGING = (Tier.STATIC, Tier.CPU)
-_RECORDS = "static.records"
-_BOUNDS = frozenset(
+STAGING_GATE = (Tier.STATIC, Tier.CPU)
+"""The tiers that a machine without a GPU can measure: enough for a staging repository."""
+RECORDS_PROBE = "static.records"
+"""The probe that compares installed files with the RECORD of the wheels they came from."""
+NO_SUCH_CLAIM = "the attestation has no such claim"
+REVISION_CHECKS = ("image", "hygiene")
+REVISION_KEYS = frozenset({"revision", "claims"})
+"""Keys of the expectations of `REVISION_CHECKS` that change with every edit of the matrix: its
+revision, and the digest over all claims. The probes measure the same without them."""
+BOUNDED_CHECKS = ("silent-faults", "speed", "step")
+BOUND_KEYS = frozenset(
     "at_most baseline fault known least most peak peak_operations times tolerance".split()
 )
-"""What judges of `silent-faults`, `speed` and `step` alone read: the same is measured whatever is recorded or told
-meanwhile."""
-_NOT_ASKED = "the attestation has no such claim"
-_TOLD = {"revision", "claims"}
-"""Of `image` and `hygiene`: another revision of the matrix, which is told, and the digest of claims, which hold it."""
+"""Keys of the expectations of `BOUNDED_CHECKS` that only their judges read: the probes measure the
+same without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePolicy:
-    """What the matrix and the command line ask of an image."""
+    """What the matrix and the command line require of an image before it is published."""
 
     gate: Sequence[Tier]
     """Tiers that must have passed before the image is published at all."""
     alias_gate: Sequence[Tier]
-    """Tiers that must have passed before aliases (`latest`) follow: the matrix's gate."""
+    """Tiers that must have passed before aliases (`latest`) move to it: the matrix's gate."""
     aliases_of: Callable[[str], Sequence[str]]
     """Image name -> its aliases."""
     claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
-    """Labels of an image, and a validation run -> the claims that the matrix writes today for that run's machine; None
-    where the matrix doesn't know the image."""
+    """Labels of an image, and a validation run -> the claims that the matrix writes today for the
+    machine of that run; None where the matrix does not know the image."""
     own_claims: bool = False
-    """No matrix is here: an image is judged by the claims of its own evidence, which only a signature vouches for."""
+    """True where there is no matrix: an image is then judged by the claims in its own evidence, for
+    which only a signature vouches."""
     origin_exception: str = ""
-    """Why an image is published although its origin (`origin`) is UNPROVEN; empty: it is not. The attestation names
-    it."""
+    """The user's reason to publish an image whose claim `origin` is UNPROVEN; empty: such an image
+    is refused. The attestation repeats the reason."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
-    """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""
+    """Image name -> the images of its row in the matrix, one for each platform. The tags of a row
+    with several images name an index."""
 
-    def judged(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
-        """A validation run of an image, by today's claims. Raises UserError where there are none for it."""
+    def judge_run(self, labels: Mapping[str, str], run: Evidence) -> Verdict:
+        """Judge a validation run of an image by today's claims.
+
+        Raises UserError where the matrix has no claims for the image.
+        """
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
-            then = "use the checkout that it was built from (its provenance names the commit), or build it anew"
-            raise failed(run.image, "matrix.yaml makes another image of this name, or none", then)
-        return judged(run, claims)
+            cause = "matrix.yaml makes another image of this name, or none"
+            then = (
+                "use the checkout that it was built from (its provenance names the commit), "
+                "or build it anew"
+            )
+            raise failed(run.image, cause, then)
+        return judge_by_claims(run, claims)
 
     def refusals(
         self,
@@ -66,17 +79,17 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> tuple[str, ...]:
-        """Why an image's validation runs don't open the gate of these tiers; empty if they do.
+        """Return the reasons why validation runs of an image do not open a gate; empty if they do.
 
-        `origin_exception`: what an attestation of the image has of that, beside the policy's own.
+        `tiers` are those that the gate requires. `origin_exception` is the reason that an existing
+        attestation of the image gives; it counts where the policy itself has none.
         """
         exception = self.origin_exception or origin_exception
         try:
-            return refusals(
-                [self.judged(labels, one) for one in runs], tiers, origin_exception=exception
-            )
+            verdicts = [self.judge_run(labels, run) for run in runs]
         except UserError as error:
             return (error.problems[0].cause,)
+        return find_refusals(verdicts, tiers, origin_exception=exception)
 
     def require_open(
         self,
@@ -86,142 +99,204 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> None:
-        """Raises UserError with every reason why the gate is closed."""
+        """Raise UserError with every reason why the gate for publishing is closed.
+
+        `where` names the image in the error message.
+        """
         reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
         if not reasons:
             return
+
         then = "fix the image, or validate it again"
-        opens_staging = not self.refusals(
-            labels, runs, _OF_STAGING, origin_exception=origin_exception
+        staging_refusals = self.refusals(
+            labels, runs, STAGING_GATE, origin_exception=origin_exception
         )
-        if Tier.GPU in self.gate and opens_staging:
-            asked = ",".join(map(str, self.gate))
-            then = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
-        raise UserError(
-            [Problem(where=where, cause=reason, then=then) for reason in reasons], code=1
-        )
-
-
-def judged(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
-    """Tiers of a validation run, by other claims than its own. `tiers`: none means those that it measured.
-
-    What a probe records depends on what is expected (variables that nobody denies are not looked for), so evidence
-    answers a claim that it was measured for alone: every other is unproven until the image is validated again.
-    """
-    own = {(one.check, one.subject): one for one in run.claims}
-    not_here = {one.subject for one in claims.claims if one.probe == _RECORDS and one.unproven}
-    asked = [
-        replace(
-            one,
-            unproven=one.unproven
-            or _not_measured(one, own.get((one.check, one.subject)), not_here),
-        )
-        for one in claims.in_tiers(tiers or [one.tier for one in run.claims]).claims
-    ]
-    return judge(with_host_limits(ClaimSet(image=claims.image, claims=tuple(asked)), run.host), run)
-
-
-def _not_measured(claim: Claim, own: Claim | None, not_here: Collection[str]) -> str:
-    """Why evidence that was measured for `own` does not answer a claim; empty if it does.
-
-    `not_here`: distributions whose wheels only the machine that built the image knows: they may be expected there.
-    """
-    if own is None or own.unproven:
-        return own.unproven if own else _NOT_ASKED
-    if claim.probe == own.probe == ORIGIN_PROBE:
-        return ""  # layers are measured whatever is recorded of them: a later record answers for the same evidence
-    today, then = _plain(claim.expect), _plain(own.expect)
-    if claim.probe == _RECORDS:
-        tables = [rows for rows in then.values() if isinstance(rows, dict)]
-        for rows, name in itertools.product(tables, not_here):
-            rows.pop(name, None)
-    keys = today.keys() | then.keys()
-    if claim.check in ("image", "hygiene"):
-        keys -= _TOLD
-    if claim.check in ("silent-faults", "speed", "step"):
-        keys -= _BOUNDS
-    differing = listed(sorted(key for key in keys if today.get(key) != then.get(key)), limit=5)
-    if claim.probe == own.probe and not differing:
-        return ""
-    return f"it was measured for other expectations than today's ({differing}): validate the image again"
-
-
-def _plain(expect: Mapping[str, Any]) -> dict[str, Any]:
-    """As it is read back from JSON."""
-    return dict(json.loads(json.dumps(expect)))
-
-
-def refusals(
-    verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = ""
-) -> tuple[str, ...]:
-    """Why these verdicts on one image don't open the gate of these tiers; empty if they do.
-
-    No verdict may have a required claim FAIL, of whatever tier: an image that is known to be broken is published by no
-    gate. And one verdict must have every required claim of a tier PASS. With an `origin_exception`, the origin may be
-    UNPROVEN.
-    """
-    failures = [
-        row
-        for verdict in verdicts
-        for row in verdict.claims_with(Status.FAIL)
-        if row.claim.required
-    ]
-    reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures]
-    for tier in tiers:
-        reasons += tier_refusals(verdicts, tier, origin_exception=origin_exception)
-    return tuple(dict.fromkeys(reasons))
-
-
-def tier_refusals(
-    verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = ""
-) -> tuple[str, ...]:
-    """Why an image did not pass a tier, whatever was found of the others; empty if it did."""
-    if not verdicts:
-        return (f"the {tier} tier was not judged",)
-    failures = [
-        row
-        for verdict in verdicts
-        for row in verdict.claims_with(Status.FAIL)
-        if row.claim.required
-    ]
-    reasons = [f"{_title(row)} is FAIL: {row.reason}" for row in failures if row.claim.tier is tier]
-    lacking = [tuple(_lacking(verdict, tier, origin_exception)) for verdict in verdicts]
-    if all(lacking):
-        fewest = min(lacking, key=len)
-        reasons += fewest
-    return tuple(dict.fromkeys(reasons))
+        if Tier.GPU in self.gate and not staging_refusals:
+            tiers = ",".join(self.gate)
+            then = f"the gate asks for {tiers}; for a staging repository, give --gate static,cpu"
+        problems = [Problem(where=where, cause=reason, then=then) for reason in reasons]
+        raise UserError(problems, code=1)
 
 
 def parse_tiers(text: str) -> tuple[Tier, ...]:
-    """Read `static,cpu`. Raises UserError."""
+    """Return the tiers in a text like `static,cpu`, without repetitions.
+
+    Raises UserError for a word that names no tier.
+    """
     try:
-        return tuple(dict.fromkeys(Tier(word.strip()) for word in text.split(",")))
+        tiers = [Tier(word.strip()) for word in text.split(",")]
     except ValueError:
-        raise wrong(
-            f"--gate {text}", "names no tiers", f"write some of {', '.join(map(str, Tier))}"
-        ) from None
+        then = f"write some of {', '.join(Tier)}"
+        raise wrong(f"--gate {text}", "names no tiers", then) from None
+    return tuple(dict.fromkeys(tiers))
 
 
-def _lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> Iterator[str]:
-    there = [one for one in verdict.claims if one.claim.tier is tier]
-    if not any(one.claim.required for one in there):
-        yield f"the {tier} tier was not judged"
-        return
-    lacking = [one for one in there if one.claim.required and one.status is not Status.PASS]
-    if origin_exception:
-        lacking = [one for one in lacking if not _is_unproven_origin(one)]
-    yield from (
-        f"{_title(one)} is {one.status}: {one.reason}"
-        for one in lacking
-        if one.reason != _NOT_ASKED
+# --- judging old evidence by today's claims -------------------------------------------------------
+
+
+def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
+    """Judge the evidence of a validation run by other claims than those it was measured for.
+
+    A probe records only what the expectation of its claim asks for. So a claim that differs from
+    the measured one is UNPROVEN until the image is validated again. Only claims of `tiers` are
+    judged; by default, of every tier that the run measured.
+    """
+    measured_claims = {(claim.check, claim.subject): claim for claim in run.claims}
+    tiers = tiers or [claim.tier for claim in run.claims]
+
+    # Only the machine that built an image knows the wheels that were compiled there. Elsewhere, the
+    # claims about these packages are unproven.
+    unknown_packages = set()
+    for claim in claims.claims:
+        if claim.probe == RECORDS_PROBE and claim.unproven:
+            unknown_packages.add(claim.subject)
+
+    answered: list[Claim] = []
+    for claim in claims.in_tiers(tiers).claims:
+        measured = measured_claims.get((claim.check, claim.subject))
+        unproven = claim.unproven or unproven_reason(claim, measured, unknown_packages)
+        answered.append(replace(claim, unproven=unproven))
+
+    claim_set = ClaimSet(image=claims.image, claims=tuple(answered))
+    return judge(with_host_limits(claim_set, run.host), run)
+
+
+def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Collection[str]) -> str:
+    """Return why evidence for the claim `measured` cannot prove `claim`; empty if it can.
+
+    `measured` is None where the evidence has no claim of this check and subject. `unknown_packages`
+    are packages whose compiled wheels only the machine that built the image knows: expectations for
+    their files may be missing here.
+    """
+    if measured is None:
+        return NO_SUCH_CLAIM
+    if measured.unproven:
+        return measured.unproven
+    if claim.probe == measured.probe == ORIGIN_PROBE:
+        # The probe reads the same layers whatever is expected, so evidence answers later records.
+        return ""
+
+    expect_today = plain_json(claim.expect)
+    expect_then = plain_json(measured.expect)
+    if claim.probe == RECORDS_PROBE:
+        remove_packages(expect_then, unknown_packages)
+
+    keys = expect_today.keys() | expect_then.keys()
+    if claim.check in REVISION_CHECKS:
+        keys -= REVISION_KEYS
+    if claim.check in BOUNDED_CHECKS:
+        keys -= BOUND_KEYS
+
+    differing = [key for key in sorted(keys) if expect_today.get(key) != expect_then.get(key)]
+    if claim.probe == measured.probe and not differing:
+        return ""
+    return (
+        "it was measured for other expectations than today's "
+        f"({listed(differing, limit=5)}): validate the image again"
     )
-    if missing := [one.claim.key for one in lacking if one.reason == _NOT_ASKED]:
-        yield f"the attestation has fewer claims than matrix.yaml today: it lacks {listed(missing, limit=5)}"
 
 
-def _is_unproven_origin(one: ClaimVerdict) -> bool:
-    return one.claim.probe == ORIGIN_PROBE and one.status is Status.UNPROVEN
+def plain_json(expect: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an expectation as it looks after being written to JSON and read back."""
+    return dict(json.loads(json.dumps(expect)))
 
 
-def _title(one: ClaimVerdict) -> str:
-    return f"{one.claim.key} ({one.claim.tier})"
+def remove_packages(expect: Mapping[str, Any], packages: Collection[str]) -> None:
+    """Remove packages from every table (package -> anything) of an expectation, in place."""
+    for table in expect.values():
+        if isinstance(table, dict):
+            for package in packages:
+                table.pop(package, None)
+
+
+# --- the reasons that close a gate ----------------------------------------------------------------
+
+
+def find_refusals(
+    verdicts: Sequence[Verdict], tiers: Sequence[Tier], *, origin_exception: str = ""
+) -> tuple[str, ...]:
+    """Return the reasons why these verdicts on one image do not open a gate; empty if they do.
+
+    No verdict may have a required claim FAIL, in whatever tier: no gate publishes an image that is
+    known to be broken. And for each of `tiers`, one verdict must have every required claim PASS.
+    With an `origin_exception`, the claim `origin` may be UNPROVEN.
+    """
+    reasons = [describe(failure) for failure in find_failures(verdicts)]
+    for tier in tiers:
+        reasons += find_tier_refusals(verdicts, tier, origin_exception=origin_exception)
+    return tuple(dict.fromkeys(reasons))
+
+
+def find_tier_refusals(
+    verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = ""
+) -> tuple[str, ...]:
+    """Return the reasons why an image did not pass this tier; empty if it did.
+
+    Claims of other tiers are ignored. See `find_refusals` for what it takes to pass.
+    """
+    if not verdicts:
+        return (f"the {tier} tier was not judged",)
+    reasons = []
+    for failure in find_failures(verdicts):
+        if failure.claim.tier is tier:
+            reasons.append(describe(failure))
+
+    # One complete verdict is enough. If there is none, report the one that lacks least.
+    lacking = [find_lacking(verdict, tier, origin_exception) for verdict in verdicts]
+    fewest = min(lacking, key=len)
+    reasons += fewest
+    return tuple(dict.fromkeys(reasons))
+
+
+def find_failures(verdicts: Sequence[Verdict]) -> list[ClaimVerdict]:
+    """Return every required claim that is FAIL in one of these verdicts."""
+    failures = []
+    for verdict in verdicts:
+        for claim_verdict in verdict.claims_with(Status.FAIL):
+            if claim_verdict.claim.required:
+                failures.append(claim_verdict)
+    return failures
+
+
+def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[str]:
+    """Return a reason for each required claim of a tier that did not pass in this verdict.
+
+    Claims that the evidence does not have share one reason. A tier without a required claim was not
+    judged. With an `origin_exception`, the claim `origin` may be UNPROVEN.
+    """
+    required = []
+    for claim_verdict in verdict.claims:
+        if claim_verdict.claim.tier is tier and claim_verdict.claim.required:
+            required.append(claim_verdict)
+    if not required:
+        return [f"the {tier} tier was not judged"]
+
+    reasons: list[str] = []
+    missing: list[str] = []
+    for claim_verdict in required:
+        if claim_verdict.status is Status.PASS:
+            continue
+        if origin_exception and is_unproven_origin(claim_verdict):
+            continue
+        if claim_verdict.reason == NO_SUCH_CLAIM:
+            missing.append(claim_verdict.claim.key)
+        else:
+            reasons.append(describe(claim_verdict))
+    if missing:
+        reasons.append(
+            "the attestation has fewer claims than matrix.yaml today: "
+            f"it lacks {listed(missing, limit=5)}"
+        )
+    return reasons
+
+
+def is_unproven_origin(claim_verdict: ClaimVerdict) -> bool:
+    """Return whether this is the claim about the origin of an image's layers, and UNPROVEN."""
+    is_origin = claim_verdict.claim.probe == ORIGIN_PROBE
+    return is_origin and claim_verdict.status is Status.UNPROVEN
+
+
+def describe(claim_verdict: ClaimVerdict) -> str:
+    """Return `pins/torch (static) is FAIL: REASON`."""
+    claim = claim_verdict.claim
+    return f"{claim.key} ({claim.tier}) is {claim_verdict.status}: {claim_verdict.reason}"

@@ -1,11 +1,11 @@
-"""`publish`: a validated image of an engine into a registry, with all that belongs to it; tags move last.
+"""Publish a validated image of a local engine: push it, attach statements, sign, move its tags.
 
-Everything can be repeated: what is there already is not sent again, so the same command finishes an interrupted
-publication.
+Everything can be repeated: nothing is sent that the registry has. So the same command finishes an
+interrupted publication.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,9 +21,9 @@ from images.publish import attachments, provenance, sbom, signing, statements, t
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.push import push
-from images.publish.release import PublishResult, Release, load_same
+from images.publish.release import PublishResult, Release, load_validated
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Attestation, Statement
-from images.publish.tags import Action, ImageVersion
+from images.publish.tags import Action, ImageVersion, TagChange
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from images.registry.errors import RegistryError
@@ -34,61 +34,70 @@ from validate.judging import Status, listed
 
 @dataclass(frozen=True, kw_only=True)
 class PublishOptions:
-    """What holds for every image of a command."""
+    """Options that are the same for every image of a command."""
 
     repository: Repository
     policy: ReleasePolicy
     cache: Path
-    """Where layers pass through, and what they came to is remembered."""
+    """A folder for layers under way and for records of compressed layers."""
     key: str = ""
-    """A private key of cosign; empty: not signed."""
+    """A private key of cosign; empty: nothing is signed."""
     drop_platforms: bool = False
     """Whether the name of a row may lose a platform."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalImage:
-    """An image of an engine, with its validation run judged again."""
+    """An image of a local engine, with its validation run."""
 
     name: ImageName
     info: ImageInfo
     run: Attestation
     folder: Path
-    """With the record of the build, for the provenance."""
+    """The output folder of `build` or `validate`. The provenance needs its build.json."""
     published: str = ""
-    """The date that the same image is published with already."""
+    """The date with which this same image is published already; empty: it is not."""
 
     @property
     def created(self) -> str:
-        """The date that it is published with: of its validation, as its configuration bears none."""
+        """Return the date to publish it with: that of its first publication or of its validation.
+
+        The configuration of an image has no date of its own.
+        """
         return self.published or str(self.run.evidence.host.get("date") or self.info.created)
 
     @property
     def version(self) -> ImageVersion:
-        """Raises UserError for an image without our labels."""
+        """Return its version, by which tags compare images.
+
+        Raises UserError for an image without our labels.
+        """
         name = str(self.name)
-        found = ImageVersion.require(
-            self.info.labels, self.created, name, f"linux/{self.info.architecture}"
-        )
-        return replace(found, name=name)
+        platform = f"linux/{self.info.architecture}"
+        version = ImageVersion.require(self.info.labels, self.created, name, platform)
+        return replace(version, name=name)
 
 
-def read(engine: Engine, reference: str, name: ImageName, folder: Path) -> LocalImage:
-    """An image with the validation run in a folder. Raises UserError: there is none, or it is of another image."""
+def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Path) -> LocalImage:
+    """Return an image of the engine together with the validation run in a folder.
+
+    Raises UserError if the folder has no readable evidence.json, or that of another image.
+    """
     info = engine.inspect(reference)
-    anew = f"`{command('build', str(name))}` validates it anew"
-    then = f"{anew}; or `{command('validate')}`, and give its folder with --attestation"
+    then = (
+        f"`{command('build', str(name))}` validates it anew; "
+        f"or `{command('validate')}`, and give its folder with --attestation"
+    )
     try:
-        run = statements.attested((folder / statements.EVIDENCE_FILE).read_bytes(), str(folder))
+        evidence_file = (folder / statements.EVIDENCE_FILE).read_bytes()
     except OSError as error:
-        raise wrong(
-            str(folder), f"there is no attestation: {error.strerror}: {error.filename}", then
-        ) from None
+        cause = f"there is no attestation: {error.strerror}: {error.filename}"
+        raise wrong(str(folder), cause, then) from None
+    run = statements.read_attestation(evidence_file, str(folder))
     if (run.verdict.image, run.verdict.digest) != (str(name), info.id):
-        is_of = f"{run.verdict.image} {run.verdict.digest[:19]}"
-        raise failed(
-            str(folder), f"is the attestation of {is_of}, the image is {name} {info.id[:19]}", then
-        )
+        measured = f"{run.verdict.image} {run.verdict.digest[:19]}"
+        cause = f"is the attestation of {measured}, the image is {name} {info.id[:19]}"
+        raise failed(str(folder), cause, then)
     return LocalImage(name=name, info=info, run=run, folder=folder)
 
 
@@ -100,114 +109,170 @@ def publish(
     say: Callable[[str], None] = lambda _text: None,
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> PublishResult:
-    """Push an image whose validation runs open the gate; attach, sign, and only then move tags.
+    """Push an image whose validation runs open the gate, attach statements, sign and move tags.
 
-    An image of a row of several platforms joins those that are published there. Raises UserError: a run is not enough,
-    a tag would go back or lose a platform, no access.
+    An image of a row of several platforms joins those that are published there. `say` gets messages
+    for the user, `on_event` the progress of the push. Raises UserError if the gate is closed, if a
+    tag would go back or lose a platform, or without access to the registry.
     """
-    policy, repository = options.policy, options.repository
+    policy = options.policy
     with ExitStack() as stack:
-        public = ""
+        public_key = ""
         if options.key:
-            public = stack.enter_context(signing.public_file(options.key))
-        target = stack.enter_context(Registry(repository))
+            public_key = stack.enter_context(signing.public_file(options.key))
+        target = stack.enter_context(Registry(options.repository))
         target.check_access()
 
-        # What was published of this image before counts: other machines may have judged its other tiers.
-        image = _dated(target, image)
-        published = _find_published(target, image, public, say)
-        _require_open(image, published, policy)
+        # Other machines may have validated and published this image: their runs count, too.
+        image = with_published_date(target, image)
+        published = find_published(target, image, public_key, say)
+        require_open(image, published, policy)
 
         row = policy.row_of(str(image.name))
         release = Release(
             target=target,
             policy=policy,
-            key=public,
+            key=public_key,
             row=row if len(row) > 1 else (),
             drop_platforms=options.drop_platforms,
         )
         release.require_follows([image.version])
 
-        # What this key signed with a counter was compared with the image's layers before it was signed.
-        if published is None or not _has_signed(target, published, public):
+        # A published image is pushed again to compare its layers with those here, unless this key
+        # signed it with a counter: then they were compared before it signed.
+        if published is None or not has_counted_signature(target, published, public_key):
             manifest, sent = push(
                 engine, image.info, target, options.cache, created=image.created, on_event=on_event
             )
             say(f"sent {sent / 1e6:.0f} MB of layers")
             if published is None:
-                pushed = load_same(
-                    target, manifest, image.info.id, f"{repository}@{manifest.digest}"
-                )
-                published = attachments.counted(pushed, public)
+                where = f"{target.repository}@{manifest.digest}"
+                pushed = load_validated(target, manifest, image.info.id, where)
+                published = attachments.drop_untrusted(pushed, public_key)
             else:
-                _require_same_layers(published, manifest)
-        stored = [_attach(engine, target, image, published, options)]
+                require_same_layers(published, manifest)
 
+        stored = [attach_statements(engine, target, image, published, options)]
         changes, left_out = release.plan(stored)
-        for digest in dict.fromkeys(change.after.digest for change in changes if options.key):
-            moving = [
-                one
-                for one in changes
-                if one.after.digest == digest and one.action is not Action.LEAVE
-            ]
-            attachments.sign_image(
-                target, digest, options.key, public, [change.tag for change in moving]
-            )
+        if options.key:
+            sign_changes(target, changes, options.key, public_key)
         return release.move(stored, changes, left_out)
 
 
-def _find_published(
-    target: Registry, image: LocalImage, public: str, say: Callable[[str], None]
+def with_published_date(target: Registry, image: LocalImage) -> LocalImage:
+    """Return the image with the date of its first publication; unchanged if it is not published.
+
+    Published again, it keeps this date, however often it is validated. Raises UserError if a dated
+    tag of this image names another one.
+    """
+    digest_part = image.info.id.removeprefix("sha256:")[:12]
+    dated_tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{digest_part}")
+    try:
+        published_tags = target.tags()
+    except RegistryError as error:
+        # Before the first publication, there is no repository.
+        if error.status == HTTPStatus.NOT_FOUND:
+            return image
+        raise
+
+    for tag in sorted(filter(dated_tag.fullmatch, published_tags)):
+        manifest = target.find(tag)
+        if manifest is None:
+            continue
+        where = f"{target.repository}:{tag}"
+        published = load_validated(target, manifest, image.info.id, where)
+        dated = replace(image, published=published.created)
+        date = dated.version.created
+        # Whoever may push may have written the date. With one in the future, every build that
+        # follows would be older.
+        is_own_tag = tag == tags.immutable_tag(str(image.name), date, image.info.id)
+        if is_own_tag and date <= datetime.now(UTC):
+            return dated
+    return image
+
+
+def find_published(
+    target: Registry, image: LocalImage, public_key: str, say: Callable[[str], None]
 ) -> PublishedImage | None:
-    """Return the same image as it is published already, with the statements that count. Raises UserError."""
+    """Return the same image as it is published already, with the statements that count.
+
+    With a key, these are the statements that it signed: `say` reports how many others there are.
+    None if the image is not published. Raises UserError.
+    """
     version = image.version
-    dated = tags.immutable_tag(version.name, version.created, image.info.id)
-    manifest = target.find(dated)
+    tag = tags.immutable_tag(version.name, version.created, image.info.id)
+    manifest = target.find(tag)
     if manifest is None:
         return None
-    published = load_same(target, manifest, image.info.id, f"{target.repository}:{dated}")
-    counted = attachments.counted(published, public)
-    ignored = len(published.statements) - len(counted.statements)
+    where = f"{target.repository}:{tag}"
+    published = load_validated(target, manifest, image.info.id, where)
+    trusted = attachments.drop_untrusted(published, public_key)
+    ignored = len(published.statements) - len(trusted.statements)
     if ignored:
         say(
-            f"{published.reference}: {ignored} attachments count for nothing: --key did not sign them"
+            f"{published.reference}: {ignored} attachments count for nothing: "
+            "--key did not sign them"
         )
-    return counted
+    return trusted
 
 
-def _require_open(
+def require_open(
     image: LocalImage, published: PublishedImage | None, policy: ReleasePolicy
 ) -> None:
-    """Raises UserError where the runs of an image, new and attached ones, don't open the gate."""
-    runs = [image.run, *(published.attestations if published else ())]
-    exception = published.origin_exception if published else ""
-    evidence = [run.evidence for run in runs]
-    policy.require_open(str(image.name), image.info.labels, evidence, origin_exception=exception)
+    """Raise UserError if the validation runs of an image do not open the gate.
 
-    # Of a run that is to be added. Those that are attached stay, and keep their failures.
-    others = _other_failures(image.run, policy.judged(image.info.labels, image.run.evidence))
+    The runs are the new one and those attached to the published image, if it is published.
+    """
+    runs = [image.run]
+    exception = ""
+    if published:
+        runs += published.attestations
+        exception = published.origin_exception
+    labels = image.info.labels
+    evidence = [run.evidence for run in runs]
+    policy.require_open(str(image.name), labels, evidence, origin_exception=exception)
+
+    # Attached runs stay attached and keep their failures. A new run must have none at all.
+    others = find_other_failures(image.run, policy.judge_run(labels, image.run.evidence))
     if others:
         names = listed([failure.claim.key for failure in others], limit=5)
-        where = (
-            f"{image.name}, validated {image.run.evidence.host.get('date', 'on an unknown day')}"
-        )
+        date = image.run.evidence.host.get("date", "on an unknown day")
         cause = f"{names} failed by the claims that it was measured for, which are not today's"
         then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
-        raise failed(where, cause, then)
+        raise failed(f"{image.name}, validated {date}", cause, then)
 
 
-def _has_signed(target: Registry, image: PublishedImage, key: str) -> bool:
-    """Return whether a public key signed an image with a counter, as `publish` does. Raises UserError."""
-    if not key:
+def find_other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
+    """Return the claims that failed when a run was measured but do not fail by today's verdict.
+
+    Today's claims may no longer include them, or may expect something else.
+    """
+    failing_today = set()
+    for claim_verdict in today.claims_with(Status.FAIL):
+        failing_today.add((claim_verdict.claim.check, claim_verdict.claim.subject))
+    others = []
+    for claim_verdict in run.verdict.claims_with(Status.FAIL):
+        if (claim_verdict.claim.check, claim_verdict.claim.subject) not in failing_today:
+            others.append(claim_verdict)
+    return tuple(others)
+
+
+def has_counted_signature(target: Registry, image: PublishedImage, public_key: str) -> bool:
+    """Return whether a public key signed an image with a counter, as only `publish` does.
+
+    False without a key (empty). Raises UserError.
+    """
+    if not public_key:
         return False
-    return any(one.counter for one in attachments.signed(target, image.manifest.digest, key))
+    signatures = attachments.find_signatures(target, image.manifest.digest, public_key)
+    return any(signature.counter for signature in signatures)
 
 
-def _require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
-    """See that a published manifest names the layers that the image has here: the same tars give the same blobs.
+def require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
+    """Raise UserError unless a published manifest names the same layers as the one just pushed.
 
-    A manifest names its layers beside the configuration, and not every client compares the two (podman 4.3.1 does not).
-    Raises UserError.
+    The same tars always give the same blobs, so other layers are not those of the image. Not every
+    client compares the layers with the configuration, as podman 4.3.1 does not.
     """
     if published.manifest.layers == pushed.layers:
         return
@@ -219,77 +284,76 @@ def _require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
     raise failed(published.reference, cause, then)
 
 
-def _dated(target: Registry, image: LocalImage) -> LocalImage:
-    """The image, with the date of its first publication, whenever it was validated again. Raises UserError."""
-    tag = re.compile(
-        rf"{re.escape(str(image.name))}-\d{{8}}-{image.info.id.removeprefix('sha256:')[:12]}"
-    )
-    try:
-        tags_there = target.tags()
-    except RegistryError as error:  # before the first publication there is no repository
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return image
-    for one in sorted(filter(tag.fullmatch, tags_there)):
-        if manifest := target.find(one):
-            known = load_same(target, manifest, image.info.id, f"{target.repository}:{one}")
-            date = replace(image, published=known.created).version.created
-            # Whoever may push may have written it: a later date would keep every build that follows away.
-            if one == tags.immutable_tag(
-                str(image.name), date, image.info.id
-            ) and date <= datetime.now(UTC):
-                return replace(image, published=known.created)
-    return image
-
-
-def _other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict, ...]:
-    """What a run found that today's claims do not ask: its verdict by those would not say it."""
-    said = {(one.claim.check, one.claim.subject) for one in today.claims_with(Status.FAIL)}
-    return tuple(
-        one
-        for one in run.verdict.claims_with(Status.FAIL)
-        if (one.claim.check, one.claim.subject) not in said
-    )
-
-
-def _attach(
+def attach_statements(
     engine: Engine,
     target: Registry,
     local: LocalImage,
-    found: PublishedImage,
+    published: PublishedImage,
     options: PublishOptions,
 ) -> PublishedImage:
-    """SBOM and provenance where there is none that counts, and one test result of all validation runs, signed.
+    """Attach what a published image lacks: a test result of all runs, provenance and SBOM.
 
-    With a key, what others attached is neither copied nor signed. Raises UserError, also for labels that are not true:
-    then nothing is attached.
+    Provenance and SBOM are made only once. With a key, the new statements are signed; statements of
+    others are neither copied nor signed. Returns the image with its statements. Raises UserError,
+    also if they contradict the image's labels: then nothing is attached.
     """
-    info, name = local.info, str(local.name)
-    runs = {run.evidence_file: run for run in (*found.attestations, local.run)}
-    judged = []
-    for run in runs.values():  # by today's claims, with what else it found to fail
-        today = options.policy.judged(info.labels, run.evidence)
-        claims = (*today.claims, *_other_failures(run, today))
-        judged.append(replace(run, verdict=replace(today, claims=claims)))
-    exception = options.policy.origin_exception or found.origin_exception
-    said = {TEST_RESULT: statements.test_result(judged, exception)}
-    if not found.of(PROVENANCE):
-        said[PROVENANCE] = provenance.predicate(
-            provenance.read_build_record(local.folder, name, info.id),
+    info = local.info
+    exception = options.policy.origin_exception or published.origin_exception
+    runs = judge_runs_today(local, published, options.policy)
+    predicates = {TEST_RESULT: statements.make_test_result(runs, exception)}
+    if not published.statements_of(PROVENANCE):
+        predicates[PROVENANCE] = provenance.predicate(
+            provenance.read_build_record(local.folder, str(local.name), info.id),
             name=local.name,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
             created=local.created,
         )
-    if not found.of(CYCLONEDX):
-        created = datetime.fromisoformat(local.created)
-        said[CYCLONEDX] = sbom.cyclonedx(
-            sbom.read(engine, info.id), name=name, digest=info.id, created=created
+    if not published.statements_of(CYCLONEDX):
+        predicates[CYCLONEDX] = sbom.cyclonedx(
+            sbom.read(engine, info.id),
+            name=str(local.name),
+            digest=info.id,
+            created=datetime.fromisoformat(local.created),
         )
-    new = [
-        Statement.of(
-            kind, predicate, repository=str(options.repository), digest=found.manifest.digest
+
+    new = []
+    for predicate_type, predicate in predicates.items():
+        statement = Statement.of(
+            predicate_type,
+            predicate,
+            repository=str(options.repository),
+            digest=published.manifest.digest,
         )
-        for kind, predicate in said.items()
-    ]
-    verify.require_sound(replace(found, statements=(*found.statements, *new)))
-    return attachments.attach(target, found, new, options.key)
+        new.append(statement)
+    verify.require_sound(replace(published, statements=(*published.statements, *new)))
+    return attachments.attach(target, published, new, options.key)
+
+
+def judge_runs_today(
+    local: LocalImage, published: PublishedImage, policy: ReleasePolicy
+) -> list[Attestation]:
+    """Return the attached validation runs and the new one, each judged by today's claims.
+
+    What failed only by the claims of its day is added to the verdict. Raises UserError.
+    """
+    runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
+    judged = []
+    for run in runs.values():
+        today = policy.judge_run(local.info.labels, run.evidence)
+        claims = (*today.claims, *find_other_failures(run, today))
+        judged.append(replace(run, verdict=replace(today, claims=claims)))
+    return judged
+
+
+def sign_changes(target: Registry, changes: Sequence[TagChange], key: str, public_key: str) -> None:
+    """Sign every image and index that tags shall name, each once for all of its tags.
+
+    Tags that stay where they are (LEAVE) are not signed. Raises UserError.
+    """
+    tags_by_digest: dict[str, list[str]] = {}
+    for change in changes:
+        signed_tags = tags_by_digest.setdefault(change.after.digest, [])
+        if change.action is not Action.LEAVE:
+            signed_tags.append(change.tag)
+    for digest, signed_tags in tags_by_digest.items():
+        attachments.sign_image(target, digest, key, public_key, signed_tags)

@@ -1,7 +1,12 @@
-"""Which images of a row stand beside the new ones, and which tags name what; promotion, which sends nothing."""
+"""Promote published images to another repository, and plan which tags name which image or index.
+
+Images of one row of the matrix, one for each platform, share an index: a list of images from which
+Docker pulls the one for its platform. Promotion sends no layers: the registry links them.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -20,68 +25,104 @@ from validate.judging import Status
 
 @dataclass(frozen=True, kw_only=True)
 class PublishResult:
-    """What was published."""
+    """What was published, and what was not."""
 
     images: Sequence[PublishedImage]
     tags: tuple[str, ...]
     unmoved_aliases: tuple[str, ...]
-    """Why each of them stayed where it was."""
+    """For each alias that stayed where it was, a sentence with the reason."""
     signed: bool
     indexes: Mapping[str, str] = field(default_factory=dict)
     """Tag -> `HOST/NAME@sha256:...` of the index for several platforms that it names."""
     left_out: tuple[str, ...] = ()
-    """Why an index goes without a platform, or why there is none."""
+    """For each platform that an index lacks, a sentence with the reason."""
+
+
+class TagPlan(NamedTuple):
+    """What shall happen to tags."""
+
+    changes: list[TagChange]
+    left_out: list[str]
+    """For each platform that a new index lacks, a sentence with the reason."""
+
+
+class OtherImages(NamedTuple):
+    """The images of a row that are published already and that are not being published now."""
+
+    usable: list[PublishedImage]
+    absent: dict[str, str]
+    """Platform -> why its image cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Images of one row of the matrix, on their way into a repository."""
+    """Images of one row of the matrix on their way into a repository."""
 
     target: Registry
     policy: ReleasePolicy
     key: str = ""
-    """The public key: what it signed counts. Empty: all that is attached."""
+    """The public key whose statements count. Empty: all attached statements count."""
     row: Sequence[str] = ()
-    """The images of which tags name an index, linux/amd64 first. Empty: tags name the image itself."""
+    """Names of the images that share an index, linux/amd64 first: its name is also that of the
+    index. Empty: there is no index, and tags name the image itself."""
     drop_platforms: bool = False
-    """Whether the name of a row may lose a platform."""
+    """Whether the name of the index may lose a platform."""
 
     def require_follows(self, versions: Sequence[ImageVersion]) -> None:
-        """Before anything is sent: no name goes back or loses a platform. Raises UserError."""
-        alone = [version for version in versions if version.name not in self.row[:1]]
-        follows: list[tuple[str, Sequence[ImageVersion], Sequence[str]]] = [
-            (one.name, [one], ()) for one in alone
-        ]
-        if self.row:
-            others, absent = self._others([version.name for version in versions])
-            every = [*versions, *map(tags.version_of, others)]
-            if any(one.platform == Platform.AMD64 for one in every):
-                follows.append((self.row[0], every, tuple(absent.values())))
-        for tag, new, why in follows:
-            drops = self.drop_platforms or tag not in self.row[:1]
-            if before := self.target.find(tag):
-                reason, then = tags.refusal(self.target, before, new, tag, TagKind.NAME, drops, why)
-                if reason:
-                    raise failed(f"{self.target.repository}:{tag}", reason, then)
+        """Raise UserError if publishing these images would make a name go back or lose a platform.
 
-    def plan(self, stored: Sequence[PublishedImage]) -> tuple[list[TagChange], list[str]]:
-        """Which tags are to name what, and what an index goes without. Indexes are stored, and no tag moves.
-
-        Raises UserError, with every change that is refused.
+        Call this before anything is sent. Only tags of kind NAME are checked.
         """
-        changes = [change for image in stored for change in self._tags_of_image(image)]
+        for version in versions:
+            if not self._is_index_name(version.name):
+                self._require_name_follows(version.name, [version])
+        if not self.row:
+            return
+
+        others = self._find_others([version.name for version in versions])
+        all_versions = [*versions]
+        for image in others.usable:
+            all_versions.append(tags.version_of(image))
+        # There is no index without an image for linux/amd64.
+        if any(version.platform == Platform.AMD64 for version in all_versions):
+            self._require_name_follows(self.row[0], all_versions, tuple(others.absent.values()))
+
+    def _is_index_name(self, name: str) -> bool:
+        """Return whether the tag `name` names the index of the row and not an image."""
+        return bool(self.row) and name == self.row[0]
+
+    def _require_name_follows(
+        self, tag: str, versions: Sequence[ImageVersion], absent: Sequence[str] = ()
+    ) -> None:
+        """Raise UserError if a tag of kind NAME must not move to these versions.
+
+        `absent` has the reasons why images for other platforms are missing.
+        """
+        before = self.target.find(tag)
+        if before is None:
+            return
+        drop_platforms = self.drop_platforms or not self._is_index_name(tag)
+        refusal = tags.find_refusal(
+            self.target, before, versions, tag, TagKind.NAME, drop_platforms, absent
+        )
+        if refusal:
+            raise failed(f"{self.target.repository}:{tag}", refusal.reason, refusal.then)
+
+    def plan(self, stored: Sequence[PublishedImage]) -> TagPlan:
+        """Decide which tags shall name the stored images and their index.
+
+        New indexes are stored, but no tag moves. Raises UserError with every change that is
+        refused.
+        """
+        changes = []
+        for image in stored:
+            changes += self._plan_image_tags(image)
         left_out: list[str] = []
         if self.row:
-            others, absent = self._others([image.name for image in stored])
-            tag, lacks = self.row[0], "lacks"
-            if any(image.platform == Platform.AMD64 for image in (*stored, *others)):
-                of_index, left_out = self._tags_of_index([*stored, *others], tuple(absent.values()))
-                changes += of_index
-            elif self.target.find(tag) is not None:
-                lacks = "stays as it was: no index goes without"
-            left_out += [f"{tag} {lacks} {platform}: {why}" for platform, why in absent.items()]
+            index_changes, left_out = self._plan_row(stored)
+            changes += index_changes
         tags.require_allowed(self.target, changes)
-        return changes, left_out
+        return TagPlan(changes, left_out)
 
     def move(
         self,
@@ -89,108 +130,173 @@ class Release:
         changes: Sequence[TagChange],
         left_out: Sequence[str],
     ) -> PublishResult:
-        """Let the tags name what is planned: all of them, or none. Raises UserError."""
+        """Move the tags as planned, all of them or none, and return what was published.
+
+        `changes` and `left_out` are those of the plan. Raises UserError.
+        """
         tags.move(self.target, changes)
-        stay = [change for change in changes if change.action is Action.LEAVE]
+
+        named_tags = []
+        unmoved_aliases = []
+        indexes = {}
+        for change in changes:
+            if change.action is Action.LEAVE:
+                unmoved_aliases.append(f"{change.tag} stays: {change.reason}")
+            else:
+                named_tags.append(change.tag)
+            if change.after.is_index and change.kind is TagKind.NAME:
+                indexes[change.tag] = f"{self.target.repository}@{change.after.digest}"
         return PublishResult(
             images=stored,
-            tags=tuple(change.tag for change in changes if change not in stay),
-            unmoved_aliases=tuple(f"{change.tag} stays: {change.reason}" for change in stay),
+            tags=tuple(named_tags),
+            unmoved_aliases=tuple(unmoved_aliases),
             signed=bool(self.key),
-            indexes={
-                change.tag: f"{self.target.repository}@{change.after.digest}"
-                for change in changes
-                if change.after.is_index and change.kind is TagKind.NAME
-            },
+            indexes=indexes,
             left_out=tuple(left_out),
         )
 
-    def _others(self, mine: Collection[str]) -> tuple[list[PublishedImage], dict[str, str]]:
-        """Published images of the row beside `mine` that may stand in an index, with the statements that count.
+    def _find_others(self, new_names: Collection[str]) -> OtherImages:
+        """Find the published images of the row, without those that are being published now.
 
-        And for each platform whose image may not, why. Raises UserError: no access.
+        An image that `verify` would not pass cannot be used in an index, nor one that is not what
+        its tag says. Raises CosignError where cosign cannot tell who signed.
         """
-        found: list[PublishedImage] = []
+        usable: list[PublishedImage] = []
         absent: dict[str, str] = {}
-        for name in [name for name in self.row if name not in mine]:
+        for name in self.row:
+            if name in new_names:
+                continue
             platform = str(ImageName.parse(name).platform)
             try:
-                manifest = self.target.find(name)
-                listed = attachments.load_all(self.target, manifest) if manifest else ()
-                image = next((one for one in listed if one.platform == platform), None)
+                image = self._find_published(name, platform)
                 if image is None:
                     absent[platform] = f"{name} is not published here"
                 elif image.name != name:
                     absent[platform] = f"the image is called {image.name or 'nothing'}, not {name}"
                 else:
-                    found.append(verify.admitted(image, self.policy, self.key))
+                    usable.append(verify.require_publishable(image, self.policy, self.key))
             except signing.CosignError:
                 raise
             except UserError as error:
                 absent[platform] = error.problems[0].cause
-        return found, absent
+        return OtherImages(usable, absent)
 
-    def _tags_of_image(self, image: PublishedImage) -> list[TagChange]:
-        """Of the tags that name an image itself, in the order in which people are told."""
+    def _find_published(self, tag: str, platform: str) -> PublishedImage | None:
+        """Return the image for a platform that a tag names, directly or through an index."""
+        manifest = self.target.find(tag)
+        if manifest is None:
+            return None
+        for image in attachments.load_all(self.target, manifest):
+            if image.platform == platform:
+                return image
+        return None
+
+    def _plan_image_tags(self, image: PublishedImage) -> list[TagChange]:
+        """Plan the tags that name an image itself.
+
+        These are its dated tag and, unless its name and aliases belong to the index of the row, its
+        name and aliases.
+        """
         version = tags.version_of(image)
-        kinds = {
-            tags.immutable_tag(version.name, version.created, image.image_id): TagKind.IMMUTABLE
-        }
-        if version.name not in self.row[:1]:
+        dated_tag = tags.immutable_tag(version.name, version.created, image.image_id)
+        kinds = {dated_tag: TagKind.IMMUTABLE}
+        if not self._is_index_name(version.name):
             kinds[version.name] = TagKind.NAME
-            kinds |= dict.fromkeys(self.policy.aliases_of(version.name), TagKind.ALIAS)
+            for alias in self.policy.aliases_of(version.name):
+                kinds[alias] = TagKind.ALIAS
         return tags.plan(self.target, image.manifest, [version], kinds, self._alias_refusal(image))
 
-    def _tags_of_index(
-        self, images: Sequence[PublishedImage], absent: Sequence[str]
-    ) -> tuple[list[TagChange], list[str]]:
-        """Of the tags that name every image, and of aliases, which name those that open theirs; what aliases lack."""
-        every, versions = self._index(images)
-        name = self.row[0]
-        fixed = tags.immutable_tag(name, max(one.created for one in versions), every.digest)
-        wanted = {fixed: TagKind.IMMUTABLE, name: TagKind.NAME}
-        changes = tags.plan(
-            self.target, every, versions, wanted, drop_platforms=self.drop_platforms, absent=absent
-        )
-        aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
-        closed = {
-            image.platform: refusal for image in images if (refusal := self._alias_refusal(image))
-        }
-        if not aliases:
-            return changes, []
-        if shut := closed.get(str(Platform.AMD64)):
-            return changes + tags.plan(self.target, every, versions, aliases, shut), []
-        some, versions = self._index([image for image in images if image.platform not in closed])
-        lacks = [
-            f"{', '.join(aliases)} lacks {platform}: {refusal}"
-            for platform, refusal in closed.items()
-        ]
-        return changes + tags.plan(self.target, some, versions, aliases), lacks
+    def _plan_row(self, stored: Sequence[PublishedImage]) -> TagPlan:
+        """Plan the tags of the index with the stored images and the other images of the row.
 
-    def _index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
-        """The index of some images, stored."""
-        made = attachments.index_of(images)
-        self.target.put(made)
-        return made, [tags.version_of(one) for one in images]
+        Without an image for linux/amd64 there is no new index.
+        """
+        others = self._find_others([image.name for image in stored])
+        images = [*stored, *others.usable]
+        name = self.row[0]
+
+        changes: list[TagChange] = []
+        left_out: list[str] = []
+        consequence = "lacks"
+        if any(image.platform == Platform.AMD64 for image in images):
+            changes, left_out = self._plan_index_tags(images, tuple(others.absent.values()))
+        elif self.target.find(name) is not None:
+            consequence = "stays as it was: no index goes without"
+        for platform, reason in others.absent.items():
+            left_out.append(f"{name} {consequence} {platform}: {reason}")
+        return TagPlan(changes, left_out)
+
+    def _plan_index_tags(self, images: Sequence[PublishedImage], absent: Sequence[str]) -> TagPlan:
+        """Store the index of these images, and plan its dated tag, its name and its aliases.
+
+        Aliases name a smaller index, with only the images that open the gate for aliases. `absent`
+        has the reasons why images for other platforms are missing.
+        """
+        index, versions = self._store_index(images)
+        name = self.row[0]
+        newest = max(version.created for version in versions)
+        kinds = {
+            tags.immutable_tag(name, newest, index.digest): TagKind.IMMUTABLE,
+            name: TagKind.NAME,
+        }
+        changes = tags.plan(
+            self.target,
+            index,
+            versions,
+            kinds,
+            drop_platforms=self.drop_platforms,
+            absent=absent,
+        )
+
+        aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
+        if not aliases:
+            return TagPlan(changes, [])
+        alias_refusals = {}
+        for image in images:
+            refusal = self._alias_refusal(image)
+            if refusal:
+                alias_refusals[image.platform] = refusal
+        amd64_refusal = alias_refusals.get(str(Platform.AMD64))
+        if amd64_refusal:
+            changes += tags.plan(self.target, index, versions, aliases, amd64_refusal)
+            return TagPlan(changes, [])
+
+        alias_images = [image for image in images if image.platform not in alias_refusals]
+        alias_index, alias_versions = self._store_index(alias_images)
+        changes += tags.plan(self.target, alias_index, alias_versions, aliases)
+        left_out = []
+        for platform, refusal in alias_refusals.items():
+            left_out.append(f"{', '.join(aliases)} lacks {platform}: {refusal}")
+        return TagPlan(changes, left_out)
+
+    def _store_index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
+        """Store the index of these images without a tag. Return it, and the images' versions."""
+        index = attachments.make_index(images)
+        self.target.put(index)
+        return index, [tags.version_of(image) for image in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
-        faults, torch = (
-            image.labels.get(f"{LABELS}.{name}", "") for name in ("silent-faults", "torch")
+        """Return the first reason why aliases must not name an image; empty if they may."""
+        # A known fault of its torch that ordinary training meets keeps an image from aliases.
+        faults = silent.ordinary(
+            image.labels.get(f"{LABELS}.silent-faults", ""), image.labels.get(f"{LABELS}.torch", "")
         )
-        met = silent.ordinary(faults, torch)
-        refused = self.policy.refusals(
+        refusals = self.policy.refusals(
             image.labels,
             image.evidence,
             self.policy.alias_gate,
             origin_exception=image.origin_exception,
         )
-        return next(iter([*met, *refused]), "")
+        reasons = [*faults, *refusals]
+        return reasons[0] if reasons else ""
 
 
-def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str) -> PublishedImage:
-    """A stored image, which must be the one that was validated: the one place that compares the two.
+def load_validated(
+    registry: Registry, manifest: Manifest, image_id: str, where: str
+) -> PublishedImage:
+    """Load a stored image, and raise UserError unless it is the one that was validated.
 
-    Raises UserError.
+    `image_id` is the ID of the validated image, `where` names the stored one in the message.
     """
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
@@ -199,7 +305,7 @@ def load_same(registry: Registry, manifest: Manifest, image_id: str, where: str)
     return image
 
 
-# --- promotion: blobs are mounted, manifests stored as they are -------------------------------------------------------
+# --- promotion ------------------------------------------------------------------------------------
 
 
 def promote(
@@ -210,116 +316,146 @@ def promote(
     key: str = "",
     drop_platforms: bool = False,
 ) -> PublishResult:
-    """Copy an image with all that is attached to it and signed, and move the tags there.
+    """Copy an image or index, with its statements and signatures, to a repository; move tags there.
 
-    With a public key, only statements that it signed count, and only tags move that it signed for these images, and
-    signed for no other since. `drop_platforms`: an index may take the place of one for more platforms. Raises
-    UserError: the gate is closed, a tag would go back or lose a platform or is not signed, another registry.
+    With a public key, only statements count that it signed, and a tag only moves to an image for
+    which the key signed it last. `drop_platforms` says whether an index may replace one for more
+    platforms. Raises UserError if the gate is closed, if a tag is not signed or would go back or
+    lose a platform, and if the repositories are in different registries.
     """
     if reference.repository.host != to.host:
-        then = f"copy it first: `cosign copy {reference} {to}:{reference.identifier}`; then promote there"
-        raise wrong(str(to), f"is not on {reference.repository.host}", then)
+        cause = f"is not on {reference.repository.host}"
+        copy_command = f"cosign copy {reference} {to}:{reference.identifier}"
+        raise wrong(str(to), cause, f"copy it first: `{copy_command}`; then promote there")
     if key:
         signing.require(key)
     with (
         Registry(reference.repository) as source,
         Registry(to, mount_from=[reference.repository]) as target,
     ):
-        named = source.get(reference.identifier)
-        images = attachments.load_all(source, named)
-        if named.is_index:  # it must be the same in the other repository
-            fault = verify.check_index(named, images)
-            if (
-                fault.status is not Status.PASS
-                or named.digest != attachments.index_of(images).digest
-            ):
-                cause = (
-                    fault.reason
-                    if fault.status is not Status.PASS
-                    else "is no index as `publish` writes it"
-                )
-                raise failed(
-                    f"{source.repository}@{named.digest}", cause, "publish its images anew"
-                )
-        tag = "" if is_digest(reference.identifier) or not key else reference.identifier
-        if faults := list(
-            verify.tag_faults(source, tag, named, images, policy, key) if tag else ()
-        ):
-            raise failed(
-                str(reference),
-                "; ".join(faults),
-                f"promote what is meant by digest ({named.digest}: this)",
-            )
+        manifest = source.get(reference.identifier)
+        images = attachments.load_all(source, manifest)
+        if manifest.is_index:
+            require_own_index(source, manifest, images)
+        if key and not is_digest(reference.identifier):
+            require_signed_tag(source, reference, manifest, images, policy, key)
         for image in images:
-            verify.admitted(image, policy, key)
+            verify.require_publishable(image, policy, key)
+
         versions = [tags.version_of(image) for image in images]
-        names = [version.name for version in versions]
-        row = names if named.is_index else policy.row_of(names[0])
+        if manifest.is_index:
+            row = [version.name for version in versions]
+        else:
+            row = list(policy.row_of(versions[0].name))
         release = Release(
             target=target,
             policy=policy,
             key=key,
-            row=row if named.is_index or len(row) > 1 else (),
-            drop_platforms=drop_platforms or not named.is_index,
+            row=row if manifest.is_index or len(row) > 1 else (),
+            drop_platforms=drop_platforms or not manifest.is_index,
         )
         release.require_follows(versions)
 
         target.check_access()
         stored: list[PublishedImage] = []
         for image in images:
-            copy(source, target, image.manifest, key)
+            copy_image(source, target, image.manifest, key)
             copied = attachments.load(target, image.manifest)
-            stored.append(
-                verify.admitted(copied, policy, key)
-            )  # what failed in the target alone counts, too
+            # A failed run may be attached in the target only: it counts, too.
+            stored.append(verify.require_publishable(copied, policy, key))
 
-        planned, left_out = release.plan(stored)
-        for digest in {change.after.digest for change in planned if change.after.is_index}:
-            attachments.copy(source, target, digest, key)
-        joined = "" if named.is_index else row[0]
-        changes = _signed(planned, target, source.repository, key, joined) if key else planned
+        changes, left_out = release.plan(stored)
+        for digest in {change.after.digest for change in changes if change.after.is_index}:
+            attachments.copy_attachments(source, target, digest, key)
+        if key:
+            new_index = "" if manifest.is_index else row[0]
+            changes = keep_signed_changes(changes, target, source.repository, key, new_index)
         return release.move(stored, changes, left_out)
 
 
-def _signed(
-    planned: Sequence[TagChange], target: Registry, staging: Repository, key: str, joined: str
-) -> list[TagChange]:
-    """The changes, of the tags alone that the key signed, for `verify --key`: this side has the public key.
+def require_own_index(source: Registry, index: Manifest, images: Sequence[PublishedImage]) -> None:
+    """Raise UserError unless an index is as `publish` writes it.
 
-    An alias stays where it is, and so do the tags of an index that was put together here (`joined`: its row's name).
-    Raises UserError with every other tag that the key did not sign for its image, or signed for another one since, as
-    far as anybody can tell who sees the repository now.
+    Only then does the target repository get the same index, with the same digest.
+    """
+    where = f"{source.repository}@{index.digest}"
+    check = verify.check_index(index, images)
+    if check.status is not Status.PASS:
+        raise failed(where, check.reason, "publish its images anew")
+    if index.digest != attachments.make_index(images).digest:
+        raise failed(where, "is no index as `publish` writes it", "publish its images anew")
+
+
+def require_signed_tag(
+    source: Registry,
+    reference: Reference,
+    manifest: Manifest,
+    images: Sequence[PublishedImage],
+    policy: ReleasePolicy,
+    key: str,
+) -> None:
+    """Raise UserError if the tag of a reference is not the image's, or if the key did not sign it.
+
+    `manifest` is what the tag names now: an image, or an index of `images`.
+    """
+    tag = reference.identifier
+    faults = verify.find_tag_faults(source, tag, manifest, images, policy, key)
+    if faults:
+        then = f"promote what is meant by digest ({manifest.digest}: this)"
+        raise failed(str(reference), "; ".join(faults), then)
+
+
+def keep_signed_changes(
+    planned: Sequence[TagChange],
+    target: Registry,
+    staging: Repository,
+    key: str,
+    new_index: str,
+) -> list[TagChange]:
+    """Return the planned changes, but leave tags that the key did not sign last for their image.
+
+    Promotion has only the public key, so it cannot sign tags itself. Aliases may stay where they
+    are, and so may the tags of an index that was put together here: `new_index` is then its name in
+    the `staging` repository, and empty otherwise. For any other unsigned tag, raises UserError.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
-        digest, where = change.after.digest, f"{target.repository}:{change.tag}"
-        _, last = attachments.last_signed(target, key, change.tag)
-        if change.action is Action.LEAVE or last == digest:
+        digest = change.after.digest
+        last = attachments.find_last_signature(target, key, change.tag)
+        if change.action is Action.LEAVE or (last and last.digest == digest):
             changes.append(change)
             continue
-        cause = (
-            f"the key signed {last[:19]} for it last"
-            if last
-            else f"the key did not sign {digest[:19]} for it"
-        )
-        sign = command(
-            "publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key"
-        )
-        then = f"`{sign}` signs it there"
-        if joined and change.after.is_index:
-            take = command("promote", f"{staging}:{joined}", "--to", str(target.repository))
-            then = f"`{take}` takes the index that was signed there"
-        elif change.kind is not TagKind.ALIAS:
-            problems.append(Problem(where=where, cause=cause, then=then))
+
+        if last:
+            cause = f"the key signed {last.digest[:19]} for it last"
+        else:
+            cause = f"the key did not sign {digest[:19]} for it"
+        if new_index and change.after.is_index:
+            promote_index = command(
+                "promote", f"{staging}:{new_index}", "--to", str(target.repository)
+            )
+            then = f"`{promote_index}` takes the index that was signed there"
+        else:
+            sign = command(
+                "publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key"
+            )
+            then = f"`{sign}` signs it there"
+            if change.kind is not TagKind.ALIAS:
+                where = f"{target.repository}:{change.tag}"
+                problems.append(Problem(where=where, cause=cause, then=then))
         changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
     if problems:
         raise UserError(problems, code=1)
     return changes
 
 
-def copy(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:
-    """An image, then what is attached to it. Raises UserError."""
+def copy_image(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:
+    """Copy an image to another repository of its registry, with what is attached to it.
+
+    With a public key, only the statements that it signed can supersede older ones. Raises
+    UserError.
+    """
     attachments.mount_blobs(source, target, manifest)
     target.put(manifest)
-    attachments.copy(source, target, manifest.digest, key)
+    attachments.copy_attachments(source, target, manifest.digest, key)

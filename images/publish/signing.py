@@ -1,6 +1,7 @@
-"""Signatures with cosign: by a private key over bytes, and their check. What is signed and where it is kept is ours.
+"""Sign bytes with a private key, and check signatures, by calling the program `cosign`.
 
-cosign 2 and 3 are both in use. What differs is told from the options that a program has: Debian's says no version.
+Where signatures are stored is decided elsewhere (`attachments.py`). cosign 2 and 3 are both in use.
+They are told apart by the options in their help, as Debian's cosign reports no version.
 """
 
 import base64
@@ -24,30 +25,38 @@ _NO_SERVICES = {
     '"rekorTlogConfig": {}, "tsaConfig": {}}',
     "trusted-root": '{"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}',
 }
-"""Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
+"""Option of cosign 3 -> content of the file that it takes. With both, it contacts no public
+service. cosign 2 has --tlog-upload=false for this."""
 _NO_MATCH = (
     "invalid signature when validating",
     "ecdsa: Invalid IEEE_P1363",
     "crypto/rsa: verification error",
     "failed to verify signature",
 )
-"""What it says of what another key signed, or nobody, by a key for ECDSA (in two ways), RSA or Ed25519. Its status is
-1, as for everything else."""
+"""What cosign prints for a signature that the key did not make: for ECDSA keys (the first two), RSA
+and Ed25519. Its exit status is 1, as for every other error."""
 _PASSWORD = "COSIGN_PASSWORD"
 _typed: dict[str, str] = {}
-"""Private key -> its password, as a person typed it: for cosign alone, not for other programs that are started here."""
+"""Private key -> the password that the user typed. Only cosign gets it, no other program."""
 
 
 class CosignError(UserError):
-    """cosign can't be run, or failed. `is_refusal`: it says that a signature is not the key's."""
+    """cosign could not be run, or it failed."""
 
     is_refusal = False
+    """True where cosign says that the key did not make a signature."""
 
 
 def require(key: str) -> None:
-    """Raises UserError when there is no cosign, or no such key, before anything is sent."""
+    """Raise UserError if cosign is not installed or the file `key` does not exist.
+
+    A key of the form `SCHEME://...` is in a key management service and is not looked for.
+    """
     if not shutil.which("cosign"):
-        then = "install it (Debian trixie: `apt-get install cosign`); without --key, `publish` signs nothing"
+        then = (
+            "install it (Debian trixie: `apt-get install cosign`); "
+            "without --key, `publish` signs nothing"
+        )
         raise wrong(f"--key {key}", "there is no cosign on this machine", then)
     if "://" not in key and not Path(key).is_file():
         then = "`cosign generate-key-pair` makes one: cosign.key signs, cosign.pub verifies"
@@ -55,13 +64,16 @@ def require(key: str) -> None:
 
 
 def require_password(key: str) -> None:
-    """Ask for the password of a private key, once: cosign's own question would not be seen.
+    """Ask the user for the password of a private key, and remember it.
 
-    Raises UserError where there is nobody to ask.
+    Does nothing if the password is known (COSIGN_PASSWORD, or typed before), or if the key is in a
+    key management service. Raises UserError without a terminal to ask at.
     """
-    scheme, of_service, _ = key.partition("://")
-    if (of_service and scheme != "env") or _PASSWORD in os.environ or key in _typed:
+    scheme, separator, _ = key.partition("://")
+    is_in_service = bool(separator) and scheme != "env"
+    if is_in_service or _PASSWORD in os.environ or key in _typed:
         return
+    # cosign would ask, too, but its output is captured: nobody would see the question.
     try:
         if sys.stdin and sys.stdin.isatty():
             _typed[key] = getpass.getpass(f"password of {key}: ")
@@ -74,7 +86,10 @@ def require_password(key: str) -> None:
 
 @contextmanager
 def public_file(key: str) -> Iterator[str]:
-    """A file with the public key of a private one. Raises UserError with cosign's words."""
+    """Yield the path of a temporary file with the public key that belongs to a private key.
+
+    Raises CosignError where cosign cannot read the key.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
         public.write(_cosign(["public-key", "--key", key], f"--key {key}"))
         public.flush()
@@ -82,50 +97,53 @@ def public_file(key: str) -> Iterator[str]:
 
 
 def sign_bytes(content: bytes, key: str) -> str:
-    """A signature over bytes, in base64. Raises UserError with cosign's words.
+    """Return a signature over bytes by a private key, in base64.
 
-    By the key alone: no certificate, no time stamp, and no entry in the public transparency log, which would tell the
-    names of private images. The key's password comes from COSIGN_PASSWORD, or from `require_password`.
+    It stands on the key alone: no certificate, no time stamp, and no entry in the public
+    transparency log, which would publish the names of private images. cosign takes the key's
+    password from COSIGN_PASSWORD or from `require_password`. Raises CosignError.
     """
+    help_text = _help("sign-blob", shutil.which("cosign") or "cosign")
     with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
-        place = {
-            name: str(Path(folder, name))
-            for name in ("content", "signature", "bundle", *_NO_SERVICES)
-        }
-        Path(place["content"]).write_bytes(content)
-        known = _help("sign-blob", shutil.which("cosign") or "cosign")
-        if "--use-signing-config=true" in known:  # cosign 3's default
+        options: list[str] = []
+        if "--use-signing-config=true" in help_text:
+            # cosign 3, which would use public services by default
             for option, text in _NO_SERVICES.items():
-                Path(place[option]).write_text(text)
-            options = [f"--{option}={place[option]}" for option in _NO_SERVICES]
+                file = Path(folder, option)
+                file.write_text(text)
+                options.append(f"--{option}={file}")
         else:
-            options = ["--tlog-upload=false"]
-        out = next(
-            one
-            for one in ("signature", "bundle")
-            if one == "bundle" or "--output-signature" in known
-        )
-        options += ["--output-signature" if out == "signature" else "--bundle", place[out]]
-        _cosign(["sign-blob", "--yes", *options, "--key", key, place["content"]], f"--key {key}")
-        written = Path(place[out]).read_text()
-        return (
-            written.strip()
-            if out == "signature"
-            else str(json.loads(written)["messageSignature"]["signature"])
-        )
+            options.append("--tlog-upload=false")
+
+        has_signature_file = "--output-signature" in help_text
+        output = Path(folder, "output")
+        options += ["--output-signature" if has_signature_file else "--bundle", str(output)]
+
+        subject = Path(folder, "content")
+        subject.write_bytes(content)
+        _cosign(["sign-blob", "--yes", *options, "--key", key, str(subject)], f"--key {key}")
+        written = output.read_text()
+    if has_signature_file:
+        return written.strip()
+    bundle = json.loads(written)
+    return str(bundle["messageSignature"]["signature"])
 
 
 def is_signature(signature: str, content: bytes, key: str) -> bool:
-    """Is it a signature of this public key over these bytes? In base64. Raises CosignError where cosign can't tell."""
+    """Return whether a base64 text is a signature over these bytes by this public key.
+
+    Raises CosignError where cosign cannot tell, as for a key that is no key.
+    """
     try:
         base64.b64decode(signature, validate=True)
     except ValueError:
         return False
     with tempfile.TemporaryDirectory(prefix="truetag-verify-") as folder:
-        signed, subject = Path(folder, "signature"), Path(folder, "content")
-        signed.write_text(signature)
+        signature_file = Path(folder, "signature")
+        signature_file.write_text(signature)
+        subject = Path(folder, "content")
         subject.write_bytes(content)
-        options = ["--insecure-ignore-tlog=true", "--key", key, "--signature", str(signed)]
+        options = ["--insecure-ignore-tlog=true", "--key", key, "--signature", str(signature_file)]
         try:
             _cosign(["verify-blob", *options, str(subject)], f"--key {key}")
         except CosignError as error:
@@ -137,7 +155,7 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
 
 @functools.cache
 def _help(verb: str, program: str) -> str:
-    """Of a verb; hidden options are not in it."""
+    """Return the help text of a verb of cosign. It does not list hidden options."""
     done = subprocess.run(
         [program, verb, "--help"], capture_output=True, text=True, check=False, timeout=_SECONDS
     )
@@ -145,31 +163,42 @@ def _help(verb: str, program: str) -> str:
 
 
 def _cosign(arguments: Sequence[str], where: str) -> str:
-    key = next((one for one in arguments if one in _typed), "")
-    password = {_PASSWORD: _typed[key]} if key else {}
+    """Run cosign and return its output. `where` names the key in the error message.
+
+    If one of the arguments is a key whose password the user typed, cosign gets this password.
+    Raises CosignError if cosign cannot be run, fails or takes longer than five minutes.
+    """
+    environment = dict(os.environ)
+    for argument in arguments:
+        if argument in _typed:
+            environment[_PASSWORD] = _typed[argument]
     try:
         done = subprocess.run(
             ["cosign", *arguments],
-            stdin=subprocess.DEVNULL,  # what it would ask for goes where nobody sees it
+            # It must not wait for an answer: nobody sees its questions.
+            stdin=subprocess.DEVNULL,
             capture_output=True,
-            env={**os.environ, **password},
+            env=environment,
             text=True,
             check=False,
             timeout=_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CosignError(
-            Problem(where=where, cause=f"cosign can't be run: {error}", then="`cosign version`")
-        ) from None
-    if done.returncode != 0:
-        lines = [
-            line
-            for line in done.stderr.splitlines()
-            if line.strip() and not line.startswith("WARNING")
-        ]
-        cause = f"cosign {arguments[0]}: {'; '.join(lines[-2:]) or f'status {done.returncode}'}"
-        then = "is it the right key, and COSIGN_PASSWORD its password? publishing again only adds what is missing"
-        failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)
-        failure.is_refusal = any(said in done.stderr for said in _NO_MATCH)
-        raise failure
-    return done.stdout
+        cause = f"cosign can't be run: {error}"
+        raise CosignError(Problem(where=where, cause=cause, then="`cosign version`")) from None
+    if done.returncode == 0:
+        return done.stdout
+
+    lines = []
+    for line in done.stderr.splitlines():
+        if line.strip() and not line.startswith("WARNING"):
+            lines.append(line)
+    message = "; ".join(lines[-2:]) or f"status {done.returncode}"
+    cause = f"cosign {arguments[0]}: {message}"
+    then = (
+        "is it the right key, and COSIGN_PASSWORD its password? "
+        "publishing again only adds what is missing"
+    )
+    failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)
+    failure.is_refusal = any(phrase in done.stderr for phrase in _NO_MATCH)
+    raise failure

@@ -1,14 +1,15 @@
-"""Validation runs of an image, and in-toto statements about it in DSSE envelopes: the one form of what is attached.
+"""Write and read the signed statements that are attached to a published image (in-toto, DSSE).
 
-| predicate | says |
+| predicate | contents |
 |---|---|
-| in-toto test result 0.1 | what passed, with the evidence of every validation run |
-| SLSA provenance 1 | what it was built from |
-| CycloneDX SBOM | what is in it |
+| in-toto test result 0.1 | which claims passed, with the evidence of every validation run |
+| SLSA provenance 1 | what the image was built from |
+| CycloneDX SBOM | which packages it contains |
 
-One test result tells of every tier: `cosign verify-attestation --policy` and Kyverno want each statement of a type to
-fit, so a policy could not ask for a tier that had a statement of its own. UNPROVEN and KNOWN are in no list of tests,
-as consumers take `warnedTests` for passed ones. Sources: in-toto attestation framework 1.1, DSSE protocol 1.0.2.
+One test result covers every tier. `cosign verify-attestation --policy` and Kyverno want each
+statement of a type to fit a policy, so no policy could ask for a tier with a statement of its own.
+Claims that are UNPROVEN or KNOWN are in no list of tests, as consumers take `warnedTests` for
+passed ones. Sources: in-toto attestation framework 1.1, DSSE protocol 1.0.2.
 """
 
 import base64
@@ -17,7 +18,6 @@ import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Self
 
 from images.errors import command, failed
@@ -33,68 +33,112 @@ TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 CYCLONEDX = "https://cyclonedx.org/bom"
 NAMES: Mapping[str, str] = {TEST_RESULT: "test result", PROVENANCE: "provenance", CYCLONEDX: "SBOM"}
-"""Predicate type -> what people call it. A published image has one of each at least."""
+"""Predicate type -> what people call it. A published image has at least one of each."""
 TIERS = "truetagTiers"
-"""The field that admission policies read: the specification allows extension fields with names that nobody else uses.
+"""The field of a test result that admission policies read. The specification allows extension
+fields with names that nobody else uses.
 
-Tier -> `result` (PASSED, FAILED or UNPROVEN), `measuredOn` (RFC 3339; missing where the evidence has no date),
-`evidence` (digest of the evidence.json that it stands on), `gpus`, `driver`, `unproven` (claims not measured).
+Tier -> `result` (PASSED, FAILED or UNPROVEN), `measuredOn` (RFC 3339; missing where the evidence
+has no date), `evidence` (digest of the evidence.json behind the result), `gpus`, `driver`,
+`unproven` (claims that were not measured).
 """
 ORIGIN_EXCEPTION = "truetagOriginException"
-"""Why the image was published although the origin of its layers is UNPROVEN; missing where it is proven."""
+"""The field with the reason to publish the image although the origin of its layers is UNPROVEN;
+missing where it is proven."""
 PASSED, FAILED, UNPROVEN = "PASSED", "FAILED", "UNPROVEN"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, lzma.LZMAError)
-"""What JSON of another form raises where it is read: whoever may push may attach anything."""
+"""The errors that reading a malformed statement raises: whoever may push may attach anything."""
 EVIDENCE_FILE = "evidence.json"
 _ORIGIN_TEST = f"{Tier.STATIC}/origin/layers"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _XZ = "application/x-xz"
 _LARGEST_EVIDENCE = 256 * 1024**2
-"""Bytes. Evidence has one or two million; who may push may attach what unpacks to anything."""
+"""Bytes. Evidence has one or two million; an attacker may attach a file that unpacks to more."""
+
+
+# --- validation runs ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attestation:
-    """A validation run, judged again when it was read."""
+    """A validation run of an image, judged again when it was read."""
 
     verdict: Verdict
-    """By the claims that it was measured for; `ReleasePolicy.judged` gives the one by today's."""
+    """By the claims that it was measured for; `ReleasePolicy.judge_run` judges by today's."""
     evidence: Evidence
     evidence_file: bytes
 
+    @property
+    def measured_on(self) -> str:
+        """Return when the run was measured (RFC 3339, UTC); empty if its evidence has no date."""
+        try:
+            date = datetime.fromisoformat(str(self.evidence.host["date"]))
+        except (LookupError, ValueError):
+            return ""
+        return date.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-def attested(evidence_file: bytes, where: str) -> Attestation:
-    """Judge the evidence of a validation run again. Raises UserError: it can't be read, or was changed."""
+    @property
+    def evidence_digest(self) -> str:
+        """Return `sha256:...` of its evidence.json."""
+        return f"sha256:{sha256(self.evidence_file)}"
+
+    def has_tier(self, tier: Tier) -> bool:
+        """Return whether the verdict has a claim of this tier."""
+        return any(claim_verdict.claim.tier is tier for claim_verdict in self.verdict.claims)
+
+    def required_claims(self, tier: Tier, status: Status) -> list[str]:
+        """Return the names (`CHECK/SUBJECT`) of required claims with this tier and status."""
+        names = []
+        for claim_verdict in self.verdict.claims_with(status):
+            claim = claim_verdict.claim
+            if claim.tier is tier and claim.required:
+                names.append(claim.key)
+        return sorted(names)
+
+
+def read_attestation(evidence_file: bytes, where: str) -> Attestation:
+    """Read the evidence.json of a validation run and judge it by the claims that it contains.
+
+    `where` names the file in error messages. Raises UserError where the evidence cannot be read or
+    is of an older schema.
+    """
     try:
         evidence = parse_evidence(evidence_file.decode())
     except OlderSchemaError as error:
         cause = (
-            f"its evidence can't be judged here: {error}. It is signed, so it can't be converted: verify it with the "
-            "release of truetag that published it, or validate the image again and publish it anew"
+            f"its evidence can't be judged here: {error}. It is signed, so it can't be converted: "
+            "verify it with the release of truetag that published it, or validate the image again "
+            "and publish it anew"
         )
         then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, cause, then) from None
     except ValueError as error:
         then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
-    return Attestation(
-        verdict=judge(evidence.claim_set, evidence), evidence=evidence, evidence_file=evidence_file
-    )
+    verdict = judge(evidence.claim_set, evidence)
+    return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)
+
+
+# --- statements of every type ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A statement as it is signed: its bytes are its identity. `signature`: in base64; empty where nobody signed it."""
+    """An in-toto statement. Its payload is the exact text that is signed."""
 
     payload: bytes
     signature: str = ""
+    """In base64; empty where nobody signed the statement."""
 
     @classmethod
     def of(
         cls, predicate_type: str, predicate: Mapping[str, Any], *, repository: str, digest: str
     ) -> Self:
-        """Say something of `REPOSITORY@sha256:...`. The same content gives the same bytes."""
+        """Make an unsigned statement about the image `repository`@`digest`.
+
+        The same arguments always give the same bytes.
+        """
         algorithm, _, value = digest.partition(":")
         content = {
             "_type": _STATEMENT,
@@ -106,19 +150,25 @@ class Statement:
 
     @classmethod
     def from_envelope(cls, content: bytes) -> Self:
-        """Read an envelope, by its first signature. Raises one of UNREADABLE."""
-        data = json.loads(content)
-        if data["payloadType"] != _PAYLOAD_TYPE:
-            raise ValueError(f"its payload is {data['payloadType']}")
-        found = cls(
-            payload=base64.b64decode(data["payload"], validate=True),
-            signature=str(data["signatures"][0]["sig"]) if data["signatures"] else "",
+        """Read a statement from a DSSE envelope, with the first signature only.
+
+        The signature is not verified. Raises one of UNREADABLE for a malformed envelope.
+        """
+        envelope = json.loads(content)
+        if envelope["payloadType"] != _PAYLOAD_TYPE:
+            raise ValueError(f"its payload is {envelope['payloadType']}")
+        signatures = envelope["signatures"]
+        statement = cls(
+            payload=base64.b64decode(envelope["payload"], validate=True),
+            signature=str(signatures[0]["sig"]) if signatures else "",
         )
-        _ = found.predicate_type, found.subjects  # both can be read
-        return found
+        # Raise here, and not later at a caller, if these fields of the payload are malformed.
+        _ = statement.predicate_type, statement.subjects
+        return statement
 
     @property
     def envelope(self) -> bytes:
+        """Return the DSSE envelope with this statement and its signature, if it has one."""
         signatures = [{"keyid": "", "sig": self.signature}] if self.signature else []
         payload = base64.b64encode(self.payload).decode()
         data = {"payload": payload, "payloadType": _PAYLOAD_TYPE, "signatures": signatures}
@@ -126,7 +176,7 @@ class Statement:
 
     @property
     def signed_bytes(self) -> bytes:
-        """What a signature is made over: DSSE's pre-authentication encoding (PAE)."""
+        """Return the bytes to sign: the pre-authentication encoding (PAE) of DSSE."""
         kind = _PAYLOAD_TYPE.encode()
         return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(self.payload), self.payload)
 
@@ -136,40 +186,49 @@ class Statement:
 
     @property
     def predicate(self) -> Mapping[str, Any]:
-        """Raises one of UNREADABLE."""
+        """Return the content of the statement. Raises one of UNREADABLE."""
         return dict(json.loads(self.payload)["predicate"])
 
     @property
     def origin_exception(self) -> str:
-        """Why its image was published although its origin is UNPROVEN. Raises one of UNREADABLE."""
+        """Return the reason to publish although the origin is UNPROVEN; empty if there is none.
+
+        Raises one of UNREADABLE.
+        """
         return str(self.predicate.get(ORIGIN_EXCEPTION, ""))
 
     @property
     def subjects(self) -> frozenset[str]:
-        """Digests (`sha256:...`) of what it is about."""
-        rows = json.loads(self.payload)["subject"]
-        return frozenset(f"{kind}:{value}" for row in rows for kind, value in row["digest"].items())
+        """Return the digests (`sha256:...`) of the images that the statement is about."""
+        digests = set()
+        for subject in json.loads(self.payload)["subject"]:
+            for algorithm, value in subject["digest"].items():
+                digests.add(f"{algorithm}:{value}")
+        return frozenset(digests)
 
     @property
     def evidence(self) -> Sequence[bytes]:
-        """The evidence.json of each validation run in a test result. Raises one of UNREADABLE."""
-        found = []
-        for row in self.predicate["configuration"]:
-            unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            found.append(
-                unpacking.decompress(
-                    base64.b64decode(row["content"], validate=True), _LARGEST_EVIDENCE
-                )
-            )
-            if not unpacking.eof:
+        """Return the unpacked evidence.json of each validation run in a test result.
+
+        Raises one of UNREADABLE, also for evidence that is too large.
+        """
+        files = []
+        for attached in self.predicate["configuration"]:
+            packed = base64.b64decode(attached["content"], validate=True)
+            decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            files.append(decompressor.decompress(packed, _LARGEST_EVIDENCE))
+            if not decompressor.eof:
                 raise ValueError("its evidence is cut off, or too much")
-        return found
+        return files
 
     def supersedes(self, old: Self) -> bool:
-        """Whether it is a test result with all evidence of an older one."""
-        if self.payload == old.payload or {self.predicate_type, old.predicate_type} != {
-            TEST_RESULT
-        }:
+        """Return whether this and `old` are test results, and this one has all evidence of `old`.
+
+        A statement does not supersede itself, and nothing supersedes an unreadable statement.
+        """
+        if self.payload == old.payload:
+            return False
+        if self.predicate_type != TEST_RESULT or old.predicate_type != TEST_RESULT:
             return False
         try:
             return set(self.evidence) >= set(old.evidence)
@@ -177,137 +236,152 @@ class Statement:
             return False
 
 
-def test_result(found: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
-    """The predicate of what all validation runs of an image say together, each with its verdict by today's claims:
-    tests are named `TIER/CHECK/SUBJECT`. `origin_exception`: as the policy has it.
+# --- test results ---------------------------------------------------------------------------------
+
+
+def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") -> dict[str, Any]:
+    """Return the predicate of one test result for all validation runs of an image.
+
+    It has the results of every tier and the evidence of every run, packed. Each run must have been
+    judged by today's claims. `origin_exception` is the reason, if any, to publish the image
+    although its origin is UNPROVEN.
     """
-    packed = [lzma.compress(one) for one in sorted({one.evidence_file for one in found})]
-    rows = [
-        {
-            "name": f"{EVIDENCE_FILE}.xz",
-            "digest": {"sha256": sha256(content)},
-            "mediaType": _XZ,
-            "content": base64.b64encode(content).decode(),
-        }
-        for content in packed
-    ]
-    return {**_summary(found, origin_exception), "configuration": rows}
+    predicate = summarize(runs, origin_exception)
+    predicate["configuration"] = []
+    for evidence_file in sorted({run.evidence_file for run in runs}):
+        packed = lzma.compress(evidence_file)
+        predicate["configuration"].append(
+            {
+                "name": f"{EVIDENCE_FILE}.xz",
+                "digest": {"sha256": sha256(packed)},
+                "mediaType": _XZ,
+                "content": base64.b64encode(packed).decode(),
+            }
+        )
+    return predicate
 
 
-def _summary(found: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
-    tiers = {
-        str(tier): _tier(found, tier, origin_exception)
-        for tier in Tier
-        if any(_judged(one, tier) for one in found)
-    }
-    statuses: dict[str, set[Status]] = {}
-    for one in (row for run in found for row in run.verdict.claims):
-        statuses.setdefault(f"{one.claim.tier}/{one.claim.key}", set()).add(one.status)
-    failed = sorted(name for name, seen in statuses.items() if Status.FAIL in seen)
-    return {
-        "result": PASSED
-        if tiers and all(one["result"] == PASSED for one in tiers.values())
-        else FAILED,
-        "passedTests": sorted(
-            name for name, seen in statuses.items() if Status.PASS in seen and name not in failed
-        ),
+def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, Any]:
+    """Return a test result for these runs, without their evidence.
+
+    Tests are named `TIER/CHECK/SUBJECT`. A test that failed in one run and passed in another is
+    listed as failed.
+    """
+    tiers = {}
+    for tier in Tier:
+        if any(run.has_tier(tier) for run in runs):
+            tiers[str(tier)] = summarize_tier(runs, tier, origin_exception)
+    all_passed = all(tier["result"] == PASSED for tier in tiers.values())
+
+    passed: set[str] = set()
+    failed: set[str] = set()
+    for run in runs:
+        for claim_verdict in run.verdict.claims:
+            test = f"{claim_verdict.claim.tier}/{claim_verdict.claim.key}"
+            if claim_verdict.status is Status.PASS:
+                passed.add(test)
+            elif claim_verdict.status is Status.FAIL:
+                failed.add(test)
+
+    summary = {
+        "result": PASSED if tiers and all_passed else FAILED,
+        "passedTests": sorted(passed - failed),
         "warnedTests": [],
-        "failedTests": failed,
+        "failedTests": sorted(failed),
         TIERS: tiers,
-        **({ORIGIN_EXCEPTION: origin_exception} if origin_exception else {}),
     }
+    if origin_exception:
+        summary[ORIGIN_EXCEPTION] = origin_exception
+    return summary
 
 
-def test_result_faults(said: Statement, found: Sequence[Attestation]) -> Iterator[str]:
-    """Where a test result says more than its own evidence (`found`): by the claims of its day it may say less.
+def summarize_tier(
+    runs: Sequence[Attestation], tier: Tier, origin_exception: str
+) -> dict[str, Any]:
+    """Return the entry of a tier in `TIERS`: its result, and the run that shows it.
 
-    Raises one of UNREADABLE.
+    That is the newest run that passed the tier; if none did, the newest run that has the tier.
     """
-    predicate = said.predicate
-    # A record that came after the run may have proved the origin of its layers: only the gate can tell.
-    found = [_without_open_origin(run) for run in found]
-    again = _summary(found, said.origin_exception)
-    passed = set(predicate["passedTests"]) - set(again["passedTests"]) - {_ORIGIN_TEST}
-    failed = set(again["failedTests"]) - set(predicate["failedTests"])
-    if passed:
-        yield f"passedTests differ in {listed(sorted(passed), limit=5)}"
-    if failed:
-        yield f"failedTests differ in {listed(sorted(failed), limit=5)}"
+    candidates = []
+    for run in runs:
+        if is_passed([run], tier, origin_exception):
+            candidates.append(run)
+    if not candidates:
+        candidates = [run for run in runs if run.has_tier(tier)]
+    shown_run = max(candidates, key=lambda run: run.measured_on)
 
-    runs = {_evidence_digest(run): run for run in found}
-    for name, tier in predicate[TIERS].items():
-        run = runs.get(tier["evidence"])
+    if is_passed(runs, tier, origin_exception):
+        result = PASSED
+    elif any(run.required_claims(tier, Status.FAIL) for run in runs):
+        result = FAILED
+    else:
+        result = UNPROVEN
+
+    host = shown_run.evidence.host
+    entry = {
+        "result": result,
+        "evidence": shown_run.evidence_digest,
+        "gpus": [str(gpu.get("name", "")) for gpu in host.get("gpus") or ()],
+        "driver": str(host.get("driver") or ""),
+        "unproven": shown_run.required_claims(tier, Status.UNPROVEN),
+    }
+    if shown_run.measured_on:
+        entry["measuredOn"] = shown_run.measured_on
+    return entry
+
+
+def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) -> bool:
+    """Return whether the gate accepts this tier on the strength of these runs."""
+    verdicts = [run.verdict for run in runs]
+    return not gate.find_tier_refusals(verdicts, tier, origin_exception=origin_exception)
+
+
+def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
+    """Yield a sentence for each thing that a test result claims and its evidence does not show.
+
+    `runs` are the validation runs in the test result. It may claim less than they show, as it was
+    judged by the claims of its day. Raises one of UNREADABLE for a malformed test result.
+    """
+    predicate = statement.predicate
+    exception = statement.origin_exception
+    # The builds that prove an origin may have been recorded after the run: only the gate can tell.
+    runs = [without_open_origin(run) for run in runs]
+    expected = summarize(runs, exception)
+
+    unearned = set(predicate["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
+    concealed = set(expected["failedTests"]) - set(predicate["failedTests"])
+    if unearned:
+        yield f"passedTests differ in {listed(sorted(unearned), limit=5)}"
+    if concealed:
+        yield f"failedTests differ in {listed(sorted(concealed), limit=5)}"
+
+    runs_by_digest = {run.evidence_digest: run for run in runs}
+    for name, entry in predicate[TIERS].items():
+        run = runs_by_digest.get(entry["evidence"])
         if run is None:
             yield f"the {name} tier stands on evidence that is not attached"
             continue
-        if tier.get("measuredOn", "") != measured_on(run):
-            yield f"the {name} tier was measured on {measured_on(run) or 'an unknown day'}"
-        missing = gate.tier_refusals(
-            [run.verdict], Tier(name), origin_exception=said.origin_exception
-        )
-        if tier["result"] == PASSED and missing:
+        if entry.get("measuredOn", "") != run.measured_on:
+            yield f"the {name} tier was measured on {run.measured_on or 'an unknown day'}"
+        passed = is_passed([run], Tier(name), exception)
+        if entry["result"] == PASSED and not passed:
             yield f"the {name} tier did not pass"
-    if predicate["result"] == PASSED and any(
-        tier["result"] != PASSED for tier in predicate[TIERS].values()
-    ):
+
+    results = [entry["result"] for entry in predicate[TIERS].values()]
+    if predicate["result"] == PASSED and any(result != PASSED for result in results):
         yield "it says PASSED, and not every tier passed"
 
 
-def _without_open_origin(run: Attestation) -> Attestation:
-    """Leave out the claim `origin` where the run was UNPROVEN only because no two builds were recorded yet."""
-    claims = tuple(
-        row
-        for row in run.verdict.claims
-        if row.claim.probe != ORIGIN_PROBE
-        or row.claim.unproven
-        or row.status is not Status.UNPROVEN
-    )
-    return replace(run, verdict=replace(run.verdict, claims=claims))
+def without_open_origin(run: Attestation) -> Attestation:
+    """Remove the claim `origin` from a run if it lacked only the records of two builds.
 
-
-def measured_on(one: Attestation) -> str:
-    """RFC 3339 in UTC; empty where the evidence has no date."""
-    try:
-        return (
-            datetime.fromisoformat(str(one.evidence.host["date"]))
-            .astimezone(UTC)
-            .strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
-    except (LookupError, ValueError):
-        return ""
-
-
-def _tier(found: Sequence[Attestation], tier: Tier, origin_exception: str) -> dict[str, Any]:
-    """A tier, by the newest run that passed it; where none did, by the newest that judged it."""
-    refusals = partial(gate.tier_refusals, tier=tier, origin_exception=origin_exception)
-    complete = [one for one in found if not refusals([one.verdict])]
-    decides = max(complete or [one for one in found if _judged(one, tier)], key=measured_on)
-    passed = not refusals([one.verdict for one in found])
-    failed = any(_names(one, tier, Status.FAIL) for one in found)
-    date = measured_on(decides)
-    return {
-        "result": PASSED if passed else FAILED if failed else UNPROVEN,
-        "evidence": _evidence_digest(decides),
-        "gpus": [str(gpu.get("name", "")) for gpu in decides.evidence.host.get("gpus") or ()],
-        "driver": str(decides.evidence.host.get("driver") or ""),
-        "unproven": _names(decides, tier, Status.UNPROVEN),
-        **({"measuredOn": date} if date else {}),
-    }
-
-
-def _judged(one: Attestation, tier: Tier) -> bool:
-    return any(row.claim.tier is tier for row in one.verdict.claims)
-
-
-def _names(one: Attestation, tier: Tier, status: Status) -> list[str]:
-    """Required claims of a tier that have a verdict."""
-    rows = [
-        row.claim
-        for row in one.verdict.claims_with(status)
-        if row.claim.tier is tier and row.claim.required
-    ]
-    return sorted(claim.key for claim in rows)
-
-
-def _evidence_digest(one: Attestation) -> str:
-    return f"sha256:{sha256(one.evidence_file)}"
+    An origin claim that was declared unproven before the run stays.
+    """
+    claims = []
+    for claim_verdict in run.verdict.claims:
+        is_origin = claim_verdict.claim.probe == ORIGIN_PROBE
+        is_unproven = claim_verdict.status is Status.UNPROVEN
+        if is_origin and is_unproven and not claim_verdict.claim.unproven:
+            continue
+        claims.append(claim_verdict)
+    return replace(run, verdict=replace(run.verdict, claims=tuple(claims)))

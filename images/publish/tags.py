@@ -1,8 +1,9 @@
-"""How tags move: what a tag names now decides what happens to it, and all tags of an image move, or none.
+"""Decide how the tags of a published image move, and move all of them or none.
 
-A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu126-torch27`) or ALIAS (`latest`).
+A tag is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu126-torch27`) or ALIAS
+(`latest`). What it names now decides what happens to it:
 
-| what the tag names now | IMMUTABLE | NAME | ALIAS |
+| the tag names now | IMMUTABLE | NAME | ALIAS |
 |---|---|---|---|
 | nothing | create | create | create |
 | this image | keep | keep | keep |
@@ -10,8 +11,9 @@ A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu1
 | a higher torch version, or the same one of a later date | refuse | refuse | leave |
 | something without our labels | refuse | refuse | leave |
 
-An index is older where none of its images is newer than the one of its platform here, and none of ours where one of
-them is not. An alias is left, too, where its gate is closed or it would lose a platform; a NAME is then refused.
+An index is compared platform by platform: it may only be replaced if none of its images is newer
+than the new image for the same platform. An ALIAS is also left where its gate is closed or where it
+would lose a platform. A NAME is refused where it would lose a platform.
 """
 
 import threading
@@ -20,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from packaging.version import InvalidVersion, Version
 
@@ -32,16 +34,21 @@ from images.publish.attachments import PublishedImage, load
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 
-_SHORT = 12  # hexadecimal digits of a digest that tell images apart, as Docker shows them
+_SHORT = 12
+"""Hexadecimal digits of a digest in a tag: as many as Docker shows."""
 
 
 class TagKind(StrEnum):
+    """What a tag is for, which decides when it may move."""
+
     IMMUTABLE = "immutable"
     NAME = "name"
     ALIAS = "alias"
 
 
 class Action(StrEnum):
+    """What happens to a tag. LEAVE skips this tag, REFUSE stops the whole publication."""
+
     CREATE = "create"
     KEEP = "keep"
     MOVE = "move"
@@ -51,76 +58,95 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVersion:
-    """An image as tags compare it; an index is a sequence of them. `created`: `PublishedImage.created`."""
+    """The facts by which tags compare images. An index is a sequence of them."""
 
     name: str
     torch: str
     created: datetime
+    """`PublishedImage.created`: when the image was validated, in UTC."""
     platform: str = str(Platform.AMD64)
 
     @classmethod
     def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> Self | None:
-        """None for an image without our labels, or whose labels can't be read."""
+        """Return the version of an image with these labels; None if the labels are not ours.
+
+        Labels or a date that cannot be read also give None. The default platform is linux/amd64.
+        """
         try:
-            torch, moment = labels[f"{LABELS}.torch"], datetime.fromisoformat(created)
+            torch = labels[f"{LABELS}.torch"]
+            moment = datetime.fromisoformat(created)
             Version(torch)
         except (KeyError, ValueError, InvalidVersion):
             return None
-        name, platform = labels.get(f"{LABELS}.image", ""), platform or str(Platform.AMD64)
-        return cls(name=name, torch=torch, created=moment.astimezone(UTC), platform=platform)
+        return cls(
+            name=labels.get(f"{LABELS}.image", ""),
+            torch=torch,
+            created=moment.astimezone(UTC),
+            platform=platform or str(Platform.AMD64),
+        )
 
     @classmethod
     def require(
         cls, labels: Mapping[str, str], created: str, where: str, platform: str = ""
     ) -> Self:
-        """The version of an image that is to be published. Raises UserError."""
-        found = cls.of(labels, created, platform)
-        if found is None or not found.name:
+        """Return the version like `of`, but raise UserError where it would be None.
+
+        `where` names the image in the message. A version without a name is an error, too.
+        """
+        version = cls.of(labels, created, platform)
+        if version is None or not version.name:
             cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
             raise wrong(where, cause, f"build it with `{command('build')}`")
-        return found
+        return version
 
     @property
     def rank(self) -> tuple[Version, datetime]:
+        """Return the key by which versions are ordered: by torch version, then by date."""
         return Version(self.torch), self.created
 
 
-def step_back(
-    old: Sequence[ImageVersion], new: Sequence[ImageVersion]
-) -> tuple[ImageVersion, ImageVersion] | None:
-    """Old and new image of the first platform whose old one is newer: by torch version, then by date.
+class StepBack(NamedTuple):
+    """A published image, and the older image that would replace it."""
 
-    Where no platform is in both, the newest images are compared themselves.
-    """
-    own = {one.platform: one for one in new}
-    pairs = [(one, own[one.platform]) for one in old if one.platform in own]
-    pairs = pairs or [(max(old, key=lambda one: one.rank), max(new, key=lambda one: one.rank))]
-    return next(((before, after) for before, after in pairs if before.rank > after.rank), None)
+    published: ImageVersion
+    replacement: ImageVersion
+
+
+class Refusal(NamedTuple):
+    """Why a tag does not move, and what the user can do about it."""
+
+    reason: str
+    then: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagChange:
-    """What happens to one tag, and why. `before` is what it names now, `after` what it is to name."""
+    """What happens to one tag, and why."""
 
     tag: str
     kind: TagKind
     action: Action
     before: Manifest | None
+    """What the tag names now; None if there is no such tag."""
     after: Manifest
+    """What the tag shall name."""
     reason: str = ""
-    """Why it does not end up there; empty where it does."""
+    """Why the tag will not name `after`; empty where it will."""
     then: str = ""
-    """What to do where it is refused."""
+    """What the user can do where the change is refused."""
 
 
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
-    """`NAME-YYYYMMDD-DIGEST`: its day (UTC), and 12 digits of the digest that its verdict names."""
+    """Return `NAME-YYYYMMDD-DIGEST`, with the day in UTC and 12 digits of the image ID."""
     return f"{name}-{created.astimezone(UTC):%Y%m%d}-{image_id.removeprefix('sha256:')[:_SHORT]}"
 
 
 def version_of(image: PublishedImage) -> ImageVersion:
-    """Of a published image. Raises UserError for one without our labels."""
+    """Return the version of a published image. Raises UserError for one without our labels."""
     return ImageVersion.require(image.labels, image.created, image.reference, image.platform)
+
+
+# --- planning -------------------------------------------------------------------------------------
 
 
 def plan(
@@ -133,36 +159,45 @@ def plan(
     drop_platforms: bool = True,
     absent: Sequence[str] = (),
 ) -> list[TagChange]:
-    """Decide by the table above what happens to each tag of an image or an index of images; nothing changes yet.
+    """Decide for each tag of an image or index what shall happen to it. Nothing changes yet.
 
-    `alias_refusal` is why the gate for aliases is closed. `drop_platforms`: whether a NAME may lose a platform.
-    `absent`: why images for other platforms are not there.
+    The table at the top of this module has the rules. `versions` has the image, or each image of
+    the index. `alias_refusal` is the reason why the gate for aliases is closed; empty if it is
+    open. `drop_platforms` says whether a NAME may lose a platform. `absent` has the reasons why
+    images for other platforms are missing.
     """
-    found = []
+    changes = []
     for tag, kind in tags.items():
         before = target.find(tag)
-        action = Action.CREATE if before is None else Action.MOVE
-        reason, then = alias_refusal if kind is TagKind.ALIAS else "", ""
-        if before and before.digest == manifest.digest:
-            action = Action.KEEP
-        elif before and not reason:
-            reason, then = refusal(target, before, versions, tag, kind, drop_platforms, absent)
-        if reason:
+        refusal: Refusal | None = None
+        if kind is TagKind.ALIAS and alias_refusal:
+            refusal = Refusal(alias_refusal, then="")
+        elif before and before.digest != manifest.digest:
+            refusal = find_refusal(target, before, versions, tag, kind, drop_platforms, absent)
+
+        if refusal:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
+        elif before is None:
+            action = Action.CREATE
+        elif before.digest == manifest.digest:
+            action = Action.KEEP
+        else:
+            action = Action.MOVE
+
         change = TagChange(
             tag=tag,
             kind=kind,
             action=action,
             before=before,
             after=manifest,
-            reason=reason,
-            then=then,
+            reason=refusal.reason if refusal else "",
+            then=refusal.then if refusal else "",
         )
-        found.append(change)
-    return found
+        changes.append(change)
+    return changes
 
 
-def refusal(
+def find_refusal(
     target: Registry,
     before: Manifest,
     new: Sequence[ImageVersion],
@@ -170,64 +205,119 @@ def refusal(
     kind: TagKind,
     drop_platforms: bool,
     absent: Sequence[str],
-) -> tuple[str, str]:
-    """Why a tag must not leave what it names for a new image, and what to do then."""
-    listed = [target.find(one.digest) for one in before.manifests] if before.is_index else [before]
-    there = [load(target, one, with_statements=False) for one in listed if one]
-    old = [
-        one
-        for image in there
-        if (one := ImageVersion.of(image.labels, image.created, image.platform))
-    ]
-    if not old or len(old) != len(
-        listed
-    ):  # one of them is not ours: no build of ours may ever follow it
-        then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
-        return f"{tag} names an image that is not ours", then
-    lost = [one.platform for one in old if one.platform not in [image.platform for image in new]]
-    if back := step_back(old, new):
-        newer, own = back
-        cause = f"{tag} has torch {newer.torch}, this is {own.torch}"
-        if Version(newer.torch) == Version(own.torch):
-            cause = (
-                f"{tag} is of {newer.created:%Y-%m-%d %H:%M}, this of {own.created:%Y-%m-%d %H:%M}"
-            )
-        anew = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-        return cause, anew
-    if kind is TagKind.IMMUTABLE:
-        return (
-            f"{tag} names {before.digest[:19]} already, and such tags are never moved",
-            "build anew",
+) -> Refusal | None:
+    """Return why a tag must not move from the manifest `before` to new images; None if it may.
+
+    `new` has the new image, or each image of a new index. `drop_platforms` says whether a NAME may
+    lose a platform. `absent` has the reasons why images for other platforms are missing.
+    """
+    old = load_versions(target, before)
+    if not old:
+        then = (
+            "delete this tag if nobody needs what it names, then publish again; "
+            "or publish to another repository"
         )
+        return Refusal(f"{tag} names an image that is not ours", then)
+
+    step_back = find_step_back(old, new)
+    if step_back:
+        published, replacement = step_back
+        reason = f"{tag} has torch {published.torch}, this is {replacement.torch}"
+        if Version(published.torch) == Version(replacement.torch):
+            dates = [f"{version.created:%Y-%m-%d %H:%M}" for version in step_back]
+            reason = f"{tag} is of {dates[0]}, this of {dates[1]}"
+        then = (
+            "moving tags never go back: build and validate anew, "
+            "or pull the older image by its dated tag"
+        )
+        return Refusal(reason, then)
+
+    if kind is TagKind.IMMUTABLE:
+        reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
+        return Refusal(reason, "build anew")
+
+    new_platforms = [version.platform for version in new]
+    lost = [version.platform for version in old if version.platform not in new_platforms]
     if lost and (kind is TagKind.ALIAS or not drop_platforms):
-        why = f": {'; '.join(absent)}" if absent else ""
-        then = "publish that image anew, too, or give a --gate that it opens; --drop-platforms lets it go"
-        return f"it has an image for {' and '.join(lost)}, and this has none{why}", then
-    return "", ""
+        reason = f"it has an image for {' and '.join(lost)}, and this has none"
+        if absent:
+            reason += f": {'; '.join(absent)}"
+        then = (
+            "publish that image anew, too, or give a --gate that it opens; "
+            "--drop-platforms lets it go"
+        )
+        return Refusal(reason, then)
+    return None
+
+
+def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
+    """Return the version of the image that a manifest names, or of each image of an index.
+
+    Returns an empty list if one of them is missing or not ours: no image of ours may replace it.
+    """
+    manifests: list[Manifest | None] = [manifest]
+    if manifest.is_index:
+        manifests = [target.find(entry.digest) for entry in manifest.manifests]
+
+    versions = []
+    for image_manifest in manifests:
+        if image_manifest is None:
+            return []
+        image = load(target, image_manifest, with_statements=False)
+        version = ImageVersion.of(image.labels, image.created, image.platform)
+        if version is None:
+            return []
+        versions.append(version)
+    return versions
+
+
+def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
+    """Return the first image in `old` that is newer than the one in `new` for the same platform.
+
+    Returns it together with that older image; None if no image would be replaced by an older one.
+    If `old` and `new` have no platform in common, the newest image of each is compared.
+    """
+    new_by_platform = {version.platform: version for version in new}
+    pairs = []
+    for version in old:
+        if version.platform in new_by_platform:
+            pairs.append(StepBack(version, new_by_platform[version.platform]))
+    if not pairs:
+        newest_old = max(old, key=lambda version: version.rank)
+        newest_new = max(new, key=lambda version: version.rank)
+        pairs = [StepBack(newest_old, newest_new)]
+
+    for pair in pairs:
+        if pair.published.rank > pair.replacement.rank:
+            return pair
+    return None
 
 
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
-    """Raises UserError with every change that is refused."""
-    if refused := [change for change in changes if change.action is Action.REFUSE]:
-        problems = [
-            Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then)
-            for one in refused
-        ]
+    """Raise UserError with every change that is refused, if there is one."""
+    problems = []
+    for change in changes:
+        if change.action is Action.REFUSE:
+            where = f"{target.repository}:{change.tag}"
+            problems.append(Problem(where=where, cause=change.reason, then=change.then))
+    if problems:
         raise UserError(problems, code=1)
 
 
-def move(target: Registry, changes: Sequence[TagChange]) -> None:
-    """Let tags name manifests as planned: all of them, or none. Raises UserError, with every change that is refused.
+# --- moving ---------------------------------------------------------------------------------------
 
-    Registries have no transaction. So tags that exist are moved first, as they can be put back; new ones are created
-    last, as not every registry can delete a tag; then every tag is read back. Since the plan, cosign signed for
-    seconds: each tag is looked at again right before it moves. Any failure puts back what moved. An interrupt waits for
-    the request under way, whose effect nobody could tell.
+
+def move(target: Registry, changes: Sequence[TagChange]) -> None:
+    """Move tags as planned: all of them, or none.
+
+    An interrupt (Ctrl-C) waits for the request under way, because nobody could tell its effect, and
+    then puts back what moved. Raises UserError with every change that is refused, or with the
+    reason why moving failed.
     """
     require_allowed(target, changes)
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as worker:
-        moving = worker.submit(_move, target, changes, stop)
+        moving = worker.submit(move_or_restore, target, changes, stop)
         try:
             moving.result()
         except BaseException:
@@ -235,44 +325,67 @@ def move(target: Registry, changes: Sequence[TagChange]) -> None:
             raise
 
 
-def _move(target: Registry, changes: Sequence[TagChange], stop: threading.Event) -> None:
-    in_order = [
-        one for action in (Action.MOVE, Action.CREATE) for one in changes if one.action is action
-    ]
+def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: threading.Event) -> None:
+    """Move tags one after the other, and put all of them back if anything fails.
+
+    Registries have no transaction. So tags that exist are moved first, as they can be put back, and
+    new ones are created last, as not every registry can delete a tag. In the end every tag is read
+    back. Raises Cancelled after the request during which `stop` is set, and UserError where a
+    request fails or another machine moved a tag.
+    """
+    to_move = [change for change in changes if change.action is Action.MOVE]
+    to_create = [change for change in changes if change.action is Action.CREATE]
     touched: list[TagChange] = []
     try:
-        for change in in_order:
-            now = target.find(change.tag)
-            if now and now.digest not in (
-                change.after.digest,
-                change.before.digest if change.before else "",
-            ):
-                raise _moved_by_others(target, change.tag)  # since its move was planned
-            touched.append(change)  # before the request: it may arrive although its answer does not
+        for change in (*to_move, *to_create):
+            require_unchanged(target, change)
+            # Before the request: it may arrive although its answer does not.
+            touched.append(change)
             target.put(change.after, change.tag)
             if stop.is_set():
                 raise Cancelled
         for change in changes:
-            if (
-                change.action is not Action.LEAVE
-                and target.get(change.tag).digest != change.after.digest
-            ):
-                raise _moved_by_others(target, change.tag)
+            if change.action is Action.LEAVE:
+                continue
+            if target.get(change.tag).digest != change.after.digest:
+                raise moved_by_others(target, change.tag)
     except Exception as error:
-        if left := [change.tag for change in reversed(touched) if not _restored(target, change)]:
-            cause = f"moving tags failed ({str(error) or type(error).__name__})"
-            cause += f", and {', '.join(left)} could not be put back"
-            raise failed(
-                str(target.repository), cause, "give the same command again: it finishes the move"
-            ) from error
-        raise
+        stuck = [change.tag for change in reversed(touched) if not restore(target, change)]
+        if not stuck:
+            raise
+        cause = (
+            f"moving tags failed ({str(error) or type(error).__name__}), "
+            f"and {', '.join(stuck)} could not be put back"
+        )
+        then = "give the same command again: it finishes the move"
+        raise failed(str(target.repository), cause, then) from error
 
 
-def _restored(target: Registry, change: TagChange) -> bool:
+def require_unchanged(target: Registry, change: TagChange) -> None:
+    """Raise UserError if another machine moved a tag since its change was planned.
+
+    Signing with cosign takes seconds in between. A tag that is gone is no error.
+    """
+    current = target.find(change.tag)
+    if current is None:
+        return
+    expected = [change.after.digest]
+    if change.before:
+        expected.append(change.before.digest)
+    if current.digest not in expected:
+        raise moved_by_others(target, change.tag)
+
+
+def restore(target: Registry, change: TagChange) -> bool:
+    """Let a tag name again what it named before. Return whether it is back.
+
+    A tag that never moved, or that somebody else moved on, counts as back. So does a new tag that
+    could be deleted.
+    """
     try:
-        now = target.find(change.tag)
-        if now is None or now.digest != change.after.digest:
-            return True  # it never moved, or somebody else moved it on
+        current = target.find(change.tag)
+        if current is None or current.digest != change.after.digest:
+            return True
         if change.before is None:
             return target.delete_tag(change.tag)
         target.put(change.before, change.tag)
@@ -281,9 +394,7 @@ def _restored(target: Registry, change: TagChange) -> bool:
     return True
 
 
-def _moved_by_others(target: Registry, tag: str) -> UserError:
-    return failed(
-        f"{target.repository}:{tag}",
-        "somebody else moved it at the same time",
-        "give the command again",
-    )
+def moved_by_others(target: Registry, tag: str) -> UserError:
+    """Return the error for a tag that another machine moved meanwhile."""
+    where = f"{target.repository}:{tag}"
+    return failed(where, "somebody else moved it at the same time", "give the command again")

@@ -1,9 +1,9 @@
-"""What is attached to a published image, against the image: signatures, attestations, SBOM, provenance, tag, gate."""
+"""Check published images: signatures, statements, SBOM, provenance, tag, and the gate."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -21,29 +21,224 @@ from validate.judging import Status, listed
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was checked."""
+    """The result of one check of a published image."""
 
     subject: str
+    """What was checked: `signature`, say, or `linux/arm64 SBOM` for an image of an index."""
     status: Status
     reason: str
 
     @classmethod
     def of(cls, subject: str, faults: Sequence[str], passed: str) -> Self:
-        """FAIL with the faults, or PASS with the reason `passed`."""
-        return cls(
-            subject=subject,
-            status=Status.FAIL if faults else Status.PASS,
-            reason="; ".join(faults) or passed,
+        """Return FAIL with the faults as the reason or, without faults, PASS with `passed`."""
+        if faults:
+            return cls(subject=subject, status=Status.FAIL, reason="; ".join(faults))
+        return cls(subject=subject, status=Status.PASS, reason=passed)
+
+
+# --- the whole: a tag or digest in a registry -----------------------------------------------------
+
+
+def verify(
+    reference: Reference, policy: ReleasePolicy, *, key: str = "", unsigned: bool = False
+) -> tuple[str, list[Check]]:
+    """Check an image or index in a registry. Return `HOST/NAME@sha256:...` of it, and the results.
+
+    With a public key, only statements count that it signed. Without one, the signature is UNPROVEN,
+    unless `unsigned` says that it need not be checked. Raises UserError if there is no such image
+    or no access.
+    """
+    if key:
+        signing.require(key)
+    tag = "" if is_digest(reference.identifier) else reference.identifier
+    tag_faults: list[str] = []
+    with Registry(reference.repository) as source:
+        manifest = source.get(reference.identifier)
+        images = attachments.load_all(source, manifest)
+        if tag:
+            tag_faults = find_tag_faults(source, tag, manifest, images, policy, key)
+
+    results: list[Check] = []
+    if manifest.is_index:
+        results.append(check_index(manifest, images))
+    for image in images:
+        prefix = f"{image.platform} " if manifest.is_index else ""
+        for check in check_image(image, policy, key, unsigned=unsigned):
+            results.append(replace(check, subject=f"{prefix}{check.subject}"))
+    if tag and policy.own_claims and not key and not tag_faults:
+        reason = "no matrix.yaml is here that tells aliases, and no key that signed the tag"
+        results.append(Check(subject="tag", status=Status.UNPROVEN, reason=reason))
+    elif tag:
+        passed = f"{tag} is to name {manifest.digest[:19]}"
+        results.append(Check.of("tag", tag_faults, passed))
+    return f"{reference.repository}@{manifest.digest}", results
+
+
+def check_image(
+    image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool
+) -> list[Check]:
+    """Check the signatures and statements of an image, and whether they open the gate.
+
+    The arguments are those of `verify`. If the key signed all that is needed, only what it signed
+    is checked further; otherwise, everything that is attached.
+    """
+    results = []
+    if key:
+        signature_check, image = check_signatures(image, key)
+        results.append(signature_check)
+    elif not unsigned:
+        reason = "not checked: give --key cosign.pub, or say --unsigned"
+        results.append(Check(subject="signature", status=Status.UNPROVEN, reason=reason))
+    results += check_statements(image)
+    results.append(check_gate(image, policy, key))
+    return results
+
+
+def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedImage]:
+    """Check that a public key signed a statement of each type.
+
+    Return the result and, if it is PASS, the image without statements that the key did not sign;
+    otherwise the image as it is.
+    """
+    try:
+        trusted = attachments.drop_untrusted(image, key)
+    except UserError as error:
+        # cosign could not tell.
+        return Check.of("signature", [error.problems[0].cause], ""), image
+
+    faults = []
+    for predicate_type, name in NAMES.items():
+        if not trusted.statements_of(predicate_type):
+            faults.append(f"the key signed no {name}")
+    passed = f"{len(trusted.statements)} attachments are signed with the key"
+    ignored = len(image.statements) - len(trusted.statements)
+    if ignored:
+        passed += f"; {ignored} more are not, and are ignored"
+    return Check.of("signature", faults, passed), image if faults else trusted
+
+
+def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
+    """Check that the validation runs attached to an image open the gate of the policy.
+
+    Without a matrix, the claims in the evidence are used, for which a key must vouch: without one
+    (empty), the result is UNPROVEN instead of PASS.
+    """
+    subject = f"gate {','.join(policy.gate)}"
+    exception = ""
+    try:
+        exception = image.origin_exception
+        refusals = policy.refusals(
+            image.labels, image.evidence, policy.gate, origin_exception=exception
         )
+    except UserError as error:
+        refusals = (error.problems[0].cause,)
+
+    judged_by = "today's matrix"
+    if policy.own_claims:
+        judged_by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
+        if not key and not refusals:
+            reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
+            return Check(subject=subject, status=Status.UNPROVEN, reason=reason)
+    passed = f"judged by {judged_by}"
+    if exception:
+        passed += f"; the origin of its layers is UNPROVEN, by an exception: {exception}"
+    return Check.of(subject, refusals, passed)
 
 
-def checks(image: PublishedImage) -> tuple[Check, ...]:
-    """What is attached, against the image. Whether its labels are true is a claim of its own (`image/labels`)."""
-    faults = [f"there is no {name}" for kind, name in NAMES.items() if not image.of(kind)]
-    counts = ", ".join(f"{len(image.of(kind))} {name}" for kind, name in NAMES.items())
-    attached = Check.of("attachments", faults, counts)
-    if faults:
+def find_tag_faults(
+    source: Registry,
+    tag: str,
+    manifest: Manifest,
+    images: Sequence[PublishedImage],
+    policy: ReleasePolicy,
+    key: str,
+) -> list[str]:
+    """Return why a tag should not name the manifest that it names; empty if it should.
+
+    It must be the image's name, its dated tag or one of its aliases. With a public key, the key
+    must also have signed the tag, and last for this manifest. `images` is the image, or the images
+    of an index. Raises UserError where cosign or the registry fails.
+    """
+    try:
+        versions = [tags.version_of(image) for image in images]
+    except UserError as error:
+        return [error.problems[0].cause]
+    name = versions[0].name
+    newest = max(version.created for version in versions)
+    image_id = manifest.digest if manifest.is_index else images[0].image_id
+    dated_tag = tags.immutable_tag(name, newest, image_id)
+    own_tags = [name, dated_tag, *policy.aliases_of(name)]
+
+    # Without a matrix, aliases are unknown: then only the signature tells them.
+    short = manifest.digest[:19]
+    if tag not in own_tags and not policy.own_claims:
+        return [f"{tag} names {name} ({short}), whose tags are {listed(own_tags, limit=5)}"]
+    if not key:
+        return []
+    last = attachments.find_last_signature(source, key, tag)
+    if last is None:
+        return [f"{tag} names {name} ({short}), which the key did not sign for it"]
+    if last.digest != manifest.digest:
+        signed = f"the key signed {last.digest[:19]} for it last, {last.date}"
+        return [f"{tag} names {short}; {signed}"]
+    return []
+
+
+# --- what must hold before an image is published or promoted --------------------------------------
+
+
+def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
+    """Return the image without untrusted statements. Raise UserError if `verify` would not pass it.
+
+    With a public key, only statements that it signed are trusted; without one (empty), all are.
+    """
+    trusted = attachments.drop_untrusted(image, key)
+    if key and not trusted.statements:
+        cause = "the key signed nothing that is attached to it"
+        raise failed(image.reference, cause, "is it the key of who published it?")
+    require_sound(trusted)
+    policy.require_open(
+        image.reference,
+        image.labels,
+        trusted.evidence,
+        origin_exception=trusted.origin_exception,
+    )
+    return trusted
+
+
+def require_sound(image: PublishedImage) -> None:
+    """Raise UserError with every check of the attached statements that does not pass."""
+    remove = f"`cosign clean --type attestation {image.reference}`"
+    then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
+    problems = []
+    for check in check_statements(image):
+        if check.status is not Status.PASS:
+            cause = f"{check.subject}: {check.reason}"
+            problems.append(Problem(where=image.reference, cause=cause, then=then))
+    if problems:
+        raise UserError(problems, code=1)
+
+
+# --- statements against the image -----------------------------------------------------------------
+
+
+def check_statements(image: PublishedImage) -> tuple[Check, ...]:
+    """Check the statements attached to an image against the image and its labels.
+
+    Stops after the first check that makes the following ones pointless. Whether the labels
+    themselves are true is a claim of the validation (`image/labels`).
+    """
+    missing = []
+    counts = []
+    for predicate_type, name in NAMES.items():
+        count = len(image.statements_of(predicate_type))
+        counts.append(f"{count} {name}")
+        if not count:
+            missing.append(f"there is no {name}")
+    attached = Check.of("attachments", missing, ", ".join(counts))
+    if missing:
         return (attached,)
+
     try:
         _ = image.attestations
     except UserError as error:
@@ -56,206 +251,108 @@ def checks(image: PublishedImage) -> tuple[Check, ...]:
         Check.of("attestation", [], of_image),
         Check.of(
             "SBOM",
-            _statement_faults(image, CYCLONEDX),
+            find_statement_faults(image, CYCLONEDX),
             "has every pin of the label, in its version",
         ),
         Check.of(
             "provenance",
-            _statement_faults(image, PROVENANCE),
+            find_statement_faults(image, PROVENANCE),
             "of this digest, matrix revision and base",
         ),
     )
 
 
-def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
-    """An index against the images that it lists."""
-    platforms = [entry.platform for entry in manifest.manifests]
-    faults = [
-        f"two images are for {one}"
-        for one in sorted({one for one in platforms if platforms.count(one) > 1})
-    ]
-    faults += [
-        f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, and is for {image.platform or 'none'}"
-        for platform, image in zip(platforms, images, strict=True)
-        if platform != image.platform
-    ]
-    rows = {_row_name(image) for image in images}
-    if len(rows) > 1 or "" in rows:
-        called = ", ".join(image.name or "nothing" for image in images)
-        faults.append(f"its images are not one row of the matrix: they are called {called}")
-    if Platform.AMD64 not in [image.platform for image in images]:
-        faults.append(f"it has no image for {Platform.AMD64}")
-    return Check.of(
-        "index",
-        faults,
-        f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled",
-    )
+def find_statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
+    """Return where the SBOMs or provenances of an image contradict its digest or its labels.
 
-
-def _row_name(image: PublishedImage) -> str:
-    """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
-    try:
-        name = ImageName.parse(image.name)
-    except UserError:
-        return ""
-    return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""
-
-
-def require_sound(image: PublishedImage) -> None:
-    """Raises UserError with every check that does not pass."""
-    failed = [check for check in checks(image) if check.status is not Status.PASS]
-    if failed:
-        remove = f"`cosign clean --type attestation {image.reference}`"
-        then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
-        causes = [f"{check.subject}: {check.reason}" for check in failed]
-        raise UserError(
-            [Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1
-        )
-
-
-def admitted(image: PublishedImage, policy: ReleasePolicy, key: str) -> PublishedImage:
-    """An image with the statements that count. Raises UserError for one that `verify` would not pass."""
-    counted = attachments.counted(image, key)
-    if key and not counted.statements:
-        cause = "the key signed nothing that is attached to it"
-        raise failed(image.reference, cause, "is it the key of who published it?")
-    require_sound(counted)
-    exception = counted.origin_exception
-    policy.require_open(image.reference, image.labels, counted.evidence, origin_exception=exception)
-    return counted
-
-
-def _statement_faults(image: PublishedImage, predicate_type: str) -> list[str]:
-    """Where SBOMs or provenances are not about this image, or not what it is labelled as."""
+    `predicate_type` is CYCLONEDX or PROVENANCE. A statement that cannot be read is a fault, too.
+    """
     faults: list[str] = []
-    for one in image.of(predicate_type):
-        if image.manifest.digest not in one.subjects:
-            faults.append(
-                f"is of {', '.join(sorted(one.subjects))}, the image is {image.manifest.digest}"
-            )
+    for statement in image.statements_of(predicate_type):
+        if image.manifest.digest not in statement.subjects:
+            subjects = ", ".join(sorted(statement.subjects))
+            faults.append(f"is of {subjects}, the image is {image.manifest.digest}")
         try:
             if predicate_type == CYCLONEDX:
-                pins, versions = _pins(image.labels), sbom.versions(one.predicate)
-                faults += [
-                    f"{name} {version} is labelled, the SBOM has {versions.get(name, 'none')}"
-                    for name, version in sorted(pins.items())
-                    if versions.get(name) != version
-                ]
+                faults += find_sbom_faults(statement.predicate, image.labels)
             else:
-                faults += [
-                    f"it says {key} {value or 'nothing'}, the image {_label(image.labels, key) or 'nothing'}"
-                    for key, value in provenance.read(one.predicate).items()
-                    if value != _label(image.labels, key)
-                ]
+                faults += find_provenance_faults(statement.predicate, image.labels)
         except statements.UNREADABLE as error:
             faults.append(f"can't be read: {type(error).__name__}: {error}")
     return list(dict.fromkeys(faults))
 
 
-def _pins(labels: Mapping[str, str]) -> dict[str, str]:
-    return dict(json.loads(_label(labels, "pins") or "{}"))
+def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    """Return the packages in the label `pins` that an SBOM lacks or has in another version.
+
+    Raises one of `statements.UNREADABLE` for an SBOM of another form.
+    """
+    pins = dict(json.loads(labels.get(f"{LABELS}.pins") or "{}"))
+    versions = sbom.versions(predicate)
+    faults = []
+    for name, version in sorted(pins.items()):
+        if versions.get(name) != version:
+            listed_version = versions.get(name, "none")
+            faults.append(f"{name} {version} is labelled, the SBOM has {listed_version}")
+    return faults
 
 
-def _label(labels: Mapping[str, str], key: str) -> str:
-    return labels.get(f"{LABELS}.{key}", "")
+def find_provenance_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    """Return where a provenance names another matrix revision or base image than the labels do.
+
+    Raises one of `statements.UNREADABLE` for a provenance of another form.
+    """
+    faults = []
+    for key, value in provenance.read(predicate).items():
+        label = labels.get(f"{LABELS}.{key}", "")
+        if value != label:
+            faults.append(f"it says {key} {value or 'nothing'}, the image {label or 'nothing'}")
+    return faults
 
 
-def verify(
-    reference: Reference, policy: ReleasePolicy, *, key: str = "", unsigned: bool = False
-) -> tuple[str, list[Check]]:
-    """The image by its digest, and what was checked; with a public key, only what that signed. Raises UserError."""
-    if key:
-        signing.require(key)
-    with Registry(reference.repository) as source:
-        named = source.get(reference.identifier)
-        images = attachments.load_all(source, named)
-        tag = "" if is_digest(reference.identifier) else reference.identifier
-        faults = list(tag_faults(source, tag, named, images, policy, key)) if tag else []
-    found = [check_index(named, images)] if named.is_index else []
-    for image in images:
-        prefix = f"{image.platform} " if named.is_index else ""
-        of_image = _checks(image, policy, key, unsigned=unsigned)
-        found += [replace(one, subject=f"{prefix}{one.subject}") for one in of_image]
-    if tag and policy.own_claims and not key and not faults:
-        reason = "no matrix.yaml is here that tells aliases, and no key that signed the tag"
-        found.append(Check(subject="tag", status=Status.UNPROVEN, reason=reason))
-    elif tag:
-        found.append(Check.of("tag", faults, f"{tag} is to name {named.digest[:19]}"))
-    return f"{reference.repository}@{named.digest}", found
+# --- indexes --------------------------------------------------------------------------------------
 
 
-def tag_faults(
-    source: Registry,
-    tag: str,
-    named: Manifest,
-    images: Sequence[PublishedImage],
-    policy: ReleasePolicy,
-    key: str,
-) -> Iterator[str]:
-    """A tag must be the image's name, its dated tag or an alias; with a key, the last one that it was signed for."""
+def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
+    """Check an index against the images that it lists, which come in the same order.
+
+    It must list one image for each platform, all from one row of the matrix, and one of them for
+    linux/amd64.
+    """
+    platforms = [entry.platform for entry in manifest.manifests]
+    faults = []
+    for platform in sorted(set(platforms)):
+        if platforms.count(platform) > 1:
+            faults.append(f"two images are for {platform}")
+
+    for platform, image in zip(platforms, images, strict=True):
+        if platform != image.platform:
+            faults.append(
+                f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, "
+                f"and is for {image.platform or 'none'}"
+            )
+
+    rows = {row_name(image) for image in images}
+    if len(rows) > 1 or "" in rows:
+        names = ", ".join(image.name or "nothing" for image in images)
+        faults.append(f"its images are not one row of the matrix: they are called {names}")
+    if Platform.AMD64 not in [image.platform for image in images]:
+        faults.append(f"it has no image for {Platform.AMD64}")
+
+    row = ", ".join(sorted(rows))
+    passed = f"of {row}: {', '.join(platforms)}, each as it is labelled"
+    return Check.of("index", faults, passed)
+
+
+def row_name(image: PublishedImage) -> str:
+    """Return the name of an image's row in the matrix: its own name without the platform.
+
+    Empty if the name in its label cannot be read or is for another platform than the image.
+    """
     try:
-        versions = [tags.version_of(image) for image in images]
-    except UserError as error:
-        yield error.problems[0].cause
-        return
-    name, digest = versions[0].name, named.digest
-    image_id = digest if named.is_index else images[0].image_id
-    own = [
-        name,
-        tags.immutable_tag(name, max(one.created for one in versions), image_id),
-        *policy.aliases_of(name),
-    ]
-    if tag not in own and not policy.own_claims:  # else a signature tells aliases
-        yield f"{tag} names {name} ({digest[:19]}), whose tags are {listed(own, limit=5)}"
-    elif key:
-        last, of = attachments.last_signed(source, key, tag)
-        if not of:
-            yield f"{tag} names {name} ({digest[:19]}), which the key did not sign for it"
-        elif of != digest:
-            yield f"{tag} names {digest[:19]}; the key signed {of[:19]} for it last, {last.date}"
-
-
-def _checks(
-    image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool
-) -> Iterator[Check]:
-    """What the key signed, then that alone; all that is attached where something is not signed."""
-    if key:
-        signed = image
-        try:
-            signed = attachments.counted(image, key)
-            faults = [
-                f"the key signed no {name}" for kind, name in NAMES.items() if not signed.of(kind)
-            ]
-        except UserError as error:
-            faults = [error.problems[0].cause]
-        ignored = len(image.statements) - len(signed.statements)
-        more = f"; {ignored} more are not, and are ignored" if ignored else ""
-        yield Check.of(
-            "signature",
-            faults,
-            f"{len(signed.statements)} attachments are signed with the key{more}",
-        )
-        image = image if faults else signed
-    elif not unsigned:
-        reason = "not checked: give --key cosign.pub, or say --unsigned"
-        yield Check(subject="signature", status=Status.UNPROVEN, reason=reason)
-    yield from checks(image)
-    subject = f"gate {','.join(map(str, policy.gate))}"
-    try:
-        exception = image.origin_exception
-        closed = policy.refusals(
-            image.labels, image.evidence, policy.gate, origin_exception=exception
-        )
-    except UserError as error:
-        closed, exception = (error.problems[0].cause,), ""
-    by = "today's matrix"
-    if policy.own_claims:
-        by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
-        if not key and not closed:
-            reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
-            yield Check(subject=subject, status=Status.UNPROVEN, reason=reason)
-            return
-    excepted = (
-        f"; the origin of its layers is UNPROVEN, by an exception: {exception}" if exception else ""
-    )
-    yield Check.of(subject, closed, f"judged by {by}{excepted}")
+        name = ImageName.parse(image.name)
+    except UserError:
+        return ""
+    if name.platform != image.platform:
+        return ""
+    return str(replace(name, platform=Platform.AMD64))

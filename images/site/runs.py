@@ -118,7 +118,7 @@ def published(
             continue
         platform = ImageName.parse(name).platform
         remote = attachments.load(registry, registry.get(name), platform=platform)
-        counted = attachments.counted(remote, key)
+        counted = attachments.drop_untrusted(remote, key)
         if ignored := len(remote.statements) - len(counted.statements):
             report_progress(
                 f"{name}: {ignored} attachments are not signed with the key, and are ignored"

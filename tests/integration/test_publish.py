@@ -184,7 +184,7 @@ def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -
 
 
 def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishResult:
-    image = release.read(engine, thin.info.id, ImageName.parse(NAME), thin.folder)
+    image = release.read_local_image(engine, thin.info.id, ImageName.parse(NAME), thin.folder)
     return release.publish(engine, image, options)
 
 
@@ -212,9 +212,11 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
         remote = attachments.load(source, source.get(NAME))
     assert remote.image_id == first.info.id
     assert sorted(one.predicate_type for one in remote.statements) == sorted(NAMES)
-    (found,) = remote.of(CYCLONEDX)
+    (found,) = remote.statements_of(CYCLONEDX)
     assert sbom.versions(found.predicate)["einops"] == "0.8.2"
-    assert remote.of(TEST_RESULT)[0].evidence == [(first.folder / "evidence.json").read_bytes()]
+    assert remote.statements_of(TEST_RESULT)[0].evidence == [
+        (first.folder / "evidence.json").read_bytes()
+    ]
     assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
     debian = [
         row

@@ -137,7 +137,9 @@ def repository(registry: str, place: str) -> Repository:
 def publish(
     engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, name: str
 ) -> PublishResult:
-    local = release.read(engine, pair[name].info.id, ImageName.parse(name), pair[name].folder)
+    local = release.read_local_image(
+        engine, pair[name].info.id, ImageName.parse(name), pair[name].folder
+    )
     return release.publish(engine, local, options, say=print)
 
 
@@ -266,7 +268,7 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(
     staging: Registry, keys: Path
 ) -> None:
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
-    made = attachments.index_of(
+    made = attachments.make_index(
         [published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW]
     )
     staging.put(made)

@@ -15,7 +15,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from images.publish import attachments, signing
 from images.publish.attachments import attached_tag
 from images.publish.gate import ReleasePolicy
-from images.publish.release import copy
+from images.publish.release import copy_image
 from images.publish.statements import CYCLONEDX, NAMES, PROVENANCE, TEST_RESULT
 from images.publish.verify import verify
 from images.registry.client import Registry
@@ -142,12 +142,15 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
     bare, moved = (published(target, name, date=days_ago(1)) for name in ("bare", "moved"))
     expected = verify_attestation("3.1", good.reference, keys, f"--policy={keys / 'rule.cue'}")
     assert expected.returncode == 0, expected.stderr
-    (own,) = changed.of(TEST_RESULT)
+    (own,) = changed.statements_of(TEST_RESULT)
     forged = replace(own, payload=own.payload.replace(b"H100", b"H200"))
-    for image, wrong, old in ((moved, good.of(TEST_RESULT)[0], None), (changed, forged, own)):
+    for image, wrong, old in (
+        (moved, good.statements_of(TEST_RESULT)[0], None),
+        (changed, forged, own),
+    ):
         target.put_blob(wrong.envelope)
-        layers = [attachments._layer(one) for one in (wrong, old) if one]
-        attachments._write(
+        layers = [attachments.statement_layer(one) for one in (wrong, old) if one]
+        attachments.update_layers(
             target, attached_tag(image.manifest.digest, "att"), layers[:1], layers[1:]
         )
     cpu_only = published(target, "cpu", date=days_ago(1), claims=CLAIMS.claims[:1], key=key)
@@ -179,9 +182,9 @@ def test_a_newer_verdict_takes_the_place_of_the_older(
         target.repository, name=target.repository.name.replace("statements", "production")
     )
     with Registry(production, mount_from=[target.repository]) as promoted:
-        copy(target, promoted, image.manifest, public)
+        copy_image(target, promoted, image.manifest, public)
         judge_again(target, "old", date=days_ago(2), key=key)
-        copy(target, promoted, image.manifest, public)
+        copy_image(target, promoted, image.manifest, public)
         for place in (target, promoted):
             assert len(place.get(attached_tag(image.manifest.digest, "att")).layers) == len(NAMES)
             for reader in COSIGNS:
@@ -194,7 +197,7 @@ def test_what_other_keys_signed_stays(target: Registry, keys: Path, signer: str)
     image = published(target, "one", date=days_ago(1), key=str(keys / "cosign.key"))
     ours = target.get(attached_tag(image.manifest.digest, "att")).layers
     for kind in NAMES:
-        attach(target, "one", kind, image.of(kind)[0].predicate, str(keys / "other.key"))
+        attach(target, "one", kind, image.statements_of(kind)[0].predicate, str(keys / "other.key"))
     both = target.get(attached_tag(image.manifest.digest, "att")).layers
     assert both[: len(ours)] == ours and len(both) == 2 * len(NAMES)
     for key in ("cosign.pub", "other.pub"):

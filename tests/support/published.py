@@ -50,14 +50,14 @@ def validated(
     """A validation run of an image."""
     host: MeasuredOn = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
     evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
-    return statements.attested(evidence.dumps().encode(), "a run")
+    return statements.read_attestation(evidence.dumps().encode(), "a run")
 
 
 def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[str, Any]:
     """The test result of validation runs, judged by these claims."""
     claims_of = {run.evidence.image: replace(claims, image=run.evidence.image) for run in runs}
-    judged = [gate.judged(run.evidence, claims_of[run.evidence.image]) for run in runs]
-    return statements.test_result(
+    judged = [gate.judge_by_claims(run.evidence, claims_of[run.evidence.image]) for run in runs]
+    return statements.make_test_result(
         [replace(run, verdict=one) for run, one in zip(runs, judged, strict=True)]
     )
 

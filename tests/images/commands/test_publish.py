@@ -112,7 +112,7 @@ def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
     assert today
     reasons = {
         one.reason
-        for one in gate.judged(run, today).claims
+        for one in gate.judge_by_claims(run, today).claims
         if not one.claim.unproven.startswith("its wheel")
     }
     assert not [one for one in reasons if "other expectations" in one or "no such claim" in one]

@@ -79,7 +79,7 @@ def test_what_others_left_stays(
     if there:
         target.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), there), TAG)
     for _ in range(2):
-        attachments._write(target, TAG, new, old)
+        attachments.update_layers(target, TAG, new, old)
         assert list(target.get(TAG).layers) == left, "the same again changes nothing"
 
 
@@ -99,11 +99,11 @@ def test_the_last_of_five_writes_counts(
     server.answer = answer
     target.put_blob(b"theirs")
     if holds:
-        attachments._write(target, TAG, [THEIRS])
+        attachments.update_layers(target, TAG, [THEIRS])
         assert target.get(TAG).layers == (THEIRS,)
     else:
         with pytest.raises(RegistryError, match="concurrent writers"):
-            attachments._write(target, TAG, [THEIRS])
+            attachments.update_layers(target, TAG, [THEIRS])
     assert server.count("PUT", TAG) == 5
 
 
@@ -117,7 +117,7 @@ def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Regis
     ]
     other = Descriptor.of(next(iter(kinds)), b"[]", annotations={"predicateType": "https://x.org"})
     target.put_blob(b"[]")
-    attachments._write(target, tag, [*broken, other])
+    attachments.update_layers(target, tag, [*broken, other])
     assert attachments.load(target, image.manifest) == image
 
 
@@ -139,18 +139,20 @@ def test_with_a_key_only_what_it_signed_of_this_image_counts(
     )
     for key in ("", "theirs"):
         attach(target, "one", CYCLONEDX, {"components": []}, key)
-    replayed = other.of(TEST_RESULT)
+    replayed = other.statements_of(TEST_RESULT)
     target.put_blob(replayed[0].envelope)
-    attachments._write(
-        target, attached_tag(image.manifest.digest, "att"), [attachments._layer(replayed[0])]
+    attachments.update_layers(
+        target,
+        attached_tag(image.manifest.digest, "att"),
+        [attachments.statement_layer(replayed[0])],
     )
     found = attachments.load(target, image.manifest)
-    assert len(found.statements) == 6 and attachments.counted(found, "") == found
-    assert attachments.counted(found, "ours").statements == image.statements
-    assert [one.predicate for one in attachments.counted(found, "theirs").statements] == [
+    assert len(found.statements) == 6 and attachments.drop_untrusted(found, "") == found
+    assert attachments.drop_untrusted(found, "ours").statements == image.statements
+    assert [one.predicate for one in attachments.drop_untrusted(found, "theirs").statements] == [
         {"components": []}
     ]
-    assert attachments.counted(found, "nobody's").statements == ()
+    assert attachments.drop_untrusted(found, "nobody's").statements == ()
 
 
 def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alone_stays(
@@ -162,9 +164,9 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
     ) as there:
         attachments.mount_blobs(target, there, image.manifest)
         there.put(image.manifest, "one")
-        attachments.copy(target, there, image.manifest.digest, "")
+        attachments.copy_attachments(target, there, image.manifest.digest, "")
         judge_again(target, "one", date=days_ago(1))
-        attachments.copy(target, there, image.manifest.digest, "")
+        attachments.copy_attachments(target, there, image.manifest.digest, "")
         assert (
             attachments.load(there, image.manifest).statements
             == attachments.load(target, image.manifest).statements
@@ -174,7 +176,7 @@ def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alo
             repository=there.repository, manifest=image.manifest, config={}, statements=()
         )
         attachments.attach(there, bare, [own], "")
-        attachments.copy(target, there, image.manifest.digest, "")
+        attachments.copy_attachments(target, there, image.manifest.digest, "")
         assert own in attachments.load(there, image.manifest).statements
 
 

@@ -23,7 +23,7 @@ BUILT_HERE = replace(WHEELS, expect={"wheels": {"flash-attn": [{"digest": "x"}]}
 
 def by_today(*today: Claim, measured: Claim = PIP, **found: Any) -> Verdict:
     """What was measured for a claim, judged by others."""
-    return gate.judged(evidence(measured, **found), ClaimSet(image=NAME, claims=today))
+    return gate.judge_by_claims(evidence(measured, **found), ClaimSet(image=NAME, claims=today))
 
 
 STALE = by_today(PIP, measured=LESS, version="25")
@@ -94,7 +94,7 @@ CASES: dict[str, tuple[list[Verdict], list[Tier], tuple[str, ...]]] = {
 def test_what_opens_the_gate(
     verdicts: list[Verdict], tiers: list[Tier], refusals: tuple[str, ...]
 ) -> None:
-    found = gate.refusals(verdicts, tiers)
+    found = gate.find_refusals(verdicts, tiers)
     assert len(found) == len(refusals)
     assert all(words in reason for words, reason in zip(refusals, found, strict=True)), found
 
@@ -111,15 +111,15 @@ ORIGIN = Claim(
 
 def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not() -> None:
     verdict = by_today(PIP, ORIGIN)
-    assert gate.refusals([verdict], STATIC) != ()
-    assert gate.refusals([verdict], STATIC, origin_exception="the mirror is down") == ()
+    assert gate.find_refusals([verdict], STATIC) != ()
+    assert gate.find_refusals([verdict], STATIC, origin_exception="the mirror is down") == ()
     failed = replace(verdict.claims[1], status=Status.FAIL)
     broken = replace(verdict, claims=(verdict.claims[0], failed))
-    assert gate.refusals([broken], STATIC, origin_exception="the mirror is down") != (), (
+    assert gate.find_refusals([broken], STATIC, origin_exception="the mirror is down") != (), (
         "a FAIL has no exception"
     )
     another = by_today(replace(PIP, unproven="no wheel"), ORIGIN)
-    assert gate.refusals([another], STATIC, origin_exception="x") != (), (
+    assert gate.find_refusals([another], STATIC, origin_exception="x") != (), (
         "it is for the origin alone"
     )
 
@@ -127,17 +127,18 @@ def test_an_unproven_origin_closes_the_gate_unless_somebody_says_why_it_may_not(
 def test_what_is_recorded_of_layers_later_answers_for_the_same_evidence() -> None:
     own = replace(ORIGIN, unproven="", expect={"layers": []})
     assert (
-        gate._not_measured(replace(own, expect={"layers": [{"layer": "torch"}]}), own, set()) == ""
+        gate.unproven_reason(replace(own, expect={"layers": [{"layer": "torch"}]}), own, set())
+        == ""
     )
-    assert gate._not_measured(own, None, set()) != ""
+    assert gate.unproven_reason(own, None, set()) != ""
 
 
 def test_a_wheel_that_only_the_machine_that_built_the_image_knows_is_no_other_expectation() -> None:
-    assert gate._not_measured(WHEELS, BUILT_HERE, {"flash-attn"}) == ""
-    assert "expectations than today's (wheels)" in gate._not_measured(WHEELS, BUILT_HERE, set())
-    assert gate._not_measured(WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}), (
-        "of a stranger"
-    )
+    assert gate.unproven_reason(WHEELS, BUILT_HERE, {"flash-attn"}) == ""
+    assert "expectations than today's (wheels)" in gate.unproven_reason(WHEELS, BUILT_HERE, set())
+    assert gate.unproven_reason(
+        WHEELS, replace(BUILT_HERE, expect={"wheels": 5}), {"flash-attn"}
+    ), "of a stranger"
 
 
 def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
@@ -150,15 +151,19 @@ def test_what_is_recorded_after_a_run_asks_for_no_other_run() -> None:
         expect={"rows": 8},
     )
     assert (
-        gate._not_measured(replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set())
+        gate.unproven_reason(
+            replace(own, expect={"rows": 8, "baseline": {"loss": 7.0}}), own, set()
+        )
         == ""
     )
-    assert "(rows)" in gate._not_measured(replace(own, expect={"rows": 2}), own, set())
+    assert "(rows)" in gate.unproven_reason(replace(own, expect={"rows": 2}), own, set())
     fault = replace(
         own, check="silent-faults", probe="gpu.silent", expect={"known": False, "fault": "x"}
     )
     assert (
-        gate._not_measured(replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set())
+        gate.unproven_reason(
+            replace(fault, expect={"known": True, "fault": "x; do y"}), fault, set()
+        )
         == ""
     )
 

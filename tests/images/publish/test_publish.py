@@ -133,8 +133,12 @@ class Site:
 
     def signed(self, tag: str = NAME) -> list[int]:
         """How many validation runs, SBOMs and provenances of an image the key signed."""
-        found = attachments.counted(self.image(tag), KEY)
-        return [len(found.attestations), len(found.of(CYCLONEDX)), len(found.of(PROVENANCE))]
+        found = attachments.drop_untrusted(self.image(tag), KEY)
+        return [
+            len(found.attestations),
+            len(found.statements_of(CYCLONEDX)),
+            len(found.statements_of(PROVENANCE)),
+        ]
 
 
 def trial(*claims: Claim) -> Attestation:
@@ -249,7 +253,7 @@ def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_bl
     assert NAME in site.publish(PIP, GPU_PIP).tags
     (result,) = [
         one.predicate
-        for one in site.image().of(TEST_RESULT)
+        for one in site.image().statements_of(TEST_RESULT)
         if len(one.predicate["configuration"]) > 2
     ]
     assert (
@@ -394,7 +398,7 @@ def test_the_run_of_another_image_is_refused(
 ) -> None:
     def read(name: str, image_id: str) -> LocalImage:
         engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
-        return release.read(engine, "x", ImageName.parse(name), tmp_path)
+        return release.read_local_image(engine, "x", ImageName.parse(name), tmp_path)
 
     with pytest.raises(UserError, match="there is no attestation"):
         read(name, image_id)

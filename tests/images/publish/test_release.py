@@ -9,7 +9,7 @@ from images.errors import UserError
 from images.publish import attachments, tags
 from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
-from images.publish.release import PublishResult, Release, copy, promote
+from images.publish.release import PublishResult, Release, copy_image, promote
 from images.publish.statements import TEST_RESULT
 from images.publish.verify import verify
 from images.registry import distribution
@@ -153,7 +153,7 @@ def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(sit
 def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(site: Site) -> None:
     arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
     newer = image(site.staging, AMD64, 2)
-    alone = attachments.index_of([newer])
+    alone = attachments.make_index([newer])
     site.staging.put(alone)
     with pytest.raises(
         UserError, match="it has an image for linux/arm64, and this has none"
@@ -194,7 +194,7 @@ def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) ->
     assert found.status is Status.FAIL and "listed for linux/amd64" in found.reason
     with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
         site.go_on("other")
-    pair = attachments.index_of([arm, image(site.staging, AMD64, 1)])
+    pair = attachments.make_index([arm, image(site.staging, AMD64, 1)])
     site.staging.put(distribution.index(pair.manifests[::-1]), "turned")
     with pytest.raises(UserError, match="is no index as `publish` writes it"):
         site.go_on("turned")
@@ -250,7 +250,7 @@ class Passed:
         with Registry(
             self.site.production.repository, mount_from=[self.site.staging.repository]
         ) as target:
-            copy(self.site.staging, target, self.image.manifest)
+            copy_image(self.site.staging, target, self.image.manifest)
         failed = result_of([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")])
         attach(self.site.production, self.image.manifest.digest, TEST_RESULT, failed)
 

@@ -56,8 +56,8 @@ def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
         unproven="by tag",
     )
     run = trial(PIP, origin)
-    assert statements.test_result([run])[TIERS]["static"]["result"] == UNPROVEN
-    said = statements.test_result([run], "the mirror is down")
+    assert statements.make_test_result([run])[TIERS]["static"]["result"] == UNPROVEN
+    said = statements.make_test_result([run], "the mirror is down")
     assert (
         said[statements.ORIGIN_EXCEPTION] == "the mirror is down"
         and said[TIERS]["static"]["result"] == PASSED
@@ -65,9 +65,9 @@ def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
     assert said[TIERS]["static"]["unproven"] == ["origin/layers"], (
         "it is named among what is not proven, too"
     )
-    assert list(statements.test_result_faults(statement(said), [run])) == []
+    assert list(statements.find_test_result_faults(statement(said), [run])) == []
     silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
-    assert list(statements.test_result_faults(statement(silent), [run])) == [
+    assert list(statements.find_test_result_faults(statement(silent), [run])) == [
         "the static tier did not pass"
     ]
 
@@ -103,13 +103,15 @@ def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
     )
     before = trial(PIP, origin()).evidence
     records = (*(row for row in before.records if row.probe != ORIGIN_PROBE), record)
-    run = statements.attested(replace(before, records=records).dumps().encode(), "a run")
+    run = statements.read_attestation(replace(before, records=records).dumps().encode(), "a run")
     assert [row.status for row in run.verdict.claims] == [Status.PASS, Status.UNPROVEN]
 
-    today = gate.judged(run.evidence, ClaimSet(image=NAME, claims=(PIP, origin("20.10", "28.5"))))
-    said = statements.test_result([replace(run, verdict=today)])
+    today = gate.judge_by_claims(
+        run.evidence, ClaimSet(image=NAME, claims=(PIP, origin("20.10", "28.5")))
+    )
+    said = statements.make_test_result([replace(run, verdict=today)])
     assert said[TIERS]["static"]["result"] == PASSED
-    assert list(statements.test_result_faults(statement(said), [run])) == []
+    assert list(statements.find_test_result_faults(statement(said), [run])) == []
 
 
 @given(st.dictionaries(st.text(), st.text()), st.binary())
@@ -223,7 +225,7 @@ def test_what_says_more_than_the_evidence_is_a_fault(
     failed = trial(GPU_PIP, version="1")
     said = {**result_of([failed]), **whole}
     said[TIERS]["gpu"] |= tier
-    assert list(statements.test_result_faults(statement(said), [failed])) == told
+    assert list(statements.find_test_result_faults(statement(said), [failed])) == told
 
 
 def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
@@ -262,4 +264,4 @@ def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
 )
 def test_a_run_that_was_edited_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        statements.attested(change(evidence(PIP).dumps().encode()), "here")
+        statements.read_attestation(change(evidence(PIP).dumps().encode()), "here")

@@ -15,7 +15,7 @@ from images.publish.attachments import PublishedImage
 from images.publish.gate import ReleasePolicy
 from images.publish.release import promote
 from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
-from images.publish.tags import ImageVersion, immutable_tag, step_back, version_of
+from images.publish.tags import ImageVersion, find_step_back, immutable_tag, version_of
 from images.publish.verify import Check, verify
 from images.registry import distribution
 from images.registry.client import Registry
@@ -231,7 +231,7 @@ def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> Publ
     """An image with a validation run, what is said of it, and a statement that says nothing for the others."""
     config = json.dumps({"config": {"Labels": labels()}}).encode()
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [])
-    run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])])
+    run = statements.make_test_result([validated(manifest.config.digest, days_ago(1), [PIP])])
     every = {TEST_RESULT: run, CYCLONEDX: {}, PROVENANCE: {}, predicate_type: predicate}
     attached = (
         Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest)
@@ -247,16 +247,17 @@ def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> Publ
 
 def fault_of(image: PublishedImage, subject: str) -> str:
     """Why a check fails."""
-    found = {check.subject: check for check in verification.checks(image)}[subject]
+    found = {check.subject: check for check in verification.check_statements(image)}[subject]
     assert found.status is Status.FAIL
     return found.reason
 
 
 def test_the_sbom_is_compared_with_the_label() -> None:
     good = {"components": [{"purl": "pkg:pypi/pip@26.3"}, {"purl": "pkg:pypi/more@1"}]}
-    found = {check.subject: check for check in verification.checks(with_attached(CYCLONEDX, good))}[
-        "SBOM"
-    ]
+    found = {
+        check.subject: check
+        for check in verification.check_statements(with_attached(CYCLONEDX, good))
+    }["SBOM"]
     assert found.status is Status.PASS
     assert (
         fault_of(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
@@ -283,12 +284,12 @@ def test_a_statement_about_another_image_is_a_fault() -> None:
         fault_of(with_attached(CYCLONEDX, {}, other), "attestation")
         == f"its test result is of {other}"
     )
-    faults = verification._statement_faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)
+    faults = verification.find_statement_faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)
     assert faults[0].startswith(f"is of {other}")
 
 
 def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
-    said = with_attached(CYCLONEDX, {}).of(TEST_RESULT)[0].predicate
+    said = with_attached(CYCLONEDX, {}).statements_of(TEST_RESULT)[0].predicate
     lie = {**said, "passedTests": [*said["passedTests"], "gpu/numerics/matmul"]}
     why = "its test result is not what the evidence says: passedTests differ in gpu/numerics/matmul"
     assert fault_of(with_attached(TEST_RESULT, lie), "attestation") == why
@@ -300,7 +301,7 @@ def test_an_attestation_of_claims_with_numbers_is_told_to_be_one_and_what_to_do(
     found = with_attached(CYCLONEDX, {})
     older = tuple(
         one.replace(b'"schema_version": 3', b'"schema_version": 2')
-        for one in found.of(TEST_RESULT)[0].evidence
+        for one in found.statements_of(TEST_RESULT)[0].evidence
     )
     monkeypatch.setattr(Statement, "evidence", property(lambda _: older))
     told = fault_of(found, "attestation")
@@ -338,8 +339,8 @@ PAIR = (unlabelled(AMD64), unlabelled(ARM64))
 
 
 def test_an_index_has_an_entry_for_each_platform_and_the_same_bytes_in_any_order() -> None:
-    made = attachments.index_of(PAIR)
-    assert made.digest == attachments.index_of(PAIR[::-1]).digest
+    made = attachments.make_index(PAIR)
+    assert made.digest == attachments.make_index(PAIR[::-1]).digest
     assert made.data["manifests"] == [
         {
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -412,4 +413,4 @@ def both(amd64: int, arm64: int, torch: str = "2.11.0") -> list[ImageVersion]:
 def test_no_image_of_an_index_goes_back(
     old: list[ImageVersion], new: list[ImageVersion], follows: bool
 ) -> None:
-    assert (step_back(old, new) is None) is follows
+    assert (find_step_back(old, new) is None) is follows

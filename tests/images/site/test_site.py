@@ -491,7 +491,9 @@ def test_an_attestation_that_its_evidence_contradicts_stops_the_site(
     repository: str, tmp_path: Path
 ) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
-        said = published(registry, NAME, date=DAY, name=NAME).of(TEST_RESULT)[0].predicate
+        said = (
+            published(registry, NAME, date=DAY, name=NAME).statements_of(TEST_RESULT)[0].predicate
+        )
         attach(
             registry,
             NAME,
