@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from validate.checks._behaviour import BehaviourEvidence, judge_figures
 from validate.examples.run import EXAMPLES
-from validate.examples.trained import shape_of
+from validate.examples.trained import read_shape
 from validate.harness.reference import Shape, llama_logits, relative_error
 from validate.judging import Finding
 
@@ -117,7 +117,7 @@ def step(policy: Policy, trainer: Any) -> Mapping[str, object]:
 
     `control_fixed`: the gradient without the policy's ratio; `control_uncorrected`: without the sampler's.
     """
-    torch, shape = importlib.import_module("torch"), shape_of(policy.folder)
+    torch, shape = importlib.import_module("torch"), read_shape(policy.folder)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     inputs = trainer._prepare_inputs(

@@ -1,1 +1,1 @@
-"""Runs the examples as users do, and holds what they trained against plain torch. An adapter module a framework."""
+"""Run the examples as users do, and compare what they trained with plain torch."""

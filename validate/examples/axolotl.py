@@ -1,4 +1,4 @@
-"""What `axolotl train` leaves: its checkpoints, its prepared data, its adapter or whole weights, and what it merged."""
+"""Read what an example that runs axolotl left: checkpoints, prepared data, adapters, weights."""
 
 import importlib
 import importlib.util
@@ -9,161 +9,206 @@ from typing import Any
 
 from validate.examples.run import Run
 from validate.examples.trained import (
+    AdapterPairs,
     Adapters,
     Batch,
+    Merge,
     Row,
-    Trained,
+    TrainingResult,
     Weights,
-    adapter_pairs,
-    padded_batches,
-    preferences,
-    seeded_order,
-    shape_of,
-    stored_type,
-    tensors,
-    twice_rounded,
+    pad_batches,
+    pair_adapter_tensors,
+    read_preference_rows,
+    read_shape,
+    read_stored_dtype,
+    read_tensors,
+    round_to_double_quantised_nf4,
+    shuffle_row_numbers,
 )
 
 
-def read_axolotl(run: Run) -> Trained:
-    """Of a configuration with `adapter`, or of full training; with `rl: dpo`, of preferences."""
-    config, out = run.config, run.folder / run.config["output_dir"]
-    weights, precision = tensors(run.model), _precision(run)
-    loaded = {name: weight.to(precision).float() for name, weight in weights.items()}
-    start, read_over = _bases(run, weights, loaded, precision)
-    adapter, ranks = config.get("adapter"), _ranks(run)
-    merged = out / "merged"
-    last = max(out.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    state = json.loads((last / "trainer_state.json").read_text())
-    # How many characters it said after the question, where it was asked (ask.sh).
-    answer = out / "answer.txt"
-    answered = (
-        {"answered": said(answer.read_text(encoding="utf-8", errors="replace"))}
-        if answer.is_file()
-        else {}
-    )
-    return Trained(
-        losses=[float(entry["loss"]) for entry in state["log_history"] if "loss" in entry],
-        shape=shape_of(run.model),
+def read_axolotl(run: Run) -> TrainingResult:
+    """Return what `axolotl train` trained.
+
+    With `adapter` in its configuration that is adapters, otherwise all weights. With `rl: dpo` it
+    learned preferences. If the example asked the trained model a question (ask.sh), the fact
+    "answered" is the length of the answer in characters.
+    """
+    config = run.config
+    out = run.folder / config["output_dir"]
+    file_weights = read_tensors(run.model)
+    dtype = choose_training_dtype(run)
+    # axolotl loads weights in the dtype that it trains in.
+    loaded_weights = {name: weight.to(dtype).float() for name, weight in file_weights.items()}
+    start, reload_base = loaded_weights, None
+    if config.get("load_in_4bit"):
+        # Training dequantises the 4-bit weights to its dtype; `load_result` reads them in float32.
+        float32 = importlib.import_module("torch").float32
+        shape = read_shape(run.model)
+        start = round_to_double_quantised_nf4(loaded_weights, shape, run.device, dtype)
+        reload_base = round_to_double_quantised_nf4(file_weights, shape, run.device, float32)
+
+    merged_folder = out / "merged"
+    adapters, merge = None, None
+    saved: Weights | AdapterPairs
+    if config.get("adapter"):
+        adapters = read_start_of_adapters(out, config)
+        saved = pair_adapter_tensors(read_tensors(out))
+        if merged_folder.is_dir():
+            merge_base = file_weights if merges_file_by_file(config) else loaded_weights
+            merge = Merge(merge_base, read_tensors(merged_folder))
+    else:
+        # Shards are merged into a folder of their own.
+        saved = read_tensors(merged_folder if merged_folder.is_dir() else out)
+
+    rank_count = count_data_ranks(run)
+    facts: dict[str, object] = {"ranks": rank_count}
+    answer_file = out / "answer.txt"
+    if answer_file.is_file():
+        answer = answer_file.read_text(encoding="utf-8", errors="replace")
+        facts["answered"] = measure_answer(answer)
+    return TrainingResult(
+        losses=read_losses(out),
+        shape=read_shape(run.model),
         start=start,
-        read_over=read_over,
-        batches=_batches(run, ranks),
-        parts=ranks,
-        preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
-        rate=float(config["learning_rate"]),
-        adapters=_adapters(out, config) if adapter else None,
-        saved=adapter_pairs(tensors(out))
-        if adapter
-        else tensors(merged if merged.is_dir() else out),
-        merged=(_merged_into(run, weights, loaded), tensors(merged))
-        if adapter and merged.is_dir()
-        else None,
-        reload=_reloaded(run, out, precision),
-        facts={"ranks": ranks, **answered},
+        reload_base=reload_base,
+        batches=rebuild_batches(run, rank_count),
+        rank_count=rank_count,
+        dpo_beta=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
+        learning_rate=float(config["learning_rate"]),
+        adapters=adapters,
+        saved=saved,
+        merge=merge,
+        compute_logits=load_result(run, out, dtype),
+        facts=facts,
     )
 
 
-def _precision(run: Run) -> Any:
-    """axolotl loads weights in what it multiplies in: `bf16: auto` is bfloat16 where the GPU has it."""
+def choose_training_dtype(run: Run) -> Any:
+    """Return the torch dtype that axolotl trains in: `bf16: auto` is bfloat16 if the GPU has it."""
     torch = importlib.import_module("torch")
-    capable = run.device == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.bfloat16 if capable and run.config["bf16"] == "auto" else torch.float32
+    if run.device != "cuda" or not torch.cuda.is_bf16_supported():
+        return torch.float32
+    return torch.bfloat16 if run.config["bf16"] == "auto" else torch.float32
 
 
-def _bases(
-    run: Run, weights: Weights, loaded: Weights, precision: Any
-) -> tuple[Weights, Weights | None]:
-    """What it trains over, and what its result is read over: weights in 4 bits are given back in the type that is
-    trained in, and read in float32 (_reloaded)."""
-    if not run.config.get("load_in_4bit"):
-        return loaded, None
-    float32, shape = importlib.import_module("torch").float32, shape_of(run.model)
-    return twice_rounded(loaded, shape, run.device, precision), twice_rounded(
-        weights, shape, run.device, float32
-    )
+def read_losses(out: Path) -> list[float]:
+    """Return the loss of every step from the last checkpoint's trainer_state.json."""
+    checkpoints = list(out.glob("checkpoint-*"))
+    last_checkpoint = max(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]))
+    state = json.loads((last_checkpoint / "trainer_state.json").read_text())
+    # Other entries of the log, such as the last, have no loss of a step.
+    return [float(entry["loss"]) for entry in state["log_history"] if "loss" in entry]
 
 
-def _merged_into(run: Run, weights: Weights, loaded: Weights) -> Weights:
-    """What `axolotl merge-lora` adds to: weights as it loads them; or, where it merges file by file, as they are."""
+def merges_file_by_file(config: Mapping[str, Any]) -> bool:
+    """Return whether `axolotl merge-lora` adds adapters to the weights as their files store them.
+
+    Otherwise it loads the model and adds them to the weights in the dtype of training. Releases
+    with the file lora_merge.py merge by file, unless `merge_method` is `legacy`.
+    """
     spec = importlib.util.find_spec("axolotl")
-    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
-    by_file = any((folder / "cli" / "utils" / "lora_merge.py").is_file() for folder in folders)
-    return weights if by_file and run.config.get("merge_method") != "legacy" else loaded
+    if spec is None or config.get("merge_method") == "legacy":
+        return False
+    for folder in spec.submodule_search_locations or ():
+        if Path(folder, "cli", "utils", "lora_merge.py").is_file():
+            return True
+    return False
 
 
-def _ranks(run: Run) -> int:
-    """How many processes have rows of their own: those that its command starts, less what shares rows."""
-    sharing = int(run.config.get("tensor_parallel_size") or 1) * int(
-        run.config.get("context_parallel_size") or 1
-    )
+def count_data_ranks(run: Run) -> int:
+    """Return how many of an example's processes train on rows of their own.
+
+    That is the number of processes that its command starts, divided by the number that share rows
+    in tensor or context parallelism.
+    """
+    tensor_parallel = int(run.config.get("tensor_parallel_size") or 1)
+    context_parallel = int(run.config.get("context_parallel_size") or 1)
     words = " ".join(run.example["commands"]).replace("=", " ").split()
-    asked = [
-        int(words[at + 1])
-        for at, word in enumerate(words)
-        if word in ("--num_processes", "--nproc_per_node")
-    ]
-    return max(1, max(asked, default=1) // sharing)
+    processes = 1
+    for index, word in enumerate(words):
+        if word in ("--num_processes", "--nproc_per_node"):
+            processes = max(processes, int(words[index + 1]))
+    return max(1, processes // (tensor_parallel * context_parallel))
 
 
-def said(text: str) -> int:
-    """Characters of the last answer that `axolotl inference` printed: between its prompt's end and its ruler."""
-    _, marker, rest = text.rpartition("### Response:")
-    return len(rest.partition("\n====")[0].replace("</s>", "").strip()) if marker else 0
+def measure_answer(output: str) -> int:
+    """Return the length of the last answer in the output of `axolotl inference`, in characters.
+
+    The answer stands after the end of the prompt and before a ruler of `=`. 0 if there is none.
+    """
+    _, prompt_end, answer_and_more = output.rpartition("### Response:")
+    if not prompt_end:
+        return 0
+    answer = answer_and_more.partition("\n====")[0]
+    return len(answer.replace("</s>", "").strip())
 
 
-def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:
-    """As they began: the first step moves no A, since every B is zero before it."""
+def read_start_of_adapters(out: Path, config: Mapping[str, Any]) -> Adapters:
+    """Return the adapters as they were before training, from the checkpoint of the first step.
+
+    B is zero at first. So the first step moves no A, and the checkpoint has A as it was.
+    """
     torch = importlib.import_module("torch")
-    first = adapter_pairs(tensors(folder / "checkpoint-1"))
-    start = {module: (a, torch.zeros_like(b)) for module, (a, b) in first.items()}
+    start = {}
+    for module, (a, b) in pair_adapter_tensors(read_tensors(out / "checkpoint-1")).items():
+        start[module] = (a, torch.zeros_like(b))
     return Adapters(scale=float(config["lora_alpha"]) / float(config["lora_r"]), start=start)
 
 
-def _batches(run: Run, ranks: int) -> list[Batch]:
-    """Rows as they were trained: `micro_batch_size` a rank and step, in the order of the file or of the seed."""
-    config = run.config
-    rows: Sequence[Sequence[Row]] = [(row,) for row in _prepared(run)]
-    if config.get("rl") == "dpo":
-        rows = preferences(run.model, run.folder / config["datasets"][0]["path"])
-    order = (
-        range(len(rows))
-        if config.get("curriculum_sampling")
-        else seeded_order(len(rows), int(config["seed"]))
-    )
-    return padded_batches(
-        rows, order, int(config["micro_batch_size"]) * ranks, int(config["max_steps"])
-    )
+def rebuild_batches(run: Run, rank_count: int) -> list[Batch]:
+    """Return the batch of every step, with the rows of all ranks in the order of training.
 
-
-def _prepared(run: Run) -> list[Row]:
-    """Tokens and labels as axolotl made them."""
-    folder = next(
-        (run.folder / run.config["dataset_prepared_path"]).glob("*/dataset_info.json")
-    ).parent
-    data = importlib.import_module("datasets").load_from_disk(str(folder))
-    return [(list(row["input_ids"]), list(row["labels"])) for row in data]
-
-
-def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
-    """By transformers and peft, multiplying in float32 whatever the weights are stored in.
-
-    Whole weights are read in what they were saved in: after ZeRO 3 under torchrun, that was not `bf16`'s.
+    That is the order of the file (`curriculum_sampling`) or the one that the seed gives.
     """
-    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    merged = out / "merged"
-    saved = (
-        run.model
-        if run.config.get("adapter")
-        else merged
-        if (merged / "config.json").is_file()
-        else out
-    )
-    stored = precision if run.config.get("adapter") else getattr(torch, stored_type(saved))
-    options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": stored}
+    config = run.config
+    rows: Sequence[Sequence[Row]]
+    if config.get("rl") == "dpo":
+        rows = read_preference_rows(run.model, run.folder / config["datasets"][0]["path"])
+    else:
+        rows = [(row,) for row in read_prepared_rows(run)]
+
+    order: Sequence[int]
+    if config.get("curriculum_sampling"):
+        order = range(len(rows))
+    else:
+        order = shuffle_row_numbers(len(rows), int(config["seed"]))
+    batch_size = int(config["micro_batch_size"]) * rank_count
+    return pad_batches(rows, order, batch_size, int(config["max_steps"]))
+
+
+def read_prepared_rows(run: Run) -> list[Row]:
+    """Return tokens and labels of every row, from the data set that axolotl prepared and saved."""
+    prepared = run.folder / run.config["dataset_prepared_path"]
+    info_file = next(prepared.glob("*/dataset_info.json"))
+    data_set = importlib.import_module("datasets").load_from_disk(str(info_file.parent))
+    return [(list(row["input_ids"]), list(row["labels"])) for row in data_set]
+
+
+def load_result(run: Run, out: Path, training_dtype: Any) -> Callable[[Any], Any]:
+    """Load the saved result by transformers and peft; return a function from tokens to its logits.
+
+    All products are computed in float32, in whatever dtype the weights are stored. All weights of
+    full training are loaded in the dtype in which they were saved, which after ZeRO 3 under
+    torchrun was not that of training.
+    """
+    torch = importlib.import_module("torch")
+    transformers = importlib.import_module("transformers")
+    has_adapter = bool(run.config.get("adapter"))
+    if has_adapter:
+        model_folder = run.model
+        dtype = training_dtype
+    else:
+        merged_folder = out / "merged"
+        model_folder = merged_folder if (merged_folder / "config.json").is_file() else out
+        dtype = getattr(torch, read_stored_dtype(model_folder))
+
+    options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": dtype}
     if run.config.get("load_in_4bit"):
-        # On a GPU bitsandbytes gives weights back in what they were quantised from (0.49.1: matmul_4bit), or in what
-        # it multiplies in (0.50.2: gemm_4bit). With float32 for both they are the same, and nothing rounds to bfloat16,
-        # which moves logits by 0.02 to 0.03.
+        # On a GPU bitsandbytes dequantises weights to the dtype that they were quantised from
+        # (0.49.1: matmul_4bit) or to the one it multiplies in (0.50.2: gemm_4bit). With float32 for
+        # both, these are the same, and nothing is rounded to bfloat16, which moves logits by 0.02
+        # to 0.03.
         options["dtype"] = torch.float32
         options["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
@@ -171,12 +216,13 @@ def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.float32,
         )
-    model = transformers.AutoModelForCausalLM.from_pretrained(saved, **options)
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, **options)
     for parameter in model.parameters():
         if parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()
-    if run.config.get("adapter"):
+    if has_adapter:
         model = importlib.import_module("peft").PeftModel.from_pretrained(model, out)
-    # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
+    # In training mode bitsandbytes dequantises on a CPU, too. In inference it may repack the
+    # weights and multiply in bfloat16.
     model.train()
     return lambda tokens: model(tokens.to(run.device)).logits

@@ -1,4 +1,8 @@
-"""The evidence of every example's claim: the run against plain torch, what was saved, and controls. It never judges."""
+"""Run examples and compare what they trained with the same training in plain torch.
+
+Every deviation is measured beside a control: the deviation of something that is known to be wrong,
+which the claim must tell apart. Nothing is judged here.
+"""
 
 import importlib
 import math
@@ -14,11 +18,18 @@ from validate.claims import Claim
 from validate.environment import container_memory
 from validate.examples import axolotl, programs
 from validate.examples.run import Run, run
-from validate.examples.trained import IGNORED, Adapters, Batch, Pairs, Trained, Weights
+from validate.examples.trained import (
+    IGNORED,
+    AdapterPairs,
+    Adapters,
+    Batch,
+    TrainingResult,
+    Weights,
+)
 from validate.harness.forked import PASSIVE_WAITING, measure_in_forks
 from validate.harness.reference import Shape, llama_logits
 
-ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {
+ADAPTERS: Mapping[str, Callable[[Run], TrainingResult | Mapping[str, object]]] = {
     "axolotl": axolotl.read_axolotl,
     "booster": programs.read_booster,
     "preferences": programs.read_preferences,
@@ -26,264 +37,374 @@ ADAPTERS: Mapping[str, Callable[[Run], Trained | Mapping[str, object]]] = {
     "rewards": programs.read_rewards,
     "unsloth": programs.read_unsloth,
 }
-_READ_ROWS = 4
-"""Rows of the first batch: what logits are compared on."""
+"""Name of a reader, as examples name it -> the function that reads what a run left."""
+_COMPARED_ROWS = 4
+"""Logits are compared on this many rows of the first batch."""
+_CORES_EACH = 4
+_BYTES_EACH = 3 << 30
+"""The memory of an example that runs beside others: torch and a framework take 2 GB or less."""
 
 
 def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Run each claim's example and yield its evidence, each in a fork: frameworks patch what others import.
+    """Run each claim's example on `cpu` or `cuda`; yield the claim's subject and the evidence.
 
-    On a CPU with many cores they run side by side, each with its share of the cores.
+    Each example has a fork of its own, since frameworks patch the modules that others import. On a
+    CPU with many cores several run side by side and share the cores.
     """
-    cores = len(os.sched_getaffinity(0))
-    count = at_once(len(claims), cores, container_memory()) if device == "cpu" else 1
-    threads = max(1, cores // count) if count > 1 else 0
-    runs = [partial(_example, claim.expect["example"], device, threads) for claim in claims]
-    for number, evidence in measure_in_forks(runs, count):
+    at_once = 1
+    threads = None
+    if device == "cpu":
+        cores = len(os.sched_getaffinity(0))
+        at_once = count_examples_at_once(len(claims), cores, container_memory())
+        if at_once > 1:
+            threads = max(1, cores // at_once)
+    measures = []
+    for claim in claims:
+        measures.append(partial(measure_example, claim.expect["example"], device, threads))
+    for number, evidence in measure_in_forks(measures, at_once):
         yield claims[number].subject, evidence
 
 
-_CORES_EACH, _MEMORY_EACH = 4, 3 << 30
-"""Of an example beside others: torch and a framework hold 2 GB and less."""
+def count_examples_at_once(examples: int, cores: int, memory: int) -> int:
+    """Return how many examples may run side by side, at least one. `memory` is in bytes."""
+    return max(1, min(examples, cores // _CORES_EACH, memory // _BYTES_EACH))
 
 
-def at_once(examples: int, cores: int, memory: int) -> int:
-    """How many examples run side by side; at least one."""
-    return max(1, min(examples, cores // _CORES_EACH, memory // _MEMORY_EACH))
+def measure_example(
+    example: Mapping[str, Any], device: str, threads: int | None
+) -> Mapping[str, object]:
+    """Run an example, read what it left, and return the evidence.
 
+    `threads` is the number of threads of each of its processes; None leaves it to torch. An example
+    that draws its own training data (`read_rewards`) cannot be compared with plain torch: its
+    reader returns the evidence.
+    """
+    for name, value in PASSIVE_WAITING.items():
+        os.environ.setdefault(name, value)
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
 
-def _example(example: Mapping[str, Any], device: str, threads: int) -> Mapping[str, object]:
-    """`threads`: of each of its processes; 0: as torch takes them."""
-    os.environ.update(
-        {**PASSIVE_WAITING, **os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-    )
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
-        done = run(example, Path(folder), device)
-        trained = ADAPTERS[example["adapter"]](done)
-        found = {**compared(trained), **trained.facts} if isinstance(trained, Trained) else trained
-        return {"seconds": round(done.seconds, 1), **found, "flash_attn_4": done.attention}
+        finished_run = run(example, Path(folder), device)
+        result = ADAPTERS[example["adapter"]](finished_run)
+        if isinstance(result, TrainingResult):
+            evidence = {**compare_with_plain_torch(result), **result.facts}
+        else:
+            evidence = dict(result)
+        seconds = round(finished_run.seconds, 1)
+        return {"seconds": seconds, **evidence, "flash_attn_4": finished_run.attention}
 
 
-def compared(trained: Trained) -> Mapping[str, object]:
-    """Everything that a claim may ask of a run, each deviation beside the control that must be told apart from it."""
-    losses, weights = train(trained)
-    idle, _ = train(trained, rate=0.0)
-    _, frozen = train(trained, frozen=_last(trained))
-    found = _found(trained, trained.saved)
+def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
+    """Repeat a training in plain torch and return how far the example's losses and weights are off.
+
+    The controls are an optimiser that does nothing (`control_idle`, of the losses) and a last layer
+    that stays frozen (`control_frozen`, of the weights).
+    """
+    last_layer = prefix_of_last_layer(result.shape)
+    losses, weights = train_in_plain_torch(result)
+    idle_losses, _ = train_in_plain_torch(result, learning_rate=0.0)
+    _, frozen_weights = train_in_plain_torch(result, frozen_part=last_layer)
+    saved_weights = apply_saved(result, result.saved, result.start)
     return {
-        "steps": len(trained.losses),
-        "losses": [round(loss, 4) for loss in trained.losses],
+        "steps": len(result.losses),
+        "losses": [round(loss, 4) for loss in result.losses],
         "reference_losses": [round(loss, 4) for loss in losses],
-        "fall": trained.losses[0] - trained.losses[-1],
-        "loss_deviation": _furthest(trained.losses, losses),
-        "control_idle": _furthest(trained.losses, idle),
-        "update_deviation": _update(trained, found, weights),
-        "control_frozen": _update(trained, found, frozen),
-        **_tensors(trained),
-        **_merged(trained),
-        **_read_back(trained),
+        "fall": result.losses[0] - result.losses[-1],
+        "loss_deviation": largest_loss_difference(result.losses, losses),
+        "control_idle": largest_loss_difference(result.losses, idle_losses),
+        "update_deviation": update_deviation(result.start, saved_weights, weights),
+        "control_frozen": update_deviation(result.start, saved_weights, frozen_weights),
+        **list_unmoved_tensors(result),
+        **compare_merged_weights(result),
+        **compare_reloaded_model(result),
     }
 
 
-def _tensors(trained: Trained) -> Mapping[str, object]:
-    """By name: what the saved result lacks, what did not move; and how many moved."""
-    # What was trained, before and after.
-    before, after = trained.start, cast("Weights", trained.saved)
-    if trained.adapters:
-        before, after = flat(trained.adapters.start), flat(cast("Pairs", trained.saved))
-    there = [name for name in before if name in after]
-    still = [name for name in there if bool((after[name] == before[name]).all())]
-    lacking = [name for name in before if name not in after]
-    return {"lacking": lacking, "unmoved": still, "moved": len(there) - len(still)}
+def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
+    """Return which tensors the saved result lacks, which did not move in training, how many did.
+
+    Of adapters, the tensors are A and B of each module.
+    """
+    if result.adapters:
+        before = flatten_pairs(result.adapters.start)
+        after = flatten_pairs(cast("AdapterPairs", result.saved))
+    else:
+        before = dict(result.start)
+        after = dict(result.saved)
+
+    missing, unmoved, moved = [], [], []
+    for name, tensor in before.items():
+        if name not in after:
+            missing.append(name)
+        elif bool((after[name] == tensor).all()):
+            unmoved.append(name)
+        else:
+            moved.append(name)
+    return {"lacking": missing, "unmoved": unmoved, "moved": len(moved)}
 
 
-def _merged(trained: Trained) -> Mapping[str, object]:
-    """Merged weights are the base's plus what the adapters add, and nothing else. Trained over the base itself, and not
-    over its 4-bit weights, the adapters would be others."""
-    if trained.merged is None:
+def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
+    """Return how far merged weights are from the base plus the adapters; {} if nothing was merged.
+
+    `strayed` names weights that no adapter changes and that differ from the base all the same,
+    beyond what a 16-bit file rounds. `control_unmerged` is the base without adapters, and
+    `control_unrounded` the losses of adapters that were trained over the base itself instead of its
+    4-bit weights.
+    """
+    if result.merge is None:
         return {}
-    base, merged = trained.merged
-    wanted = _found(trained, trained.saved, base)
-    there = [name for name in base if name in merged]
-    unrounded, _ = train(replace(trained, start=base))
+
+    base, merged = result.merge
+    expected = apply_saved(result, result.saved, base)
+    unrounded_losses, _ = train_in_plain_torch(replace(result, start=base))
+    missing, strayed = [], []
+    deviations, control_deviations = [], []
+    for name, weight in base.items():
+        if name not in merged:
+            missing.append(name)
+            continue
+        deviations.append(largest_difference(merged[name], expected[name]))
+        control_deviations.append(largest_difference(merged[name], weight))
+        if expected[name] is weight:
+            in_16_bits = weight.bfloat16().float()
+            differences = [largest_difference(merged[name], weight)]
+            differences.append(largest_difference(merged[name], in_16_bits))
+            if 0 not in differences:
+                strayed.append(name)
     return {
-        "merged_lacking": [name for name in base if name not in merged],
-        # What is neither the same nor as a 16-bit file stores it.
-        "strayed": [
-            name
-            for name in there
-            if wanted[name] is base[name]
-            and all(_far(merged[name], one) for one in (base[name], base[name].bfloat16().float()))
-        ],
-        "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
-        "control_unrounded": _furthest(trained.losses, unrounded),
-        "control_unmerged": max(_far(merged[name], base[name]) for name in there),
+        "merged_lacking": missing,
+        "strayed": strayed,
+        "merge_deviation": max(deviations),
+        "control_unrounded": largest_loss_difference(result.losses, unrounded_losses),
+        "control_unmerged": max(control_deviations),
     }
 
 
-def _read_back(trained: Trained) -> Mapping[str, object]:
-    """What the framework loads against the files; against what the example measured before it saved; and without one
-    tensor of what was saved."""
-    torch = importlib.import_module("torch")
-    tokens = trained.batches[0][0][:_READ_ROWS]
-    with torch.no_grad():
-        logits = trained.reload(tokens).float().cpu()
-        # The saved result, and as if the shard of its last layer had been left out.
-        kept = {
-            name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))
-        }
-        wanted, without = (
-            _logits(trained, _found(trained, saved, trained.read_over), tokens)
-            for saved in (trained.saved, kept)
-        )
-        off = {"reload_deviation": _far(logits, wanted), "control_left_out": _far(logits, without)}
-        if trained.held_out is None:
-            return off
-        measured, batches = trained.held_out
-        again = _mean_loss(trained, batches, trained.reload)
-        untrained = _mean_loss(trained, batches, lambda rows: _logits(trained, trained.start, rows))
-    return {
-        **off,
-        "held_out_deviation": abs(again - measured),
-        "control_untrained": abs(untrained - measured),
-    }
+def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
+    """Return how far the logits of the reloaded model are from those of the saved files.
 
-
-def _mean_loss(trained: Trained, batches: Sequence[Batch], model: Callable[[Any], Any]) -> float:
-    """Of batches of one size, by a model's logits."""
-    losses = [
-        token_loss(model(rows).cpu(), labels, all_labels=trained.all_labels)
-        for rows, labels in batches
-    ]
-    return sum(map(float, losses)) / len(losses)
-
-
-def _logits(trained: Trained, weights: Weights, tokens: Any) -> Any:
-    return llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
-
-
-def _last(trained: Trained) -> str:
-    return f"model.layers.{trained.shape.layers - 1}."
-
-
-def _found(trained: Trained, saved: Mapping[str, Any], base: Weights | None = None) -> Weights:
-    """Whole weights by what was saved; what it lacks is as at the start."""
-    start = trained.start if base is None else base
-    return whole(start, saved, trained.adapters.scale) if trained.adapters else {**start, **saved}
-
-
-def _update(trained: Trained, found: Weights, wanted: Weights) -> float:
-    """How far the weights' change is from the wanted one, relative to it, over all weights: 1 where nothing changed."""
-    off = sum(float((found[name] - wanted[name]).square().sum()) for name in wanted)
-    size = sum(float((wanted[name] - trained.start[name]).square().sum()) for name in wanted)
-    return (off / size) ** 0.5 if size else math.inf
-
-
-def _far(found: Any, wanted: Any) -> float:
-    return float((found - wanted).abs().max())
-
-
-def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
-    """The largest difference of two series; infinite where they are of different lengths."""
-    if len(found) != len(wanted):
-        return math.inf
-    return max(abs(one - other) for one, other in zip(found, wanted, strict=True))
-
-
-def train(
-    trained: Trained, *, rate: float | None = None, frozen: str = "\0"
-) -> tuple[Sequence[float], Weights]:
-    """Train as the example says it did, in float32 on the CPU: a loss a step, and the whole weights at the end.
-
-    For controls: another `rate` (0 is an optimiser that does nothing), or parameters that stay as they are, by a part
-    of their name.
+    The control is the result without its last layer, as if a shard had been left out. If the
+    example measured a loss on held-out rows before it ended, the reloaded model's loss is compared
+    with it, too, with the untrained model's loss as the control.
     """
     torch = importlib.import_module("torch")
-    start, adapters = trained.start, trained.adapters
-    parameters: dict[str, Any] = {}
-    for name, value in (flat(adapters.start) if adapters else start).items():
-        parameters[name] = value.clone().float().requires_grad_(frozen not in name)
-    moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(
-        moving, lr=trained.rate if rate is None else rate, weight_decay=0.0
-    )
+    tokens, _ = result.batches[0]
+    tokens = tokens[:_COMPARED_ROWS]
+    last_layer = prefix_of_last_layer(result.shape)
+    without_last_layer = {}
+    for name, tensor in result.saved.items():
+        if not name.startswith(last_layer):
+            without_last_layer[name] = tensor
+
+    base = result.start if result.reload_base is None else result.reload_base
+    with torch.no_grad():
+        logits = result.compute_logits(tokens).float().cpu()
+        complete = apply_saved(result, result.saved, base)
+        complete_logits = compute_reference_logits(result.shape, complete, tokens)
+        incomplete = apply_saved(result, without_last_layer, base)
+        incomplete_logits = compute_reference_logits(result.shape, incomplete, tokens)
+        evidence = {
+            "reload_deviation": largest_difference(logits, complete_logits),
+            "control_left_out": largest_difference(logits, incomplete_logits),
+        }
+        if result.held_out is not None:
+            untrained_model = partial(compute_reference_logits, result.shape, result.start)
+            measured_loss, batches = result.held_out
+            reloaded_loss = mean_token_loss(result, batches, result.compute_logits)
+            untrained_loss = mean_token_loss(result, batches, untrained_model)
+            evidence["held_out_deviation"] = abs(reloaded_loss - measured_loss)
+            evidence["control_untrained"] = abs(untrained_loss - measured_loss)
+    return evidence
+
+
+def mean_token_loss(
+    result: TrainingResult, batches: Sequence[Batch], compute_logits: Callable[[Any], Any]
+) -> float:
+    """Return the mean loss of a model on batches of one size."""
     losses = []
-    for batch in trained.batches:
-        loss = _objective(trained, _whole(start, parameters, adapters), batch)
+    for tokens, labels in batches:
+        logits = compute_logits(tokens).cpu()
+        losses.append(float(token_loss(logits, labels, counts_all_labels=result.counts_all_labels)))
+    return sum(losses) / len(losses)
+
+
+def compute_reference_logits(shape: Shape, weights: Weights, tokens: Any) -> Any:
+    """Return the logits of a Llama with these weights, in float32 by our own plain torch code."""
+    return llama_logits(weights, shape, tokens, importlib.import_module("torch").float32)
+
+
+def prefix_of_last_layer(shape: Shape) -> str:
+    """Return the beginning of the names of the last layer's tensors: `model.layers.1.`"""
+    return f"model.layers.{shape.layers - 1}."
+
+
+def apply_saved(result: TrainingResult, saved: Mapping[str, Any], base: Weights) -> Weights:
+    """Return all weights of a saved result, which are those of `base` where it lacks some.
+
+    Saved adapters are added to the base, saved weights replace it.
+    """
+    if result.adapters:
+        return add_adapters(base, saved, result.adapters.scale)
+    return {**base, **saved}
+
+
+def update_deviation(start: Weights, weights: Weights, expected: Weights) -> float:
+    """Return how far the change of all weights is from the expected change, relative to its size.
+
+    Both are 2-norms over all weights: 0 is the expected change, 1 is none at all. Infinite if no
+    change is expected.
+    """
+    squared_difference = 0.0
+    squared_change = 0.0
+    for name, expected_weight in expected.items():
+        squared_difference += float((weights[name] - expected_weight).square().sum())
+        squared_change += float((expected_weight - start[name]).square().sum())
+    if not squared_change:
+        return math.inf
+    return float((squared_difference / squared_change) ** 0.5)
+
+
+def largest_difference(tensor: Any, other: Any) -> float:
+    """Return the largest absolute difference of two tensors of one shape."""
+    return float((tensor - other).abs().max())
+
+
+def largest_loss_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
+    """Return the largest difference of two series of losses; infinite if their lengths differ."""
+    if len(losses) != len(expected):
+        return math.inf
+    return max(abs(loss - other) for loss, other in zip(losses, expected, strict=True))
+
+
+def train_in_plain_torch(
+    result: TrainingResult, *, learning_rate: float | None = None, frozen_part: str | None = None
+) -> tuple[list[float], Weights]:
+    """Repeat an example's training in float32 on the CPU; return each step's loss and all weights.
+
+    Controls pass another learning rate (0 is an optimiser that does nothing) or a part of the
+    names of the parameters that stay as they are.
+    """
+    torch = importlib.import_module("torch")
+    if learning_rate is None:
+        learning_rate = result.learning_rate
+    start: Mapping[str, Any] = result.start
+    if result.adapters:
+        start = flatten_pairs(result.adapters.start)
+
+    parameters: dict[str, Any] = {}
+    for name, value in start.items():
+        is_frozen = frozen_part is not None and frozen_part in name
+        parameters[name] = value.clone().float().requires_grad_(not is_frozen)
+    trainable = [parameter for parameter in parameters.values() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trainable, lr=learning_rate, weight_decay=0.0)
+
+    losses = []
+    for batch in result.batches:
+        weights = apply_parameters(result.start, parameters, result.adapters)
+        loss = compute_objective(result, weights, batch)
         optimiser.zero_grad()
         loss.backward()
-        if trained.clip:
-            torch.nn.utils.clip_grad_norm_(moving, trained.clip)
+        if result.largest_gradient_norm:
+            torch.nn.utils.clip_grad_norm_(trainable, result.largest_gradient_norm)
         optimiser.step()
         losses.append(float(loss.detach()))
-    whole = _whole(start, parameters, adapters)
-    return losses, {name: value.detach() for name, value in whole.items()}
+
+    weights = apply_parameters(result.start, parameters, result.adapters)
+    return losses, {name: value.detach() for name, value in weights.items()}
 
 
-def whole(start: Weights, pairs: Pairs, scale: float) -> dict[str, Any]:
-    """The weights with the adapters added in. A module without a weight is left out."""
-    found = dict(start)
+def apply_parameters(
+    base: Weights, parameters: Mapping[str, Any], adapters: Adapters | None
+) -> Weights:
+    """Return all weights of a model in training. The result depends on its parameters (autograd).
+
+    Without adapters the parameters are the weights. With adapters they are both halves of each, by
+    the names of `flatten_pairs`, and are added to the base.
+    """
+    if adapters is None:
+        return parameters
+    pairs = {}
+    for module in adapters.start:
+        pairs[module] = (parameters[f"{module}.A"], parameters[f"{module}.B"])
+    return add_adapters(base, pairs, adapters.scale)
+
+
+def flatten_pairs(pairs: AdapterPairs) -> dict[str, Any]:
+    """Return the halves of every adapter by name: `MODULE.A` and `MODULE.B`."""
+    halves = {}
+    for module, (a, b) in pairs.items():
+        halves[f"{module}.A"] = a
+        halves[f"{module}.B"] = b
+    return halves
+
+
+def add_adapters(base: Weights, pairs: AdapterPairs, scale: float) -> dict[str, Any]:
+    """Return the weights with every adapter added in: W + scale * B A.
+
+    An adapter of a module that has no weight in `base` is left out.
+    """
+    weights = dict(base)
     for module, (a, b) in pairs.items():
         name = f"{module}.weight"
-        if name in found:
-            found[name] = found[name] + scale * (b.float() @ a.float())
-    return found
+        if name in weights:
+            weights[name] = weights[name] + scale * (b.float() @ a.float())
+    return weights
 
 
-def token_loss(logits: Any, labels: Any, *, all_labels: bool = False) -> Any:
-    """Mean cross entropy of the next token, over those that have a label (Trained.all_labels: over all labels)."""
+def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> Any:
+    """Return the mean cross entropy of predicting each next token that has a label.
+
+    `logits` is [rows, length, vocabulary], `labels` [rows, length]. The mean is over the predicted
+    labels, or over all labels (TrainingResult.counts_all_labels).
+    """
     torch = importlib.import_module("torch")
-    ahead, wanted = logits[:, :-1].reshape(-1, logits.shape[-1]).float(), labels[:, 1:].reshape(-1)
-    total = torch.nn.functional.cross_entropy(ahead, wanted, ignore_index=IGNORED, reduction="sum")
-    return total / ((labels if all_labels else wanted) != IGNORED).sum()
+    # The logits at a token predict the next one.
+    predictions = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
+    next_labels = labels[:, 1:].reshape(-1)
+    total = torch.nn.functional.cross_entropy(
+        predictions, next_labels, ignore_index=IGNORED, reduction="sum"
+    )
+    counted_labels = labels if counts_all_labels else next_labels
+    return total / (counted_labels != IGNORED).sum()
 
 
-def _objective(trained: Trained, weights: Weights, batch: Batch) -> Any:
-    """What the example minimises."""
+def compute_objective(result: TrainingResult, weights: Weights, batch: Batch) -> Any:
+    """Return the loss that an example's step minimises: DPO's, or the mean of all ranks' losses."""
     torch = importlib.import_module("torch")
-    if trained.preference is not None:
-        return _preference(trained, weights, batch)
+    if result.dpo_beta is not None:
+        return compute_dpo_loss(result, weights, batch, result.dpo_beta)
+
     tokens, labels = batch
-    parts = zip(tokens.chunk(trained.parts), labels.chunk(trained.parts), strict=True)
-    losses = [
-        token_loss(_logits(trained, weights, one), wanted, all_labels=trained.all_labels)
-        for one, wanted in parts
-    ]
+    losses = []
+    for rank_tokens, rank_labels in zip(
+        tokens.chunk(result.rank_count), labels.chunk(result.rank_count), strict=True
+    ):
+        logits = compute_reference_logits(result.shape, weights, rank_tokens)
+        losses.append(token_loss(logits, rank_labels, counts_all_labels=result.counts_all_labels))
     return torch.stack(losses).mean()
 
 
-def _preference(trained: Trained, weights: Weights, batch: Batch) -> Any:
-    """DPO: how much more likely the first half has become than the second, against the start."""
+def compute_dpo_loss(result: TrainingResult, weights: Weights, batch: Batch, beta: float) -> Any:
+    """Return DPO's loss: -log sigmoid(beta * (gain of the chosen answer - gain of the rejected)).
+
+    The gain of an answer is how much its log-likelihood has grown since the start of training. The
+    chosen answers are the first half of the batch's rows, the rejected ones the second half.
+    """
     torch = importlib.import_module("torch")
     with torch.no_grad():
-        before = _log_likelihood(trained.start, trained.shape, batch)
-    chosen, rejected = (_log_likelihood(weights, trained.shape, batch) - before).chunk(2)
-    return -torch.nn.functional.logsigmoid(trained.preference * (chosen - rejected)).mean()
+        start_likelihoods = compute_log_likelihoods(result.start, result.shape, batch)
+    likelihoods = compute_log_likelihoods(weights, result.shape, batch)
+    chosen_gains, rejected_gains = (likelihoods - start_likelihoods).chunk(2)
+    return -torch.nn.functional.logsigmoid(beta * (chosen_gains - rejected_gains)).mean()
 
 
-def _log_likelihood(weights: Weights, shape: Shape, batch: Batch) -> Any:
-    """Of each row's labels, in all."""
+def compute_log_likelihoods(weights: Weights, shape: Shape, batch: Batch) -> Any:
+    """Return the log-likelihood of each row's labels, summed over the row: a tensor [rows]."""
     torch = importlib.import_module("torch")
     tokens, labels = batch
-    logits = llama_logits(weights, shape, tokens, torch.float32)[:, :-1].transpose(1, 2).float()
-    return -torch.nn.functional.cross_entropy(
-        logits, labels[:, 1:], ignore_index=IGNORED, reduction="none"
-    ).sum(1)
-
-
-def flat(pairs: Pairs) -> dict[str, Any]:
-    """Both halves of every adapter, by name."""
-    return {
-        f"{module}.{half}": pair[number]
-        for module, pair in pairs.items()
-        for number, half in enumerate("AB")
-    }
-
-
-def _whole(start: Weights, parameters: Mapping[str, Any], adapters: Adapters | None) -> Weights:
-    if adapters is None:
-        return parameters
-    pairs = {
-        module: (parameters[f"{module}.A"], parameters[f"{module}.B"]) for module in adapters.start
-    }
-    return whole(start, pairs, adapters.scale)
+    predictions = compute_reference_logits(shape, weights, tokens)[:, :-1].transpose(1, 2).float()
+    losses = torch.nn.functional.cross_entropy(
+        predictions, labels[:, 1:], ignore_index=IGNORED, reduction="none"
+    )
+    return -losses.sum(1)

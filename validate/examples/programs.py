@@ -1,4 +1,4 @@
-"""What the programs of examples/ leave (their configuration, rows and result.json), in neutral terms."""
+"""Read what the programs in examples/ left: their configuration, rows, result.json and weights."""
 
 import importlib
 import inspect
@@ -11,221 +11,312 @@ from typing import Any
 from validate.examples.run import Run
 from validate.examples.trained import (
     IGNORED,
+    AdapterPair,
     Adapters,
     Batch,
-    Trained,
+    HeldOut,
+    Merge,
+    TrainingResult,
     Weights,
-    adapter_pairs,
-    in_batches,
-    nf4_rounded,
-    padded_batches,
-    preferences,
-    seeded_order,
-    shape_of,
-    tensors,
-    twice_rounded,
+    pad_batches,
+    pair_adapter_tensors,
+    read_preference_rows,
+    read_shape,
+    read_tensors,
+    round_to_double_quantised_nf4,
+    round_to_nf4,
+    shuffle_row_numbers,
+    stack_batches,
 )
 
-_AT_ONCE = 8
-"""Rows that the Trainer evaluates at once; held-out rows are a multiple, so that its mean is the batches' mean."""
+_EVALUATION_BATCH = 8
+"""Rows of a batch when the Trainer evaluates. The number of held-out rows is a multiple, so that
+the mean over rows is the mean over batches."""
 
 
-def read_program(run: Run) -> Trained:
-    """Of a program with transformers: full training; adapters over 4-bit weights where it configures `lora`."""
-    if "lora" not in run.config:
-        return fully_trained(run, reloaded(run))
-    start = nf4_rounded(tensors(run.model), shape_of(run.model))
-    adapters = _adapters(run, run.config["lora"])
-    # The adapter over the same 4-bit weights.
-    torch, transformers, peft = (
-        importlib.import_module(name) for name in ("torch", "transformers", "peft")
-    )
-    four_bit = transformers.BitsAndBytesConfig(
+def read_program(run: Run) -> TrainingResult:
+    """Return what a program with transformers' Trainer trained.
+
+    With `lora` in its configuration that is adapters over 4-bit weights, otherwise all weights.
+    """
+    if "lora" in run.config:
+        return read_qlora(run)
+    return describe_full_training(run, load_saved_model(run))
+
+
+def read_qlora(run: Run) -> TrainingResult:
+    """Return the adapters that a program trained over 4-bit weights."""
+    start = round_to_nf4(read_tensors(run.model), read_shape(run.model))
+    adapters = draw_adapters(run, run.config["lora"])
+
+    # Load the saved adapters over the same 4-bit weights.
+    torch = importlib.import_module("torch")
+    transformers = importlib.import_module("transformers")
+    peft = importlib.import_module("peft")
+    quantisation = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
     )
     base = transformers.AutoModelForCausalLM.from_pretrained(
-        run.model, quantization_config=four_bit, device_map={"": run.device}, torch_dtype="auto"
+        run.model,
+        quantization_config=quantisation,
+        device_map={"": run.device},
+        torch_dtype="auto",
     )
     model = peft.PeftModel.from_pretrained(base, run.folder / run.result()["saved"])
-    # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
+    # In training mode bitsandbytes dequantises on a CPU, too. In inference it may repack the
+    # weights and multiply in bfloat16.
     model.train()
-    return adapters_trained(
-        run, start, adapters, lambda tokens: model(tokens.to(run.device)).logits
-    )
+    return describe_adapter_training(run, start, adapters, make_logits_function(model, run.device))
 
 
-def read_preferences(run: Run) -> Trained:
-    """Of a program that trains adapters by DPO, over weights as they are."""
+def read_preferences(run: Run) -> TrainingResult:
+    """Return the adapters that a program trained by DPO, over weights that are not quantised."""
     settings: Mapping[str, Any] = run.config["training"]
-    rows, saved = (
-        preferences(run.model, run.folder / run.config["data"]),
-        run.folder / run.result()["saved"],
-    )
-    order, size = (
-        seeded_order(len(rows), int(settings["seed"])),
-        int(settings["per_device_train_batch_size"]),
-    )
-    transformers, peft = importlib.import_module("transformers"), importlib.import_module("peft")
+    rows = read_preference_rows(run.model, run.folder / run.config["data"])
+    order = shuffle_row_numbers(len(rows), int(settings["seed"]))
+    batch_size = int(settings["per_device_train_batch_size"])
+    saved = run.folder / run.result()["saved"]
+
+    transformers = importlib.import_module("transformers")
+    peft = importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
     model = peft.PeftModel.from_pretrained(base, saved).eval()
-    return Trained(
+    return TrainingResult(
         losses=[float(loss) for loss in run.result()["losses"]],
-        shape=shape_of(run.model),
-        start=tensors(run.model),
-        batches=padded_batches(rows, order, size, int(settings["max_steps"])),
-        preference=float(run.config["beta"]),
-        rate=float(settings["learning_rate"]),
-        adapters=_adapters(run, run.config["lora"]),
-        saved=adapter_pairs(tensors(saved)),
-        reload=lambda tokens: model(tokens.to(run.device)).logits,
+        shape=read_shape(run.model),
+        start=read_tensors(run.model),
+        batches=pad_batches(rows, order, batch_size, int(settings["max_steps"])),
+        dpo_beta=float(run.config["beta"]),
+        learning_rate=float(settings["learning_rate"]),
+        adapters=draw_adapters(run, run.config["lora"]),
+        saved=pair_adapter_tensors(read_tensors(saved)),
+        compute_logits=make_logits_function(model, run.device),
     )
 
 
 def read_rewards(run: Run) -> Mapping[str, object]:
-    """Of a program that trains by rewards: plain torch would draw other answers, so they themselves tell."""
+    """Return the evidence of a program that trains by rewards for answers that it draws itself.
+
+    Plain torch would draw other answers, so nothing is compared. "first" and "last" are the mean
+    rewards of the first and the last three steps. The rest is the program's result.json.
+    """
     result = run.result()
-    first, last = (
-        sum(part) / len(part) for part in (result["rewards"][:3], result["rewards"][-3:])
-    )
+    rewards = result["rewards"]
+    first_rewards, last_rewards = rewards[:3], rewards[-3:]
+    first = sum(first_rewards) / len(first_rewards)
+    last = sum(last_rewards) / len(last_rewards)
     return {
         "first": first,
         "last": last,
         "rise": last - first,
-        "steps": len(result["rewards"]),
+        "steps": len(rewards),
         **result,
     }
 
 
-def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
-    """Whole weights, trained by the Trainer. `reload` gives the logits of the saved result."""
-    settings: Mapping[str, Any] = run.config["training"]
-    result, rows = run.result(), rows_of(run)
-    split = len(rows) - int(run.config["held_out"])
-    held_out = rows[split:]
-    evaluated = in_batches(held_out, range(len(held_out)), _AT_ONCE, len(held_out) // _AT_ONCE)
-    ranks, steps = int(result.get("ranks", 1)), int(settings["max_steps"])
-    size = ranks * int(settings["per_device_train_batch_size"])
-    return Trained(
-        losses=[float(loss) for loss in result["losses"]],
-        shape=shape_of(run.model),
-        start=tensors(run.model),
-        batches=in_batches(rows, seeded_order(split, int(settings["seed"])), size, steps),
-        rate=float(settings["learning_rate"]),
-        all_labels=_counts_first_labels(),
-        saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
-        reload=reload,
-        held_out=(float(result["held_out"]), evaluated),
-        facts={"ranks": ranks, "compiled": run.compiled, "said": str(result.get("said", ""))},
+def read_booster(run: Run) -> TrainingResult:
+    """Return what ColossalAI's Booster trained.
+
+    It takes the rows in the order of the file, does not clip gradients, and saves in shards.
+    """
+    settings = run.config["training"]
+    rows = read_rows(run)
+    batch_size = int(settings["per_device_train_batch_size"])
+    steps = int(settings["max_steps"])
+    saved = run.folder / run.result()["saved"]
+    return replace(
+        describe_full_training(run, load_saved_model(run)),
+        batches=stack_batches(rows, range(len(rows)), batch_size, steps),
+        largest_gradient_norm=0.0,
+        counts_all_labels=False,
+        facts={"shards": len(list(saved.glob("*.safetensors")))},
     )
 
 
-def _counts_first_labels() -> bool:
-    """Whether this Trainer divides a loss by all labels, the first of a row among them, which nothing predicts: so it
-    did until it counted `labels[..., 1:]`."""
+_UNSLOTH_TARGETS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+
+
+def read_unsloth(run: Run) -> TrainingResult:
+    """Return the adapters that a program with unsloth trained over 4-bit weights.
+
+    Changes this process: its working directory, its environment, and whatever unsloth patches.
+    """
+    os.environ["UNSLOTH_RETURN_LOGITS"] = "1"
+    # The adapter names its model by a path relative to the folder of the training, and unsloth
+    # writes its cache to the working directory.
+    os.chdir(run.folder)
+    # unsloth patches transformers and peft, so it must be imported before them.
+    fast_language_model = importlib.import_module("unsloth").FastLanguageModel
+    torch = importlib.import_module("torch")
+
+    # unsloth stores weights in bfloat16 and quantises these.
+    weights = {}
+    for name, tensor in read_tensors(run.model).items():
+        weights[name] = tensor.to(torch.bfloat16).float()
+    start = round_to_double_quantised_nf4(
+        weights, read_shape(run.model), run.device, torch.bfloat16
+    )
+
+    # Draw the adapters as the program did. unsloth seeds the generator itself before it draws A.
+    lora = run.config["lora"]
+    seed = int(run.config["training"]["seed"])
+    length = run.config["length"]
+    model, _ = fast_language_model.from_pretrained(
+        str(run.model), max_seq_length=length, load_in_4bit=True
+    )
+    tuned = fast_language_model.get_peft_model(
+        model, target_modules=list(_UNSLOTH_TARGETS), random_state=seed, **lora
+    )
+    adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=copy_adapters(tuned))
+
+    saved = str(run.folder / run.result()["saved"])
+    saved_model, _ = fast_language_model.from_pretrained(
+        saved, max_seq_length=length, load_in_4bit=True
+    )
+    fast_language_model.for_inference(saved_model)
+
+    def compute_logits(tokens: Any) -> Any:
+        return saved_model(input_ids=tokens.to(run.device)).logits
+
+    result = describe_adapter_training(run, start, adapters, compute_logits)
+    # unsloth divides a loss by the number of labels that are predicted, unlike some Trainers.
+    return replace(result, counts_all_labels=False)
+
+
+def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> TrainingResult:
+    """Return what the Trainer trained if it trained all weights.
+
+    `compute_logits` gives the logits of tokens by the saved result. If the program trained adapters
+    instead, `saved` is empty and left to the caller.
+    """
+    settings: Mapping[str, Any] = run.config["training"]
+    result = run.result()
+
+    # The last rows are held out, and the others are shuffled.
+    rows = read_rows(run)
+    trained_count = len(rows) - int(run.config["held_out"])
+    order = shuffle_row_numbers(trained_count, int(settings["seed"]))
+    held_out_rows = rows[trained_count:]
+    held_out_batches = stack_batches(
+        held_out_rows,
+        range(len(held_out_rows)),
+        _EVALUATION_BATCH,
+        len(held_out_rows) // _EVALUATION_BATCH,
+    )
+
+    rank_count = int(result.get("ranks", 1))
+    batch_size = rank_count * int(settings["per_device_train_batch_size"])
+    return TrainingResult(
+        losses=[float(loss) for loss in result["losses"]],
+        shape=read_shape(run.model),
+        start=read_tensors(run.model),
+        batches=stack_batches(rows, order, batch_size, int(settings["max_steps"])),
+        learning_rate=float(settings["learning_rate"]),
+        counts_all_labels=does_trainer_count_all_labels(),
+        saved={} if "lora" in run.config else read_tensors(run.folder / result["saved"]),
+        compute_logits=compute_logits,
+        held_out=HeldOut(float(result["held_out"]), held_out_batches),
+        facts={
+            "ranks": rank_count,
+            "compiled": run.compiled,
+            "said": str(result.get("said", "")),
+        },
+    )
+
+
+def describe_adapter_training(
+    run: Run, start: Weights, adapters: Adapters, compute_logits: Callable[[Any], Any]
+) -> TrainingResult:
+    """Return what the Trainer trained if it trained adapters over the frozen weights `start`.
+
+    The program merged the adapters into the model's own weights, which are not quantised.
+    """
+    training = describe_full_training(run, compute_logits)
+    result = run.result()
+    merged = read_tensors(run.folder / result["merged"])
+    saved = pair_adapter_tensors(read_tensors(run.folder / result["saved"]))
+    return replace(
+        training,
+        start=start,
+        adapters=adapters,
+        saved=saved,
+        merge=Merge(base=training.start, merged=merged),
+    )
+
+
+def does_trainer_count_all_labels() -> bool:
+    """Return whether the installed Trainer divides a loss by the number of all labels.
+
+    It did so, the first label of a row included, which nothing predicts, until it counted
+    `labels[..., 1:]`. The method that counts has another name in newer releases.
+    """
     trainer = importlib.import_module("transformers").Trainer
-    counting = getattr(trainer, "_get_num_items_in_batch", trainer.get_batch_samples)
-    return "[..., 1:]" not in inspect.getsource(counting)
+    counting_method = getattr(trainer, "_get_num_items_in_batch", trainer.get_batch_samples)
+    return "[..., 1:]" not in inspect.getsource(counting_method)
 
 
-def adapters_trained(
-    run: Run, start: Weights, adapters: Adapters, reload: Callable[[Any], Any]
-) -> Trained:
-    """Adapters over frozen weights: `start` is what they were trained over, they are merged into the model's own."""
-    result, whole = run.result(), fully_trained(run, reload)
-    merged = tensors(run.folder / result["merged"])
-    saved = adapter_pairs(tensors(run.folder / result["saved"]))
-    return replace(whole, start=start, adapters=adapters, saved=saved, merged=(whole.start, merged))
+def read_rows(run: Run) -> list[Batch]:
+    """Return tokens and labels of every line of a program's data, as the programs make them.
 
-
-def rows_of(run: Run) -> list[Batch]:
-    """Tokens and labels as the programs make them: the whole text, padded to one length."""
-    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    The text is the instruction, the input and the output, padded or cut to one length. Every token
+    is a label, but for the padding.
+    """
+    torch = importlib.import_module("torch")
+    transformers = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
     rows = []
     for line in (run.folder / run.config["data"]).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        text = (
-            " ".join(part for part in (row["instruction"], row["input"]) if part)
-            + "\n"
-            + row["output"]
-        )
-        numbers = tokenizer(
-            text + tokenizer.eos_token,
-            truncation=True,
-            padding="max_length",
-            max_length=run.config["length"],
+        fields = json.loads(line)
+        question = " ".join(part for part in (fields["instruction"], fields["input"]) if part)
+        text = question + "\n" + fields["output"] + tokenizer.eos_token
+        token_ids = tokenizer(
+            text, truncation=True, padding="max_length", max_length=run.config["length"]
         )["input_ids"]
-        tokens = torch.tensor(numbers)
-        rows.append((tokens, tokens.masked_fill(tokens == tokenizer.pad_token_id, IGNORED)))
+        tokens = torch.tensor(token_ids)
+        labels = tokens.masked_fill(tokens == tokenizer.pad_token_id, IGNORED)
+        rows.append((tokens, labels))
     return rows
 
 
-def _adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
-    """peft draws A from the generator that the program seeded just before."""
-    transformers, peft = (importlib.import_module(name) for name in ("transformers", "peft"))
+def draw_adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
+    """Return new adapters for a program's model, with the random numbers that the program drew.
+
+    peft draws A from the generator that the program seeded just before. `lora` holds the arguments
+    of peft's LoraConfig.
+    """
+    transformers = importlib.import_module("transformers")
+    peft = importlib.import_module("peft")
     model = transformers.AutoModelForCausalLM.from_pretrained(run.model)
     transformers.set_seed(int(run.config["training"]["seed"]))
-    tuned = peft.get_peft_model(
-        model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **lora)
-    )
-    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **lora)
+    tuned = peft.get_peft_model(model, settings)
+    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=copy_adapters(tuned))
 
 
-def drawn(tuned: Any) -> dict[str, tuple[Any, Any]]:
-    """A and B by module, of a model that just got its adapters: B is zero there."""
-    parameters = tuned.named_parameters()
-    return adapter_pairs(
-        {name: one.detach().float().cpu().clone() for name, one in parameters if ".lora_" in name}
-    )
+def copy_adapters(tuned: Any) -> dict[str, AdapterPair]:
+    """Return copies, in float32 on the CPU, of A and B of each module of a peft model."""
+    tensors = {}
+    for name, parameter in tuned.named_parameters():
+        if ".lora_" in name:
+            tensors[name] = parameter.detach().float().cpu().clone()
+    return pair_adapter_tensors(tensors)
 
 
-def reloaded(run: Run) -> Callable[[Any], Any]:
-    automodel = importlib.import_module("transformers").AutoModelForCausalLM
-    model = automodel.from_pretrained(run.folder / run.result()["saved"]).to(run.device).eval()
-    return lambda tokens: model(tokens.to(run.device)).logits
+def load_saved_model(run: Run) -> Callable[[Any], Any]:
+    """Load the model that a program saved; return a function from tokens to its logits."""
+    auto_model = importlib.import_module("transformers").AutoModelForCausalLM
+    model = auto_model.from_pretrained(run.folder / run.result()["saved"]).to(run.device).eval()
+    return make_logits_function(model, run.device)
 
 
-def read_booster(run: Run) -> Trained:
-    """As of every program, but for what the Booster does in its own way."""
-    settings, rows = run.config["training"], rows_of(run)
-    size, steps = int(settings["per_device_train_batch_size"]), int(settings["max_steps"])
-    return replace(
-        fully_trained(run, reloaded(run)),
-        batches=in_batches(rows, range(len(rows)), size, steps),
-        clip=0.0,
-        all_labels=False,
-        facts={"shards": len(list((run.folder / run.result()["saved"]).glob("*.safetensors")))},
-    )
-
-
-_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def read_unsloth(run: Run) -> Trained:
-    """As of every program with adapters. unsloth stores weights in bfloat16, then in 4 bits."""
-    os.environ["UNSLOTH_RETURN_LOGITS"] = "1"
-    # Its adapter names the model by a path relative to where it was trained, and unsloth writes its cache there.
-    os.chdir(run.folder)
-    # unsloth patches transformers and peft, so it is imported before them.
-    language = importlib.import_module("unsloth").FastLanguageModel
-    torch = importlib.import_module("torch")
-    stored = {
-        name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()
-    }
-    start = twice_rounded(stored, shape_of(run.model), run.device, torch.bfloat16)
-    # unsloth seeds the generator itself before A is drawn.
-    lora, seed = run.config["lora"], int(run.config["training"]["seed"])
-    model, _ = language.from_pretrained(
-        str(run.model), max_seq_length=run.config["length"], load_in_4bit=True
-    )
-    tuned = language.get_peft_model(model, target_modules=list(_TARGETS), random_state=seed, **lora)
-    adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
-    saved = str(run.folder / run.result()["saved"])
-    again, _ = language.from_pretrained(
-        saved, max_seq_length=run.config["length"], load_in_4bit=True
-    )
-    language.for_inference(again)
-    reload = lambda tokens: again(input_ids=tokens.to(run.device)).logits  # noqa: E731
-    found = adapters_trained(run, start, adapters, reload)
-    # It divides a loss by the labels that are predicted, where the Trainer divides by all.
-    return replace(found, all_labels=False)
+def make_logits_function(model: Any, device: str) -> Callable[[Any], Any]:
+    """Return a function that gives the model's logits of tokens, which it moves to the device."""
+    return lambda tokens: model(tokens.to(device)).logits

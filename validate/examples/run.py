@@ -1,4 +1,4 @@
-"""An example, run as its README says: its commands, in a copy of its folder, each in a fresh process."""
+"""Run an example as its README says: its commands, one after another, in a copy of examples/."""
 
 import importlib
 import json
@@ -16,8 +16,9 @@ from validate.harness.forked import run_in_own_session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a validation run and in an image."""
-_LOG_TAIL = 2000
-_RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
+_LOG_TAIL_CHARACTERS = 2000
+_EXCEPTION = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
+"""The beginning of a line that names an exception; torchrun puts the rank before it."""
 
 
 class ExampleError(RuntimeError):
@@ -29,81 +30,105 @@ class Run:
     """An example that has run to its end."""
 
     folder: Path
-    """Where its commands ran: paths in its configuration are relative to it."""
+    """Where its commands ran. Paths in its configuration are relative to it."""
     config: Mapping[str, Any]
+    """The contents of the YAML file that says what it trains."""
     example: Mapping[str, Any]
+    """How it was run (validate/checks/_behaviour.py, ExampleRun)."""
     device: str
     """`cpu` or `cuda`: where its result is loaded again."""
     seconds: float
     compiled: int
-    """Modules that torch.compile's Inductor wrote."""
+    """How many modules torch.compile's Inductor wrote."""
     attention: int = 0
-    """Backward kernels that flash-attn-4 compiled."""
+    """How many backward kernels flash-attn-4 compiled."""
 
     @property
     def model(self) -> Path:
-        """The model it began with."""
+        """The folder of the model that it began with."""
         return self.folder / str(self.config.get("model") or self.config["base_model"])
 
     def result(self) -> Mapping[str, Any]:
-        """What a program of ours wrote at its end."""
-        found: Mapping[str, Any] = json.loads(
-            (self.folder / self.config["out"] / "result.json").read_text()
-        )
-        return found
+        """Return the result.json that one of our own programs wrote at its end."""
+        file = self.folder / self.config["out"] / "result.json"
+        result: Mapping[str, Any] = json.loads(file.read_text())
+        return result
 
 
 def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
-    """Run an example in `place`. Raises ExampleError with what a failed command printed last.
+    """Copy examples/ into the folder `place`, run one example's commands there, and return the run.
 
-    example: {folder: below examples/, where its commands run, commands, config: the file there that says what it
-    trains, adapter: who reads what it left (evidence.py, ADAPTERS), seconds: for all of its commands}.
+    `example` has `folder` (below examples/, where its commands run), `commands`, `config` (the YAML
+    file there that says what it trains) and `seconds` (the limit for all commands together).
+    Raises ExampleError, with the last that was printed, if a command fails or takes too long.
     """
     shutil.copytree(EXAMPLES, place / "examples")
     folder = place / "examples" / example["folder"]
-    until = time.monotonic() + example["seconds"]
-    started = time.monotonic()
-    inductor, attention = place / "inductor", place / "attention"
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(inductor),
+    start = time.monotonic()
+    deadline = start + example["seconds"]
+
+    # Compilers leave what they compile in new folders, where it can be counted.
+    inductor_folder = place / "inductor"
+    attention_folder = place / "attention"
+    attention_folder.mkdir()
+    variables = {
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder),
         "CUTE_DSL_KEEP": "cubin",
-        "CUTE_DSL_DUMP_DIR": str(attention),
+        "CUTE_DSL_DUMP_DIR": str(attention_folder),
     }
-    attention.mkdir()
     for command in example["commands"]:
-        _call(command, folder, until, caches)
-    config = importlib.import_module("yaml").safe_load(
-        (folder / example["config"]).read_text(encoding="utf-8")
-    )
+        run_command(command, folder, deadline, variables)
+
+    yaml = importlib.import_module("yaml")
+    config = yaml.safe_load((folder / example["config"]).read_text(encoding="utf-8"))
     return Run(
         folder=folder,
         config=config,
         example=example,
         device=device,
-        seconds=time.monotonic() - started,
-        compiled=len(list(inductor.rglob("*.py"))),
-        attention=len(list(attention.rglob("*flash_bwd*.cubin"))),
+        seconds=time.monotonic() - start,
+        compiled=len(list(inductor_folder.rglob("*.py"))),
+        attention=len(list(attention_folder.rglob("*flash_bwd*.cubin"))),
     )
 
 
-def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]) -> None:
-    """Run a command. Raises ExampleError with what it printed last."""
-    log = folder / "log"
-    # A container without a network has the loopback interface alone, which gloo does not take by itself.
+def run_command(command: str, folder: Path, deadline: float, variables: Mapping[str, str]) -> None:
+    """Run a command in a folder, with these variables added to the environment, and print its log.
+
+    `deadline` is a time of time.monotonic(). Raises ExampleError with the last that the command
+    printed, if it fails or is not done by then.
+    """
+    log_file = folder / "log"
+    # A container without a network has only the loopback interface, which gloo does not choose by
+    # itself.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
-    code = run_in_own_session(
-        shlex.split(command), log, max(1.0, until - time.monotonic()), cwd=folder, env=environment
+    seconds_left = max(1.0, deadline - time.monotonic())
+    exit_code = run_in_own_session(
+        shlex.split(command), log_file, seconds_left, cwd=folder, env=environment
     )
-    text = log.read_text(encoding="utf-8", errors="replace")
-    print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log
-    if code != 0:
-        end = "did not end in time" if code is None else f"ended with status {code}"
-        raise ExampleError(f"`{command}` {end}: {_last_words(text)}")
+
+    log = log_file.read_text(encoding="utf-8", errors="replace")
+    shown_log = log[-2 * _LOG_TAIL_CHARACTERS :]
+    print(f"$ {command}\n{shown_log}", flush=True)  # noqa: T201  the probe's log
+    if exit_code is None:
+        raise ExampleError(f"`{command}` did not end in time: {find_cause(log)}")
+    if exit_code != 0:
+        raise ExampleError(f"`{command}` ended with status {exit_code}: {find_cause(log)}")
 
 
-def _last_words(text: str) -> str:
-    """The last exception, a rank's before its launcher's; where none was printed, the last lines."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    of_ranks = [line for line in raised if line.startswith("[rank")]
-    return " | ".join(of_ranks[-1:] or raised[-1:] or lines[-3:])[-_LOG_TAIL:]
+def find_cause(log: str) -> str:
+    """Return the line of a failed command's log that names the cause.
+
+    It is the last exception of a rank, if there is one, since its launcher's exception follows from
+    it; otherwise the last exception, or the last three lines where none was printed.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    rank_exceptions = [line for line in exceptions if line.startswith("[rank")]
+    if rank_exceptions:
+        cause = rank_exceptions[-1]
+    elif exceptions:
+        cause = exceptions[-1]
+    else:
+        cause = " | ".join(lines[-3:])
+    return cause[-_LOG_TAIL_CHARACTERS:]

@@ -1,4 +1,8 @@
-"""What an example did, in neutral terms: adapters of frameworks fill it in, evidence.py compares it."""
+"""What an example trained, in the same form for all frameworks, and how to read its files.
+
+The readers of single frameworks (axolotl.py, programs.py) fill in a TrainingResult, and evidence.py
+compares it with the same training in plain torch.
+"""
 
 import importlib
 import importlib.metadata
@@ -6,74 +10,89 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from validate.harness import nf4
 from validate.harness.reference import Shape
 
 Weights = Mapping[str, Any]
-"""Tensor by the name that transformers saves it with, in float32, on the CPU."""
-Pairs = Mapping[str, tuple[Any, Any]]
-"""Module (`model.layers.0.mlp.up_proj`) -> A [rank, in] and B [out, rank] of its adapter."""
+"""Name of a tensor, as transformers saves it -> the tensor, in float32 on the CPU."""
+AdapterPair = tuple[Any, Any]
+"""The LoRA matrices A [rank, in] and B [out, rank] of one module."""
+AdapterPairs = Mapping[str, AdapterPair]
+"""Name of a module (`model.layers.0.mlp.up_proj`) -> its A and B."""
 Batch = tuple[Any, Any]
-"""Tokens and labels, both [rows, length]; IGNORED where there is no loss."""
+"""Tensors of tokens and labels, both [rows, length]; a label is IGNORED where there is no loss."""
 Row = tuple[list[int], list[int]]
-"""The same of one row, of its own length."""
+"""The tokens and labels of one row."""
 IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """LoRA over frozen weights."""
+    """LoRA adapters over frozen weights, as they were before training."""
 
     scale: float
     """lora_alpha / r."""
-    start: Pairs
+    start: AdapterPairs
+
+
+class Merge(NamedTuple):
+    """The weights that adapters were merged into, and the merged weights."""
+
+    base: Weights
+    merged: Weights
+
+
+class HeldOut(NamedTuple):
+    """The loss that an example measured on held-out rows before it ended, and these rows."""
+
+    loss: float
+    batches: Sequence[Batch]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """An example's run. `saved` and `merged` are read from files, without the framework."""
+class TrainingResult:
+    """An example's run. What was saved and merged is read from files, without the framework."""
 
     losses: Sequence[float]
-    """One a step."""
+    """The loss of each step, as the framework logged it."""
     shape: Shape
     start: Weights
+    """The model's weights before training; of adapters, the frozen weights below them."""
     batches: Sequence[Batch]
-    """One a step, in the order trained, all rows of all ranks."""
-    rate: float
+    """The batch of each step, in the order of training, with the rows of all ranks."""
+    learning_rate: float
     """Of AdamW, constant."""
-    saved: Weights | Pairs
-    """Whole weights; of adapters, A and B."""
-    reload: Callable[[Any], Any]
-    """Logits of tokens, by the saved result as the framework itself loads it."""
-    clip: float = 1.0
-    """Largest norm of all gradients; the Trainer's default. 0: none."""
-    all_labels: bool = False
-    """Whether its losses are divided by the number of all labels. The Trainer does so, though none is predicted for a
-    row's first token; models themselves divide by those that are predicted."""
+    saved: Weights | AdapterPairs
+    """What was saved: all weights, or the adapters' A and B."""
+    compute_logits: Callable[[Any], Any]
+    """Returns the logits of tokens, computed by the saved result as the framework loads it."""
+    largest_gradient_norm: float = 1.0
+    """Gradients are clipped to this norm, which is the Trainer's default. 0: they are not."""
+    counts_all_labels: bool = False
+    """Whether losses are divided by the number of all labels, as some Trainers do, and not only of
+    those that are predicted. A row's first token is not predicted."""
     adapters: Adapters | None = None
-    read_over: Weights | None = None
-    """What `reload` reads adapters over, where it differs from `start`: the same weights, of another rounding."""
-    parts: int = 1
-    """A step's rows fall into so many equal parts, one a rank: its loss is the mean of their means."""
-    preference: float | None = None
-    """DPO's beta: the first half of a step's rows is preferred to the second."""
-    merged: tuple[Weights, Weights] | None = None
-    """Where the example merged its adapters: the weights that they were merged into, and what came of it."""
-    held_out: tuple[float, Sequence[Batch]] | None = None
-    """The loss that the example measured at its end, before anything was loaded again, and what on."""
+    reload_base: Weights | None = None
+    """The weights below the adapters after loading, if they are rounded otherwise than `start`."""
+    rank_count: int = 1
+    """A step's rows fall into this many equal parts. Its loss is the mean of the parts' losses."""
+    dpo_beta: float | None = None
+    """DPO's beta. The first half of a step's rows is preferred to the second half."""
+    merge: Merge | None = None
+    held_out: HeldOut | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
-    """More evidence, of this framework."""
+    """More evidence that only this framework has."""
 
 
-_TORCH_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-
-def shape_of(model: Path) -> Shape:
-    """The shape of a Llama as transformers saved it."""
+def read_shape(model: Path) -> Shape:
+    """Return the shape of a Llama from the config.json that transformers saved in its folder."""
     config = json.loads((model / "config.json").read_text())
-    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]  # transformers 5
+    rope_theta = config.get("rope_theta")
+    if not rope_theta:
+        # transformers 5 moved it.
+        rope_theta = config["rope_parameters"]["rope_theta"]
     return Shape(
         vocabulary=config["vocab_size"],
         hidden=config["hidden_size"],
@@ -82,141 +101,194 @@ def shape_of(model: Path) -> Shape:
         heads=config["num_attention_heads"],
         key_value_heads=config["num_key_value_heads"],
         positions=config["max_position_embeddings"],
-        rope_theta=theta,
+        rope_theta=rope_theta,
         epsilon=config["rms_norm_eps"],
     )
 
 
-def tensors(folder: Path) -> dict[str, Any]:
-    """All tensors of the safetensors files of a folder: one file, or shards."""
-    load = importlib.import_module("safetensors.torch").load_file
-    found: dict[str, Any] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        found.update({name: tensor.float() for name, tensor in load(file).items()})
-    if not found:
-        there = (
-            ", ".join(sorted(path.name for path in folder.iterdir()))
-            if folder.is_dir()
-            else "no such folder"
-        )
-        raise FileNotFoundError(f"{folder.name} holds no safetensors file ({there})")
-    return found
+def read_tensors(folder: Path) -> dict[str, Any]:
+    """Return all tensors of a folder's safetensors files, by name, in float32.
 
-
-def stored_type(folder: Path) -> str:
-    """torch's name of the dtype that a folder's safetensors files store weights in. Raises ValueError for several.
-
-    A file begins with the length of its header, 8 bytes, and the header, JSON: https://huggingface.co/docs/safetensors
+    Several files are the shards of one model. Raises FileNotFoundError if there is none.
     """
-    found: set[str] = set()
+    load_file = importlib.import_module("safetensors.torch").load_file
+    tensors: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            tensors[name] = tensor.float()
+    if tensors:
+        return tensors
+
+    contents = "no such folder"
+    if folder.is_dir():
+        contents = ", ".join(sorted(path.name for path in folder.iterdir()))
+    raise FileNotFoundError(f"{folder.name} holds no safetensors file ({contents})")
+
+
+_TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""safetensors' names of dtypes -> torch's."""
+
+
+def read_stored_dtype(folder: Path) -> str:
+    """Return torch's name of the dtype in which a folder's safetensors files store all weights.
+
+    Raises ValueError if there are several dtypes, none, or another than torch's three usual ones.
+    """
+    dtypes: set[str] = set()
     for file in folder.glob("*.safetensors"):
+        # A file begins with the length of its header, in 8 bytes, and the header in JSON:
+        # https://huggingface.co/docs/safetensors
         with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        found |= {row["dtype"] for name, row in header.items() if name != "__metadata__"}
-    if len(found) != 1 or found.isdisjoint(_TORCH_TYPES):
-        raise ValueError(
-            f"{folder.name} stores weights as {sorted(found)}, one of {sorted(_TORCH_TYPES)} is expected"
-        )
-    return _TORCH_TYPES[found.pop()]
+            header_length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(header_length))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                dtypes.add(tensor["dtype"])
+
+    if len(dtypes) != 1 or dtypes.isdisjoint(_TORCH_DTYPES):
+        expected = f"one of {sorted(_TORCH_DTYPES)} is expected"
+        raise ValueError(f"{folder.name} stores weights as {sorted(dtypes)}, {expected}")
+    return _TORCH_DTYPES[dtypes.pop()]
 
 
-def adapter_pairs(halves: Weights) -> dict[str, tuple[Any, Any]]:
-    """A and B by module, of tensors as peft names them. A half without its other half is left out."""
-    return {
-        name.removeprefix("base_model.model.").split(".lora_A.")[0]: (a, halves[other])
-        for name, a in halves.items()
-        if ".lora_A." in name and (other := name.replace(".lora_A.", ".lora_B.")) in halves
-    }
+def pair_adapter_tensors(tensors: Weights) -> dict[str, AdapterPair]:
+    """Return A and B of each module, from tensors with the names that peft gives them.
+
+    A name is `base_model.model.MODULE.lora_A.weight`, or with `lora_B`. Other tensors, and an A
+    without its B, are left out.
+    """
+    pairs = {}
+    for name, a in tensors.items():
+        if ".lora_A." not in name:
+            continue
+        name_of_b = name.replace(".lora_A.", ".lora_B.")
+        if name_of_b in tensors:
+            module = name.removeprefix("base_model.model.").split(".lora_A.")[0]
+            pairs[module] = (a, tensors[name_of_b])
+    return pairs
 
 
-def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
-    """The weights, with every projection rounded to NF4 in blocks of 64 and back, in plain torch."""
-    return {
-        name: nf4.round_weights(weight)
-        if name.removesuffix(".weight") in shape.projections
-        else weight
-        for name, weight in weights.items()
-    }
+def is_projection(name: str, shape: Shape) -> bool:
+    """Return whether a weight belongs to a linear layer inside a block: these are quantised."""
+    return name.removesuffix(".weight") in shape.projections
 
 
-def twice_rounded(weights: Weights, shape: Shape, device: str, precision: Any) -> dict[str, Any]:
-    """The same with the blocks' scales in 8 bits ("double quantisation"), by bitsandbytes. `4bit-llama` judges NF4 by
-    hand."""
-    functional = importlib.import_module("bitsandbytes.functional")
-    found = dict(weights)
+def round_to_nf4(weights: Weights, shape: Shape) -> dict[str, Any]:
+    """Return the weights with every projection rounded to NF4, in blocks of 64, and back.
+
+    This is computed in plain torch, with the blocks' scales in float32.
+    """
+    rounded = dict(weights)
     for name, weight in weights.items():
-        if name.removesuffix(".weight") in shape.projections:
+        if is_projection(name, shape):
+            rounded[name] = nf4.round_weights(weight)
+    return rounded
+
+
+def round_to_double_quantised_nf4(
+    weights: Weights, shape: Shape, device: str, dtype: Any
+) -> dict[str, Any]:
+    """Return the weights with every projection rounded to NF4 by bitsandbytes, and back.
+
+    The weights are quantised from `dtype` on `device`. "Double quantised" means that the blocks'
+    scales are stored in 8 bits, too. The check 4bit-llama tests bitsandbytes' NF4 itself.
+    """
+    functional = importlib.import_module("bitsandbytes.functional")
+    rounded = dict(weights)
+    for name, weight in weights.items():
+        if is_projection(name, shape):
             packed, state = functional.quantize_4bit(
-                weight.to(device, precision),
+                weight.to(device, dtype),
                 blocksize=64,
                 compress_statistics=True,
                 quant_type="nf4",
             )
-            found[name] = functional.dequantize_4bit(packed, state).float().cpu()
-    return found
+            rounded[name] = functional.dequantize_4bit(packed, state).float().cpu()
+    return rounded
 
 
-def seeded_order(rows: int, seed: int) -> list[int]:
-    """The order in which accelerate's SeedableRandomSampler gives a data set: the Trainer's default."""
+def shuffle_row_numbers(row_count: int, seed: int) -> list[int]:
+    """Return the numbers of a data set's rows in the order in which the Trainer takes them.
+
+    By default it shuffles with accelerate's SeedableRandomSampler, which this repeats.
+    """
     torch = importlib.import_module("torch")
     generator = torch.Generator()
     generator.manual_seed(seed)
-    order: list[int] = torch.randperm(rows, generator=generator).tolist()
+    order: list[int] = torch.randperm(row_count, generator=generator).tolist()
     return order
 
 
-def in_batches(rows: Sequence[Batch], order: Sequence[int], size: int, steps: int) -> list[Batch]:
-    """Rows of one length each, in this order, `size` a step."""
-    torch = importlib.import_module("torch")
-    chosen = [order[step * size : (step + 1) * size] for step in range(steps)]
-    return [
-        (
-            torch.stack([rows[index][0] for index in step]),
-            torch.stack([rows[index][1] for index in step]),
-        )
-        for step in chosen
-    ]
+def stack_batches(
+    rows: Sequence[Batch], order: Sequence[int], batch_size: int, steps: int
+) -> list[Batch]:
+    """Return a batch for each step, of rows of one length, taken in this order.
 
-
-def preferences(model: Path, file: Path) -> list[tuple[Row, Row]]:
-    """Of a file's rows: what was chosen and what was rejected, each after its prompt, as trl makes tokens of them.
-
-    From trl 1 on a prompt is tokenised as any text, with the token that begins it.
+    A row is a pair of tensors, tokens and labels.
     """
-    begun = importlib.metadata.version("trl").partition(".")[0] != "0"
+    torch = importlib.import_module("torch")
+    batches = []
+    for step in range(steps):
+        row_numbers = order[step * batch_size : (step + 1) * batch_size]
+        tokens = torch.stack([rows[number][0] for number in row_numbers])
+        labels = torch.stack([rows[number][1] for number in row_numbers])
+        batches.append((tokens, labels))
+    return batches
+
+
+def pad_batches(
+    rows: Sequence[Sequence[Row]], order: Sequence[int], batch_size: int, steps: int
+) -> list[Batch]:
+    """Return a batch for each step, of rows of any length, taken in this order.
+
+    Each element of `rows` has one part, or two that are compared: a chosen and a rejected one. A
+    batch has all first parts before all second parts. Rows are padded on the right, where it
+    changes nothing for the tokens before.
+    """
+    torch = importlib.import_module("torch")
+    batches = []
+    for step in range(steps):
+        row_numbers = order[step * batch_size : (step + 1) * batch_size]
+        parts = []
+        for part in range(len(rows[0])):
+            for number in row_numbers:
+                parts.append(rows[number][part])
+
+        length = max(len(tokens) for tokens, _ in parts)
+        tokens = [pad(row_tokens, length, 0) for row_tokens, _ in parts]
+        labels = [pad(row_labels, length, IGNORED) for _, row_labels in parts]
+        batches.append((torch.tensor(tokens), torch.tensor(labels)))
+    return batches
+
+
+def pad(values: list[int], length: int, padding: int) -> list[int]:
+    """Return the values, followed by as many paddings as it takes to reach this length."""
+    return values + [padding] * (length - len(values))
+
+
+def read_preference_rows(model: Path, file: Path) -> list[tuple[Row, Row]]:
+    """Return the chosen and the rejected answer of each line of a JSONL file, as trl's tokens.
+
+    A line has `prompt`, `chosen` and `rejected`. Each answer follows the prompt and ends with the
+    tokenizer's end token; only the answer has labels. `model` is the folder of the tokenizer.
+    """
     tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(model)
 
-    def numbers(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+    def tokenise(text: str) -> list[int]:
+        tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
 
+    # From trl 1 on a prompt begins with the tokenizer's first token, as any other text.
+    has_begin_token = importlib.metadata.version("trl").partition(".")[0] != "0"
+    begin_tokens = [tokenizer.bos_token_id] if has_begin_token else []
     rows = []
     for line in file.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
-        chosen, rejected = (
-            [*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")
-        )
-        ignored = [IGNORED] * len(prompt)
+        texts = json.loads(line)
+        prompt = begin_tokens + tokenise(texts["prompt"])
+        no_labels = [IGNORED] * len(prompt)
+        chosen = [*tokenise(texts["chosen"]), tokenizer.eos_token_id]
+        rejected = [*tokenise(texts["rejected"]), tokenizer.eos_token_id]
         rows.append(
-            (([*prompt, *chosen], ignored + chosen), ([*prompt, *rejected], ignored + rejected))
+            ((prompt + chosen, no_labels + chosen), (prompt + rejected, no_labels + rejected))
         )
     return rows
-
-
-def padded_batches(
-    rows: Sequence[Sequence[Row]], order: Sequence[int], size: int, steps: int
-) -> list[Batch]:
-    """Rows in this order, `size` a step, padded on the right, where it changes nothing for the tokens before it.
-
-    Of rows with two parts: all first ones, then all second ones.
-    """
-    torch, found = importlib.import_module("torch"), []
-    for step in range(steps):
-        chosen = [rows[index] for index in order[step * size : (step + 1) * size]]
-        parts = [row[part] for part in range(len(rows[0])) for row in chosen]
-        longest = max(len(tokens) for tokens, _ in parts)
-        tokens = [[*row, *[0] * (longest - len(row))] for row, _ in parts]
-        labels = [[*row, *[IGNORED] * (longest - len(row))] for _, row in parts]
-        found.append((torch.tensor(tokens), torch.tensor(labels)))
-    return found

@@ -17,7 +17,7 @@ from tests.support.judging import judge_claim
 from validate.binaries.cubin import EM_CUDA, cubin_facts
 from validate.checks.cpu import compiler, imports
 from validate.claims import Claim, Tier
-from validate.examples.evidence import at_once
+from validate.examples.evidence import count_examples_at_once
 from validate.harness.forked import measure_in_fork, measure_in_forks
 from validate.judging import Status
 
@@ -79,7 +79,7 @@ def test_forks_leave_other_children_to_who_started_them() -> None:
 def test_examples_run_abreast_as_cores_and_memory_allow(
     examples: int, cores: int, gigabytes: int, count: int
 ) -> None:
-    assert at_once(examples, cores, gigabytes << 30) == count
+    assert count_examples_at_once(examples, cores, gigabytes << 30) == count
 
 
 @pytest.mark.parametrize(("program", "said", "at_exit", "error"), cases(__file__, "imports"))

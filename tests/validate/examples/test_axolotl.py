@@ -11,7 +11,7 @@ import pytest
 
 from validate.examples import axolotl
 from validate.examples.run import Run
-from validate.examples.trained import preferences, stored_type
+from validate.examples.trained import read_preference_rows, read_stored_dtype
 
 _RULER = "=" * 80
 
@@ -35,7 +35,7 @@ _ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Respo
 def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(
     text: str, characters: int
 ) -> None:
-    assert axolotl.said(text) == characters
+    assert axolotl.measure_answer(text) == characters
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(
 def test_ranks_have_rows_of_their_own_unless_they_share_them(
     command: str, config: Any, ranks: int
 ) -> None:
-    assert axolotl._ranks(run(config, "python3 ../tiny.py", command)) == ranks
+    assert axolotl.count_data_ranks(run(config, "python3 ../tiny.py", command)) == ranks
 
 
 @pytest.mark.parametrize(
-    ("has_it", "config", "which"),
-    [(False, {}, "loaded"), (True, {}, "file"), (True, {"merge_method": "legacy"}, "loaded")],
+    ("has_it", "config", "by_file"),
+    [(False, {}, False), (True, {}, True), (True, {"merge_method": "legacy"}, False)],
 )
 def test_what_is_merged_into_goes_by_how_this_axolotl_merges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool, config: Any, which: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool, config: Any, by_file: bool
 ) -> None:
     package = tmp_path / "axolotl"
     (package / "cli" / "utils").mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_what_is_merged_into_goes_by_how_this_axolotl_merges(
     if has_it:
         (package / "cli" / "utils" / "lora_merge.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert axolotl._merged_into(run(config), {"a": "file"}, {"a": "loaded"}) == {"a": which}
+    assert axolotl.merges_file_by_file(config) is by_file
 
 
 @pytest.mark.parametrize(("trl", "first"), [("0.27.0", []), ("1.9.0", [1])])
@@ -87,7 +87,7 @@ def test_prompts_begin_as_this_trl_begins_them(
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}')
     ignored = [-100] * (len(first) + 1)
     chosen, rejected = (([*first, 97, end, 2], [*ignored, end, 2]) for end in (98, 99))
-    assert preferences(tmp_path, tmp_path / "rows.jsonl") == [(chosen, rejected)]
+    assert read_preference_rows(tmp_path, tmp_path / "rows.jsonl") == [(chosen, rejected)]
 
 
 def _safetensors(file: Path, dtype: str) -> None:
@@ -126,7 +126,7 @@ def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained_or_fr
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, cast("Any", fake))
     _safetensors(tmp_path / "model.safetensors", "F32")
-    axolotl._reloaded(run({**config, "base_model": "."}, folder=tmp_path), tmp_path, "bfloat16")
+    axolotl.load_result(run({**config, "base_model": "."}, folder=tmp_path), tmp_path, "bfloat16")
     assert asked == [read_in]
 
 
@@ -141,7 +141,7 @@ def test_weights_are_reloaded_in_what_they_were_saved_in(
     for number, dtype in enumerate(stored):
         _safetensors(tmp_path / f"{number}.safetensors", dtype)
     if found:
-        assert stored_type(tmp_path) == found
+        assert read_stored_dtype(tmp_path) == found
     else:
         with pytest.raises(ValueError, match="is expected"):
-            stored_type(tmp_path)
+            read_stored_dtype(tmp_path)

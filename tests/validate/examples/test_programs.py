@@ -29,7 +29,7 @@ def test_losses_are_divided_as_the_installed_trainer_divides_them(
     trainer: type, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(Trainer=trainer))  # type: ignore[arg-type]
-    assert programs._counts_first_labels() is counts
+    assert programs.does_trainer_count_all_labels() is counts
 
 
 def test_what_dpo_saved_is_read_as_pairs_of_halves(
@@ -43,11 +43,19 @@ def test_what_dpo_saved_is_read_as_pairs_of_halves(
     }
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, cast("Any", fake))
-    for name in ("preferences", "seeded_order", "padded_batches", "_adapters", "shape_of"):
+    for name in (
+        "read_preference_rows",
+        "shuffle_row_numbers",
+        "pad_batches",
+        "draw_adapters",
+        "read_shape",
+    ):
         monkeypatch.setattr(programs, name, lambda *_given: [])
     halves = {f"base_model.model.q_proj.lora_{half}.weight": half for half in "AB"}
     monkeypatch.setattr(
-        programs, "tensors", lambda folder: halves if folder.name == "adapter" else {"q_proj": "W"}
+        programs,
+        "read_tensors",
+        lambda folder: halves if folder.name == "adapter" else {"q_proj": "W"},
     )
     training = {"seed": 1, "per_device_train_batch_size": 4, "max_steps": 20, "learning_rate": 2e-3}
     config = {
@@ -64,7 +72,7 @@ def test_what_dpo_saved_is_read_as_pairs_of_halves(
     )
     example = Run(folder=tmp_path, config=config, example={}, device="cpu", seconds=1.0, compiled=0)
     found = programs.read_preferences(example)
-    assert (found.saved, found.start, found.preference) == (
+    assert (found.saved, found.start, found.dpo_beta) == (
         {"q_proj": ("A", "B")},
         {"q_proj": "W"},
         0.1,
