@@ -71,9 +71,9 @@ print(json.dumps({
     **examine("tiny", kernel, device="cpu"),
     "silent": {name: _silent.examine(name, "cpu", **sizes) for name, sizes in SIZES.items()},
     "nan": [str(error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
-    "speed": {name: speed.of_subject(name, torch, "cpu", dict) for name in floors},
+    "speed": {name: speed.measure_subject(name, torch, "cpu", dict) for name in floors},
     "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in ("matmul-bf16", "convolution-bf16")],
-    "attention": counted(*speed._attention(forced("MATH"), torch, "cpu")),
+    "attention": counted(*speed.prepare_attention(forced("MATH"), torch, "cpu")),
     "step": step.train("eager", torch, "cpu", 2, dict),
 }))
 """

@@ -1,7 +1,8 @@
-"""speed: an image that computes right, and slowly: attention by plain products, no TF32, no cuDNN, launches that wait.
+"""speed: GPU work must not be slower than a floor: a share of the datasheet's peak, or a ratio.
 
-Floors need no run to compare with: a share of what the GPU's datasheet says, of the clock or of the host itself. Which
-times count, and when one says nothing, stands in validate/harness/timing.py.
+An image can compute right and slowly: attention by plain products, no TF32, no cuDNN, launches that
+wait. A floor needs no earlier run to compare with. How times are taken, and when they say nothing,
+is described in validate/harness/timing.py.
 """
 
 import gc
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -27,247 +28,316 @@ from validate.kernels._sdpa import forced
 
 SETTINGS = Settings(runs_alone=True, time_limit=300)
 
-_WARM, _REPEATS = 3, 15
-_HEAD, _HEADS, _LENGTH, _BATCH = 128, 16, 8192, 2
-_CORES = 4
-"""With fewer, threads have little to gain."""
-_MOST = 1.3
-"""Of a datasheet's peak, which is of the boost clock: models by other makers run a little above it."""
-_LOAD = 0.5
-"""Of the cores, taken by others: threads are measured against none then."""
+_WARM_UP_RUNS, _TIMED_RUNS = 3, 15
+_BATCH, _TOKENS, _HEADS, _HEAD_WIDTH = 2, 8192, 16, 128
+"""The size of the timed attention."""
+_LEAST_CORES = 4
+"""On fewer cores, threads have little to gain."""
+_LARGEST_SHARE = 1.3
+"""Of a datasheet's peak, which holds for the boost clock: cards of other makers run a little above
+it. A larger share is impossible."""
+_LARGEST_LOAD = 0.5
+"""As a share of the cores. If other programs take more, the speed of threads says nothing."""
 
 
-Work = tuple[Callable[[], object], float]
-"""What is timed, and how many operations or bytes it takes."""
+class Work(NamedTuple):
+    """Something to time: a function without arguments, and the operations or bytes of one call."""
+
+    run: Callable[[], object]
+    amount: float
 
 
 class SpeedExpect(TypedDict):
-    """A bound of a figure: a share of the peak of a datasheet, or (peak 1) of a ratio or of seconds."""
+    """The bound of a figure: a share of a datasheet's peak, or a plain number (then peak is 1)."""
 
-    gpu: str  # as the driver names the model of the table; empty: any
+    gpu: str  # the model of the peak, as the driver names it; empty: any
     peak: float  # operations or bytes a second
-    least: float  # of the peak; 0: there is `most` instead
+    least: float  # as a share of the peak; 0: `most` is the bound
     most: float
 
 
 class Measured(TypedDict, total=False):
-    """A figure, how it was timed, facts about the host, and what the GPU was like under it."""
+    """A figure and how it was measured."""
 
-    figure: float
+    figure: float  # operations or bytes a second; or a ratio, or seconds
     timed: Timed
-    facts: Mapping[str, float]
-    under_load: list[Mapping[str, int]]
+    facts: Mapping[str, float]  # about the host
+    under_load: list[Mapping[str, int]]  # NVML's readings of the GPU during the runs
 
 
 class SpeedEvidence(Measured, total=False):
+    """A figure with everything that may have disturbed it."""
+
     conditions: Conditions
     device: DeviceFacts
     environment: Mapping[str, str]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
-    """Yield the evidence of each subject asked for, one after another."""
-    before = runner.environment()
+    """Yield each claim's subject and its evidence, measured one after another."""
+    # torch sets variables of its own when it is imported.
+    environment = runner.environment()
     torch = importlib.import_module("torch")
     with timing.watched(torch) as (watch, conditions):
         for claim in claims:
-            measured = attempt(partial(of_subject, claim.subject, torch, "cuda", watch))
+            measured = attempt(partial(measure_subject, claim.subject, torch, "cuda", watch))
             under_load = measured.pop("under_load", [])
             yield (
                 claim.subject,
                 {
                     **measured,
                     "device": runner.device_facts(torch),
-                    "environment": before,
+                    "environment": environment,
                     "conditions": {**conditions, "under_load": under_load},
                 },
             )
+            # Give the memory back before the next subject takes its own.
             gc.collect()
             torch.cuda.empty_cache()
 
 
-def of_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
-    """Measure one subject. `device`: `cpu` is a rehearsal, at small sizes."""
-    if subject in ALONE_KNOWN:
-        return ALONE_KNOWN[subject](torch, device)
-    work, amount = WORKS[subject](torch, device)
+def measure_subject(subject: str, torch: Any, device: str, watch: Watch) -> Measured:
+    """Measure the figure of one subject. `device` may be `cpu`, for a rehearsal at small sizes."""
+    if subject in MEASURES_WITHOUT_PEAK:
+        return MEASURES_WITHOUT_PEAK[subject](torch, device)
+
+    work = WORKS[subject](torch, device)
     seconds, reading = timing.time_runs(
-        torch, work, device, warm=_WARM, repeats=_REPEATS, watch=watch
+        torch, work.run, device, warm=_WARM_UP_RUNS, repeats=_TIMED_RUNS, watch=watch
     )
     timed = timing.summarise_times(seconds)
-    return {"figure": amount / timed["seconds"], "timed": timed, "under_load": [reading]}
+    return {"figure": work.amount / timed["seconds"], "timed": timed, "under_load": [reading]}
 
 
-def _normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -> Any:
+def draw_normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -> Any:
+    """Return a tensor of this shape with normally distributed numbers."""
     return torch.randn(*shape, device=device, dtype=getattr(torch, dtype))
 
 
-def _matmul(dtype: str, torch: Any, device: str) -> Work:
+def prepare_matmul(dtype: str, torch: Any, device: str) -> Work:
+    """Prepare a product of two square matrices, of float32 in TF32. The amount is operations."""
     size = 8192 if device == "cuda" else 64
-    one, other = (_normal(torch, device, size, size, dtype=dtype) for _ in "ab")
+    left = draw_normal(torch, device, size, size, dtype=dtype)
+    right = draw_normal(torch, device, size, size, dtype=dtype)
 
-    def work() -> None:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")  # TF32 for float32; bfloat16 is as it is
-        one @ other
-        torch.set_float32_matmul_precision(before)
+    def multiply() -> None:
+        # "high" allows TF32 for float32, and changes nothing for bfloat16.
+        precision_before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        left @ right
+        torch.set_float32_matmul_precision(precision_before)
 
-    return work, 2.0 * size**3
+    return Work(multiply, amount=2.0 * size**3)
 
 
-def _convolution(torch: Any, device: str) -> Work:
+def prepare_convolution(torch: Any, device: str) -> Work:
+    """Prepare a 3 x 3 convolution in bfloat16, channels last. The amount is operations."""
     batch, channels, size = (256, 256, 56) if device == "cuda" else (2, 8, 8)
-    layout = torch.channels_last
-    images = _normal(torch, device, batch, channels, size, size).contiguous(memory_format=layout)
-    weight = _normal(torch, device, channels, channels, 3, 3).contiguous(memory_format=layout)
+    images = draw_normal(torch, device, batch, channels, size, size)
+    images = images.contiguous(memory_format=torch.channels_last)
+    weight = draw_normal(torch, device, channels, channels, 3, 3)
+    weight = weight.contiguous(memory_format=torch.channels_last)
     operations = 2.0 * batch * size * size * channels * channels * 9
-    return lambda: torch.nn.functional.conv2d(images, weight, padding=1), operations
+    return Work(lambda: torch.nn.functional.conv2d(images, weight, padding=1), amount=operations)
 
 
-def _copy(torch: Any, device: str) -> Work:
+def prepare_copy(torch: Any, device: str) -> Work:
+    """Prepare a copy within the device's memory. The amount is bytes, read and written."""
     values = (1 << 30) if device == "cuda" else 1 << 12
-    source, target = (torch.zeros(values, device=device, dtype=torch.bfloat16) for _ in "ab")
-    return lambda: target.copy_(source), 2.0 * 2 * values
+    source = torch.zeros(values, device=device, dtype=torch.bfloat16)
+    target = torch.zeros(values, device=device, dtype=torch.bfloat16)
+    return Work(lambda: target.copy_(source), amount=2.0 * 2 * values)
 
 
-def _adamw(torch: Any, device: str) -> Work:
-    """Weights, gradients and both moments in bfloat16 are read, all but gradients written."""
-    parts, values = (16, 1 << 24) if device == "cuda" else (2, 1 << 8)
-    weights = [torch.nn.Parameter(_normal(torch, device, values)) for _ in range(parts)]
+def prepare_fused_adamw(torch: Any, device: str) -> Work:
+    """Prepare a step of fused AdamW in bfloat16. The amount is bytes, read and written."""
+    tensors, values = (16, 1 << 24) if device == "cuda" else (2, 1 << 8)
+    weights = [torch.nn.Parameter(draw_normal(torch, device, values)) for _ in range(tensors)]
     for weight in weights:
-        weight.grad = _normal(torch, device, values)
+        weight.grad = draw_normal(torch, device, values)
     optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
-    return optimizer.step, 7.0 * 2 * parts * values
+    # Weights, gradients and two moments are read, and all but the gradients are written: 7 values
+    # of 2 bytes.
+    return Work(optimizer.step, amount=7.0 * 2 * tensors * values)
 
 
-def _nf4(torch: Any, device: str) -> Work:
+def prepare_nf4_matmul(torch: Any, device: str) -> Work:
+    """Prepare bitsandbytes' product with a 4-bit weight. The amount is operations."""
     size = 8192 if device == "cuda" else 128
     bitsandbytes = importlib.import_module("bitsandbytes")
-    weight, inputs = _normal(torch, device, size, size), _normal(torch, device, size, size)
+    weight = draw_normal(torch, device, size, size)
+    inputs = draw_normal(torch, device, size, size)
     packed, state = bitsandbytes.functional.quantize_4bit(weight, quant_type="nf4")
-    return lambda: bitsandbytes.matmul_4bit(inputs, packed.t(), quant_state=state), 2.0 * size**3
+    return Work(
+        lambda: bitsandbytes.matmul_4bit(inputs, packed.t(), quant_state=state),
+        amount=2.0 * size**3,
+    )
 
 
-def _attention(run: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str) -> Work:
-    """Causal, forward and backward: 3.5 times the operations of the forward (dao-AILab/flash-attention, benchmarks)."""
-    length = _LENGTH if device == "cuda" else 64
-    inputs = [_normal(torch, device, _BATCH, length, _HEADS, _HEAD).transpose(1, 2) for _ in "qkv"]
-    query, key, value = (one.requires_grad_(True) for one in inputs)
+def prepare_attention(
+    attention: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str
+) -> Work:
+    """Prepare causal attention, forward and backward. The amount is operations.
+
+    `attention` takes query, key, value, each [batch, heads, tokens, width], and whether it is
+    causal.
+    """
+    tokens = _TOKENS if device == "cuda" else 64
+    tensors = []
+    for _ in range(3):
+        tensor = draw_normal(torch, device, _BATCH, tokens, _HEADS, _HEAD_WIDTH)
+        tensors.append(tensor.transpose(1, 2).requires_grad_(True))
+    query, key, value = tensors
     upstream = torch.ones_like(query)
 
-    def work() -> None:
-        torch.autograd.grad(run(query, key, value, True), (query, key, value), upstream)
+    def run_both_ways() -> None:
+        output = attention(query, key, value, True)
+        torch.autograd.grad(output, (query, key, value), upstream)
 
-    return work, 3.5 * 4 * _BATCH * _HEADS * length**2 * _HEAD / 2
+    # Both ways take 3.5 times the operations of the forward alone (dao-AILab/flash-attention,
+    # benchmarks). A causal mask leaves half of them.
+    forward_operations = 4 * _BATCH * _HEADS * tokens**2 * _HEAD_WIDTH / 2
+    return Work(run_both_ways, amount=3.5 * forward_operations)
 
 
-def _as_torch_chooses(query: Any, key: Any, value: Any, causal: bool) -> Any:
+def default_attention(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """Compute attention by the kernel that torch chooses."""
     functional = importlib.import_module("torch.nn.functional")
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
 
-def _launches(torch: Any, _device: str) -> Measured:
-    """Return the share of a kernel's time that its launch waits for."""
+def measure_launches(torch: Any, _device: str) -> Measured:
+    """Measure for which share of a kernel's run time its launch blocks the host.
+
+    A launch returns at once, unless launches are made to wait (CUDA_LAUNCH_BLOCKING).
+    """
     shares = []
     for _ in range(5):
         start = time.perf_counter()
-        torch.cuda._sleep(40_000_000)  # cycles: 20 ms and more
+        torch.cuda._sleep(40_000_000)  # clock cycles: at least 20 ms
         launched = time.perf_counter()
         torch.cuda.synchronize()
         shares.append((launched - start) / max(time.perf_counter() - start, 1e-9))
     return {"figure": median(shares)}
 
 
-def _allocations(torch: Any, device: str) -> Measured:
-    """Return the seconds to take and give back 64 MiB of the GPU's memory that was used before."""
-    found = []
+def measure_allocations(torch: Any, device: str) -> Measured:
+    """Measure the seconds to take and give back 64 MiB of GPU memory.
+
+    torch keeps memory that was used before, so only the first time asks the driver for it.
+    """
+    seconds = []
     for _ in range(200):
         start = time.perf_counter()
         torch.empty(64 << 20, dtype=torch.uint8, device=device)
-        found.append(time.perf_counter() - start)
-    return {"figure": median(found)}
+        seconds.append(time.perf_counter() - start)
+    return {"figure": median(seconds)}
 
 
-def _threads(torch: Any, _device: str) -> Measured:
-    """Return how much faster the host multiplies with the threads that torch takes by itself than with one."""
-    one, other = (torch.randn(1536, 1536) for _ in "ab")
-    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+def measure_host_threads(torch: Any, _device: str) -> Measured:
+    """Measure how much faster the host multiplies with torch's number of threads than with one.
 
-    def seconds(count: int) -> float:
-        torch.set_num_threads(count)
-        found, _ = timing.time_runs(
-            torch, lambda: one @ other, "cpu", warm=2, repeats=7, watch=dict
+    The facts are the numbers of threads and cores, the host's load, and the container's limit of
+    cores if it has one.
+    """
+    left = torch.randn(1536, 1536)
+    right = torch.randn(1536, 1536)
+    threads = torch.get_num_threads()
+    load = os.getloadavg()[0]
+
+    def time_product(thread_count: int) -> float:
+        torch.set_num_threads(thread_count)
+        seconds, _ = timing.time_runs(
+            torch, lambda: left @ right, "cpu", warm=2, repeats=7, watch=dict
         )
-        return timing.summarise_times(found)["seconds"]
+        return timing.summarise_times(seconds)["seconds"]
 
-    gain = seconds(1) / seconds(threads)
+    gain = time_product(1) / time_product(threads)
     facts: dict[str, float] = {
         "threads": threads,
         "cores": len(os.sched_getaffinity(0)),
         "load": load,
     }
-    limit = _limit_of_container()
+    limit = read_core_limit()
     if limit is not None:
         facts["limit"] = limit
     return {"figure": gain, "facts": facts}
 
 
-def _limit_of_container() -> float | None:
-    """Return how many cores the container may use; None: all."""
-    # Control groups of version 2, and of version 1.
+def read_core_limit() -> float | None:
+    """Return how many cores the container may use, by its control group. None: all."""
+    # The files of control groups of version 2 and of version 1.
     for name in ("cpu.max", "cpu/cpu.cfs_quota_us"):
         file = Path("/sys/fs/cgroup", name)
         if file.is_file():
             quota = file.read_text().split()[0]
             if quota.isdigit():
-                # Of 100 ms, the period unless somebody set another.
+                # Microseconds of processor time in 100 ms, the period unless somebody set another.
                 return int(quota) / 1e5
     return None
 
 
 WORKS: Mapping[str, Callable[[Any, str], Work]] = {
-    "matmul-bf16": partial(_matmul, "bfloat16"),
-    "matmul-tf32": partial(_matmul, "float32"),
-    "convolution-bf16": _convolution,
-    "copy": _copy,
-    "fused-adamw": _adamw,
-    "nf4-matmul": _nf4,
-    "attention": partial(_attention, _as_torch_chooses),
-    "attention-flash": partial(_attention, forced("FLASH_ATTENTION")),
-    "attention-cudnn": partial(_attention, forced("CUDNN_ATTENTION")),
-    "attention-flash-attn-4": partial(_attention, padded),
-    "attention-xformers": partial(_attention, partial(xformers_cutlass.attention, "")),
+    "matmul-bf16": partial(prepare_matmul, "bfloat16"),
+    "matmul-tf32": partial(prepare_matmul, "float32"),
+    "convolution-bf16": prepare_convolution,
+    "copy": prepare_copy,
+    "fused-adamw": prepare_fused_adamw,
+    "nf4-matmul": prepare_nf4_matmul,
+    "attention": partial(prepare_attention, default_attention),
+    "attention-flash": partial(prepare_attention, forced("FLASH_ATTENTION")),
+    "attention-cudnn": partial(prepare_attention, forced("CUDNN_ATTENTION")),
+    "attention-flash-attn-4": partial(prepare_attention, padded),
+    "attention-xformers": partial(prepare_attention, partial(xformers_cutlass.attention, "")),
 }
-ALONE_KNOWN: Mapping[str, Callable[[Any, str], Measured]] = {
-    "launches": _launches,
-    "allocations": _allocations,
-    "host-threads": _threads,
+"""Subject -> the function that prepares its work, given torch and the device."""
+MEASURES_WITHOUT_PEAK: Mapping[str, Callable[[Any, str], Measured]] = {
+    "launches": measure_launches,
+    "allocations": measure_allocations,
+    "host-threads": measure_host_threads,
 }
-"""What needs no peak to be compared with."""
+"""Subject -> the function that measures it, if no datasheet's peak is needed to judge it."""
 
 
-def of_another_gpu(gpu: str, device: DeviceFacts) -> str:
-    """Return why figures say nothing: they are of another model of GPU than the bound."""
-    name = str(device.get("name", ""))
-    return f"measured on {name}, the bound is of {gpu}" if gpu not in ("", name) else ""
+def describe_gpu_mismatch(bound_gpu: str, device: DeviceFacts) -> str:
+    """Return why a bound says nothing about figures: they were measured on another GPU model.
+
+    Empty if it does. An empty `bound_gpu` holds for every model.
+    """
+    measured_gpu = str(device.get("name", ""))
+    if bound_gpu in ("", measured_gpu):
+        return ""
+    return f"measured on {measured_gpu}, the bound is of {bound_gpu}"
 
 
 def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding:
-    """Judge a figure by its bound. On the wrong side of it, it fails where nothing disturbed it."""
-    if reason := of_another_gpu(expect["gpu"], evidence["device"]):
-        return unproven(reason)
+    """Judge a figure by its bound.
 
-    share, summary = evidence["figure"] / expect["peak"], _summary(subject, expect, evidence)
-    if expect["peak"] != 1 and share > _MOST:
-        impossible = f"{_MOST:.0%} is more than it can: its work was not done, or not timed"
+    A figure on the wrong side of its bound is a FAIL, or UNPROVEN if something disturbed the
+    measurement. A figure far above the peak is a FAIL: no GPU can be so fast.
+    """
+    mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
+    if mismatch:
+        return unproven(mismatch)
+
+    share = evidence["figure"] / expect["peak"]
+    summary = summarise(subject, expect, evidence)
+    if expect["peak"] != 1 and share > _LARGEST_SHARE:
+        impossible = (
+            f"{_LARGEST_SHARE:.0%} is more than it can: its work was not done, or not timed"
+        )
         return failed(f"{summary}; {impossible}{suspects(evidence)}")
-    is_good = share >= expect["least"] if expect["least"] else share <= expect["most"]
+    if expect["least"]:
+        is_good = share >= expect["least"]
+    else:
+        is_good = share <= expect["most"]
     if is_good:
         return passed(summary)
 
     facts = evidence.get("facts", {})
     if "cores" in facts:
-        disturbances = list(_disturbances_of_host(facts))
+        # The figure is of the host's threads: the state of the GPU does not matter.
+        disturbances = list(find_host_disturbances(facts))
     else:
         times = [evidence["timed"]] if "timed" in evidence else []
         disturbances = list(timing.disturbances(evidence["conditions"], *times))
@@ -276,26 +346,27 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     return failed(f"{summary}{suspects(evidence)}")
 
 
-def _disturbances_of_host(facts: Mapping[str, float]) -> Iterator[str]:
-    """Yield why threads of the host say nothing. What the GPU does says nothing of them."""
+def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
+    """Yield why the speed of the host's threads says nothing about the image."""
     cores = facts["cores"]
-    if cores < _CORES:
+    if cores < _LEAST_CORES:
         yield f"{cores} cores are too few"
     limit = facts.get("limit", cores)
     if limit < cores:
         yield f"the container may use {limit:g} of {cores} cores"
-    if facts["load"] > _LOAD * cores:
+    if facts["load"] > _LARGEST_LOAD * cores:
         yield f"the host's load is {facts['load']:.0f}"
 
 
-def _summary(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
-    """Write a figure beside its bound."""
+def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
+    """Return in one line a figure and its bound, in units that a person reads."""
     figure, peak = evidence["figure"], expect["peak"]
     least, most = expect["least"], expect["most"]
     if peak != 1:
-        unit, scale = ("TB/s" if peak < 1e13 else "TFLOP/s"), 1e12
-        rate = f"{figure / scale:.3g} {unit}, {figure / peak:.0%} of the datasheet's {peak / scale:.4g}"
-        return f"{rate}; {least:.0%} is the least"
+        # Memory moves less than 10 TB/s, and products are more than 10 TFLOP/s.
+        unit = "TB/s" if peak < 1e13 else "TFLOP/s"
+        of_peak = f"{figure / peak:.0%} of the datasheet's {peak / 1e12:.4g}"
+        return f"{figure / 1e12:.3g} {unit}, {of_peak}; {least:.0%} is the least"
     if subject == "host-threads":
         threads = evidence["facts"]["threads"]
         return f"{threads} threads are {figure:.1f} times as fast as one; {least:g} is the least"

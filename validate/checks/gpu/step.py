@@ -1,9 +1,11 @@
-"""step: a training step that is slower, hungrier or learns otherwise than it did in this image on this GPU model.
+"""step: a training step must be as fast, small and right as recorded for this image and GPU model.
 
-A Llama of 1.1 billion parameters (TinyLlama's shape), 2,048 tokens a row, in bfloat16 with fused AdamW, on one batch:
-as transformers has it (`eager`), with its layers compiled, with Liger's kernels, and QLoRA over NF4. The loss of the
-eager model is held against float32 by plain products, the others' losses, times and peaks against the eager one's, and
-all against recorded runs (images/data/baselines.json). Which times count stands in validate/harness/timing.py.
+The model is a Llama of 1.1 billion parameters (TinyLlama's shape). It trains in bfloat16 with fused
+AdamW on one batch with rows of 2,048 tokens, in four variants: as transformers has it (`eager`),
+with compiled layers (`compiled`), by QLoRA over NF4 (`qlora`), and with Liger's kernels (`liger`).
+The eager model's loss is compared with float32 by plain products; the losses, times and memory of
+the others with the eager model's; and all with recorded runs (images/data/baselines.json). Which
+times count is described in validate/harness/timing.py.
 """
 
 import copy
@@ -11,10 +13,10 @@ import gc
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from validate.checks import Settings
-from validate.checks.gpu.speed import of_another_gpu
+from validate.checks.gpu.speed import describe_gpu_mismatch
 from validate.claims import Claim
 from validate.harness import seeding, timing
 from validate.harness.forked import attempt
@@ -26,9 +28,14 @@ from validate.kernels._evidence import DeviceFacts
 SETTINGS = Settings(runs_alone=True, time_limit=600)
 
 EAGER = "eager"
-STEPS, _OTHERS_STEPS, _WARM = 20, 12, 4
-"""Of the eager model, and of the others; the first are not timed."""
-_TOKENS, _WORDS = 2048, 256
+STEPS = 20
+"""Training steps of the eager model."""
+_OTHER_STEPS = 12
+"""Training steps of the other variants."""
+_WARM_UP_STEPS = 4
+"""The first steps of each, which are not timed."""
+_TOKENS = 2048
+_DISTINCT_TOKENS = 256
 _SHAPE: Mapping[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 2048,
@@ -39,21 +46,22 @@ _SHAPE: Mapping[str, Any] = {
     "max_position_embeddings": _TOKENS,
     "rms_norm_eps": 1e-5,
 }
-_REHEARSAL = {
+_REHEARSAL_SHAPE = {
     **_SHAPE,
     "vocab_size": 512,
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
 }
-_RATE, _ADAPTERS_RATE = 1e-4, 1e-3
 PEAK_SLACK = 1.05
-"""Of a recorded peak: allocations are the same from run to run, libraries' workspaces are not."""
+"""How many times a recorded peak of memory today's may be: allocations are the same from run to
+run, but the workspaces of libraries are not."""
 LOSS_SLACK = 0.05
-"""Between recorded losses and today's: sums in another order, twenty steps long."""
+"""How far today's last loss may be from the recorded one, after sums in another order."""
 LEAST_FALL = 0.1
+"""How far the loss must fall from the first step to the last."""
 REFERENCE_SLACK = 0.02
-"""Between the mean loss in bfloat16 and in float32, on the same weights."""
+"""How far the mean loss in bfloat16 may be from that in float32, on the same weights."""
 
 
 class Baseline(TypedDict):
@@ -68,37 +76,37 @@ class Baseline(TypedDict):
 class _StepExpect(TypedDict):
     gpu: str  # as the driver names it
     rows: int  # of a batch
-    at_most: Mapping[
-        str, float
-    ]  # `seconds`, `peak`: shares of the eager model's; `loss`: how far from its losses
+    # `seconds` and `peak`: as shares of the eager model's; `loss`: the distance from its losses.
+    at_most: Mapping[str, float]
 
 
 class StepExpect(_StepExpect, total=False):
-    """`peak_operations`: of the datasheet, a second."""
+    """What a claim about a training step expects."""
 
     baseline: Baseline
-    peak_operations: float
+    peak_operations: float  # operations a second, by the GPU's datasheet
 
 
 class Trained(TypedDict):
-    """What a run needed: seconds a step, bytes of GPU memory at the peak; its losses."""
+    """What a run needed, and its losses."""
 
-    time: Timed
-    peak: float
+    time: Timed  # of a step
+    peak: float  # bytes of GPU memory
     losses: list[float]
     parameters: int
 
 
 class TrainedAndRead(TypedDict, total=False):
-    """A run; `reference`: mean losses on the same weights before and after training, by dtype."""
+    """A run with everything that was read beside it."""
 
     trained: Trained
+    # dtype -> mean losses on the same weights, before and after training; of the eager model only
     reference: Mapping[str, list[float]]
-    under_load: list[Mapping[str, int]]
+    under_load: list[Mapping[str, int]]  # NVML's readings of the GPU during the steps
 
 
 class StepEvidence(TrainedAndRead, total=False):
-    """`eager`: the eager model's run in this process."""
+    """A run, the eager model's run in the same process, and what may have disturbed both."""
 
     eager: Trained
     conditions: Conditions
@@ -107,177 +115,223 @@ class StepEvidence(TrainedAndRead, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
-    """Yield the evidence of each subject (`step WAY`) asked for.
+    """Train each variant that a claim asks for, and yield its name and evidence.
 
-    The eager model comes first, Liger, which patches transformers, last.
+    The eager model is always trained, and first: the others are compared with it. Liger is last,
+    since it patches transformers.
     """
-    before = runner.environment()
-    asked = {claim.subject for claim in claims}
-    torch, rows = importlib.import_module("torch"), claims[0].expect["rows"]
+    environment = runner.environment()
+    claimed_variants = {claim.subject for claim in claims}
+    torch = importlib.import_module("torch")
+    rows = claims[0].expect["rows"]
     with timing.watched(torch) as (watch, conditions):
-        eager: TrainedAndRead = {}
-        for way in WAYS:
-            if way != EAGER and way not in asked:
+        eager_run: TrainedAndRead = {}
+        for name in VARIANTS:
+            if name != EAGER and name not in claimed_variants:
                 continue
-            run = attempt(partial(train, way, torch, "cuda", rows, watch))
+            run = attempt(partial(train, name, torch, "cuda", rows, watch))
             under_load = run.pop("under_load", [])
-            if way == EAGER:
-                eager = run
-            if way in asked:
-                described = {
+            if name == EAGER:
+                eager_run = run
+            if name not in claimed_variants:
+                continue
+            evidence = cast(
+                "StepEvidence",
+                {
                     **run,
                     "device": runner.device_facts(torch),
-                    "environment": before,
+                    "environment": environment,
                     "conditions": {**conditions, "under_load": under_load},
-                }
-                evidence = cast("StepEvidence", described)
-                if way != EAGER and "trained" in eager:
-                    evidence["eager"] = eager["trained"]
-                yield way, evidence
+                },
+            )
+            if name != EAGER and "trained" in eager_run:
+                evidence["eager"] = eager_run["trained"]
+            yield name, evidence
 
 
-def train(way: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:
-    """Train a new model in one way. `device`: `cpu` is a rehearsal, of a tiny one."""
+def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> TrainedAndRead:
+    """Train a new model of one variant, on one batch with this number of rows, and time its steps.
+
+    `device` may be `cpu`, for a rehearsal with a tiny model. The eager model's loss is also
+    computed in float32, before and after training.
+    """
     gc.collect()
-    kept = 0
+    memory_before = 0
     if device == "cuda":
         torch.cuda.empty_cache()
-        kept = torch.cuda.memory_allocated()  # what compiled code still holds
-    torch.manual_seed(
-        seeding.FIXED_SEED
-    )  # a seed of each run's own moved the last loss by 0.07: more than LOSS_SLACK
+        # Compiled code of the variant before still holds some.
+        memory_before = torch.cuda.memory_allocated()
+
+    # The seed is the same for every run: different ones moved the last loss by 0.07, which is more
+    # than LOSS_SLACK.
+    torch.manual_seed(seeding.FIXED_SEED)
     length = _TOKENS if device == "cuda" else 64
     generator = torch.Generator().manual_seed(seeding.FIXED_SEED)
-    tokens = torch.randint(0, _WORDS, (rows, length), generator=generator).to(device)
-    model, rate = WAYS[way](torch, device)
-    moving = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(moving, lr=rate, fused=True)
-    reference = {"float32": [_float32_loss(torch, model, tokens)]} if way == EAGER else {}
+    tokens = torch.randint(0, _DISTINCT_TOKENS, (rows, length), generator=generator).to(device)
+
+    model = VARIANTS[variant].make_model(torch, device)
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=VARIANTS[variant].learning_rate, fused=True)
+    is_eager = variant == EAGER
+    float32_losses = []
+    if is_eager:
+        float32_losses.append(compute_float32_loss(torch, model, tokens))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    losses: list[Any] = []
+
+    step_losses: list[Any] = []
 
     def step() -> None:
         loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.detach())
+        # A number would wait for the GPU.
+        step_losses.append(loss.detach())
 
-    steps = STEPS if way == EAGER else _OTHERS_STEPS
-    times, seen = timing.time_runs(
-        torch, step, device, warm=_WARM, repeats=steps - _WARM, watch=watch
+    timed_steps = (STEPS if is_eager else _OTHER_STEPS) - _WARM_UP_STEPS
+    times, reading = timing.time_runs(
+        torch, step, device, warm=_WARM_UP_STEPS, repeats=timed_steps, watch=watch
     )
-    peak = torch.cuda.max_memory_allocated() - kept if device == "cuda" else 0
-    said = [float(loss) for loss in losses]
-    if way == EAGER:
+    peak = 0
+    if device == "cuda":
+        peak = torch.cuda.max_memory_allocated() - memory_before
+    losses = [float(loss) for loss in step_losses]
+
+    reference: dict[str, list[float]] = {}
+    if is_eager:
         with torch.no_grad():
-            after = float(model(input_ids=tokens, labels=tokens).loss)
-        optimizer.state.clear()  # its moments make room for the model in float32
-        reference = {
-            "bfloat16": [said[0], after],
-            "float32": [*reference["float32"], _float32_loss(torch, model, tokens)],
-        }
+            loss_after = float(model(input_ids=tokens, labels=tokens).loss)
+        # Drop AdamW's moments, to make room for the model in float32.
+        optimizer.state.clear()
+        float32_losses.append(compute_float32_loss(torch, model, tokens))
+        reference = {"bfloat16": [losses[0], loss_after], "float32": float32_losses}
     trained: Trained = {
         "time": timing.summarise_times(times),
         "peak": peak,
-        "losses": said,
+        "losses": losses,
         "parameters": sum(weight.numel() for weight in model.parameters()),
     }
-    return {"trained": trained, "reference": reference, "under_load": [seen]}
+    return {"trained": trained, "reference": reference, "under_load": [reading]}
 
 
-def _float32_loss(torch: Any, model: Any, tokens: Any) -> float:
-    """A row at a time, with attention in plain products."""
+def compute_float32_loss(torch: Any, model: Any, tokens: Any) -> float:
+    """Return the mean loss of a float32 copy of the model, with attention by plain products.
+
+    It takes one row of the tokens at a time, to need less memory.
+    """
     attention = importlib.import_module("torch.nn.attention")
-    exact = copy.deepcopy(model).float()
+    exact_model = copy.deepcopy(model).float()
+    losses = []
     with torch.no_grad(), attention.sdpa_kernel([attention.SDPBackend.MATH]):
-        found = [float(exact(input_ids=row[None], labels=row[None]).loss) for row in tokens]
-    return sum(found) / len(found)
+        for row in tokens:
+            losses.append(float(exact_model(input_ids=row[None], labels=row[None]).loss))
+    return sum(losses) / len(losses)
 
 
-def _llama(torch: Any, device: str) -> Any:
-    """Weights made on the device, by its own generator, in bfloat16."""
+def make_llama(torch: Any, device: str) -> Any:
+    """Return a new Llama in bfloat16, whose weights are drawn on the device."""
     transformers = importlib.import_module("transformers")
-    shape = _SHAPE if device == "cuda" else _REHEARSAL
+    shape = _SHAPE if device == "cuda" else _REHEARSAL_SHAPE
     config = transformers.LlamaConfig(**shape, use_cache=False, attn_implementation="sdpa")
-    before = torch.get_default_dtype()
+    dtype_before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device(device):
             return transformers.LlamaForCausalLM(config).train()
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(dtype_before)
 
 
-def _compiled(torch: Any, device: str) -> tuple[Any, float]:
-    """A layer at a time: all are alike, so that one is compiled."""
-    model = _llama(torch, device)
+def make_compiled_llama(torch: Any, device: str) -> Any:
+    """Return a Llama whose layers are compiled one at a time: as all are alike, only one is."""
+    model = make_llama(torch, device)
     for layer in model.model.layers:
         layer.compile()
-    return model, _RATE
+    return model
 
 
-def _liger(torch: Any, device: str) -> tuple[Any, float]:
+def make_liger_llama(torch: Any, device: str) -> Any:
+    """Return a Llama with Liger's kernels. This patches transformers for the whole process."""
     importlib.import_module("liger_kernel.transformers").apply_liger_kernel_to_llama()
-    return _llama(torch, device), _RATE
+    return make_llama(torch, device)
 
 
-def _qlora(torch: Any, device: str) -> tuple[Any, float]:
-    """Adapters over NF4. The layers are replaced as transformers does while it loads a checkpoint."""
-    bitsandbytes, peft = (importlib.import_module(name) for name in ("bitsandbytes", "peft"))
-    model = _llama(torch, device)
+def make_qlora_llama(torch: Any, device: str) -> Any:
+    """Return a Llama with 4-bit weights (NF4) and LoRA adapters on all linear layers.
+
+    The layers are replaced as transformers does while it loads a checkpoint.
+    """
+    bitsandbytes = importlib.import_module("bitsandbytes")
+    peft = importlib.import_module("peft")
+    model = make_llama(torch, device)
     for layer in model.model.layers:
         for block in (layer.self_attn, layer.mlp):
             for name, linear in list(block.named_children()):
                 if isinstance(linear, torch.nn.Linear):
-                    packed = bitsandbytes.nn.Linear4bit(
-                        linear.in_features,
-                        linear.out_features,
-                        bias=False,
-                        compute_dtype=torch.bfloat16,
-                        quant_type="nf4",
-                    )
-                    packed.weight = bitsandbytes.nn.Params4bit(
-                        linear.weight.detach(), requires_grad=False, quant_type="nf4"
-                    )
-                    setattr(block, name, packed.to(device))
+                    setattr(block, name, quantise_linear(torch, bitsandbytes, linear).to(device))
     model.is_loaded_in_4bit = True
     config = peft.LoraConfig(
         r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    return peft.get_peft_model(model, config).train(), _ADAPTERS_RATE
+    return peft.get_peft_model(model, config).train()
 
 
-WAYS: Mapping[str, Callable[[Any, str], tuple[Any, float]]] = {
-    EAGER: lambda torch, device: (_llama(torch, device), _RATE),
-    "compiled": _compiled,
-    "qlora": _qlora,
-    "liger": _liger,
+def quantise_linear(torch: Any, bitsandbytes: Any, linear: Any) -> Any:
+    """Return a 4-bit layer with a linear layer's weight, packed when it is moved to a device."""
+    quantised = bitsandbytes.nn.Linear4bit(
+        linear.in_features,
+        linear.out_features,
+        bias=False,
+        compute_dtype=torch.bfloat16,
+        quant_type="nf4",
+    )
+    quantised.weight = bitsandbytes.nn.Params4bit(
+        linear.weight.detach(), requires_grad=False, quant_type="nf4"
+    )
+    return quantised
+
+
+class Variant(NamedTuple):
+    """How a variant's model is made, given torch and the device, and its learning rate."""
+
+    make_model: Callable[[Any, str], Any]
+    learning_rate: float
+
+
+VARIANTS: Mapping[str, Variant] = {
+    EAGER: Variant(make_llama, learning_rate=1e-4),
+    "compiled": Variant(make_compiled_llama, learning_rate=1e-4),
+    "qlora": Variant(make_qlora_llama, learning_rate=1e-3),
+    "liger": Variant(make_liger_llama, learning_rate=1e-4),
 }
-"""How a model is made, in the order of measuring, and its learning rate."""
+"""In the order of measuring."""
 
 
 def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
-    """Judge a run. Wrong losses and a higher peak fail; a longer time where nothing disturbed it.
+    """Judge a run by its own losses, by the eager model's run, and by recorded runs.
 
-    What holds is unproven where no run of this image on this GPU model is recorded.
+    Wrong losses and a higher peak of memory are a FAIL. So is a longer time, unless something
+    disturbed the measurement: then it is UNPROVEN. A run with no fault is UNPROVEN, too, if no run
+    of this image on this GPU model is recorded.
     """
-    if reason := of_another_gpu(expect["gpu"], evidence["device"]):
-        return unproven(reason)
+    mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
+    if mismatch:
+        return unproven(mismatch)
 
     trained = evidence["trained"]
     times = [trained["time"]]
     if "eager" in evidence:
         times.append(evidence["eager"]["time"])
-    summary = _summary(expect, trained)
-    wrong = [*_loss_problems(expect, evidence), *_peak_problems(expect, evidence)]
-    slow = list(_time_problems(expect, evidence))
+    summary = summarise(expect, trained)
+    problems = [*find_loss_problems(expect, evidence), *find_peak_problems(expect, evidence)]
+    delays = list(find_delays(expect, evidence))
     disturbances = list(timing.disturbances(evidence["conditions"], *times))
-    if wrong or (slow and not disturbances):
-        return failed(f"{summary}: {joined([*wrong, *slow])}{suspects(evidence)}")
-    if slow or any(timed["spread"] > timing.NOISY for timed in times):
-        return unproven(f"{summary}: {joined([*slow, *disturbances])}")
+    if problems or (delays and not disturbances):
+        return failed(f"{summary}: {joined([*problems, *delays])}{suspects(evidence)}")
+    is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
+    if delays or is_noisy:
+        return unproven(f"{summary}: {joined([*delays, *disturbances])}")
     if "baseline" not in expect:
         return unproven(
             f"{summary}: nothing is wrong by itself, and no run of it on this GPU model is recorded"
@@ -285,29 +339,38 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     return passed(f"{summary}, as {expect['baseline']['of']}")
 
 
-def _summary(expect: StepExpect, trained: Trained) -> str:
-    """Write what a run needed."""
+def summarise(expect: StepExpect, trained: Trained) -> str:
+    """Return in one line what a run needed, and its last loss.
+
+    With the GPU's peak, also the model FLOPs utilisation (MFU): the share of it that was used.
+    """
     utilisation = ""
     if expect.get("peak_operations"):
-        share = operations(trained, expect["rows"]) / expect["peak_operations"]
+        share = operations_a_second(trained, expect["rows"]) / expect["peak_operations"]
         utilisation = f" (MFU {share:.2f})"
+    milliseconds = trained["time"]["seconds"] * 1e3
+    gigabytes = trained["peak"] / 1e9
     losses = trained["losses"]
-    return (
-        f"{trained['time']['seconds'] * 1e3:.1f} ms a step{utilisation}, {trained['peak'] / 1e9:.1f} GB, "
-        f"loss {losses[-1]:.3f} after {len(losses)} steps"
-    )
+    needs = f"{milliseconds:.1f} ms a step{utilisation}, {gigabytes:.1f} GB"
+    return f"{needs}, loss {losses[-1]:.3f} after {len(losses)} steps"
 
 
-def operations(trained: Trained, rows: int) -> float:
-    """Return operations a second of the model itself: six a weight and token, and causal attention's products."""
-    attention = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
-    return float(
-        (6 * trained["parameters"] + attention) * rows * _TOKENS / trained["time"]["seconds"]
-    )
+def operations_a_second(trained: Trained, rows: int) -> float:
+    """Return the operations a second that the model itself needs in a step with this many rows.
+
+    Per token these are six for each weight, and the products of causal attention. What is computed
+    twice does not count.
+    """
+    attention_operations = 6 * _SHAPE["num_hidden_layers"] * _SHAPE["hidden_size"] * _TOKENS
+    operations_a_token = 6 * trained["parameters"] + attention_operations
+    return float(operations_a_token * rows * _TOKENS / trained["time"]["seconds"])
 
 
-def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield losses that do not fall, or are not float32's, the eager model's or those that were recorded."""
+def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield why losses are wrong: they are not finite, do not fall, or are not those expected.
+
+    Expected are float32's, the eager model's and the recorded ones, as far as there are any.
+    """
     losses = evidence["trained"]["losses"]
     not_finite = [loss for loss in losses if not is_finite(loss)]
     if not_finite:
@@ -316,17 +379,20 @@ def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     if losses[-1] >= losses[0] - LEAST_FALL:
         yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
 
+    # A comparison with NaN is false: `not ... <=` yields a problem then.
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
             yield f"a loss is {loss:.4f}, and {exact:.4f} in float32"
 
-    most = expect["at_most"].get("loss")
-    if "eager" in evidence and most:
+    largest_distance = expect["at_most"].get("loss")
+    if "eager" in evidence and largest_distance:
+        # The eager model takes more steps.
         pairs = zip(losses, evidence["eager"]["losses"], strict=False)
-        apart = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
-        if not apart <= most:
-            yield f"losses are up to {apart:.3f} from the eager model's, {most:g} is allowed"
+        distance = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
+        if not distance <= largest_distance:
+            off_by = f"losses are up to {distance:.3f} from the eager model's"
+            yield f"{off_by}, {largest_distance:g} is allowed"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
@@ -334,8 +400,8 @@ def _loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
             yield f"the loss was {baseline['loss']:.3f} in {baseline['of']}"
 
 
-def _peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield a peak that is larger than the eager model's allows, or than was recorded."""
+def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield why the peak of GPU memory is wrong, beside the eager model's or the recorded one."""
     peak = evidence["trained"]["peak"]
     if peak <= 0:
         yield "torch's allocator counted nothing"
@@ -352,8 +418,8 @@ def _peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
             yield f"the peak was {baseline['peak'] / 1e9:.1f} GB in {baseline['of']}"
 
 
-def _time_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
-    """Yield a time that is longer than the eager model's allows, or than was recorded."""
+def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
+    """Yield why a step takes too long: compared with the eager model's or the recorded time."""
     timed = evidence["trained"]["time"]
     seconds = timed["seconds"]
 
@@ -361,7 +427,8 @@ def _time_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     if "eager" in evidence and share:
         eager = evidence["eager"]["time"]
         if not seconds <= share * timing.longest_allowed(eager, timed, 0.0):
-            yield f"it takes {seconds / eager['seconds']:.2f} of the eager model's time, {share:g} is the most"
+            actual_share = seconds / eager["seconds"]
+            yield f"it takes {actual_share:.2f} of the eager model's time, {share:g} is the most"
 
     if "baseline" in expect:
         baseline = expect["baseline"]
