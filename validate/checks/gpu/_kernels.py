@@ -1,4 +1,7 @@
-"""numerics to fp8: the claims of every probe of the table of kernels. A kernel is a row of that table."""
+"""The check of all kernels in validate/kernels/: it measures them and names their claims.
+
+Each kernel is a file there. Several probes share this module (SHARED_FILES in checks/__init__.py).
+"""
 
 from validate.kernels.judge import judge
 from validate.kernels.runner import measure
@@ -6,7 +9,8 @@ from validate.kernels.runner import measure
 __all__ = ["CLAIMS", "measure"]
 
 CLAIMS = {
-    # Not the whole of numerics: evidence from before 2026-11-29 has numerics/cudnn, which was judged otherwise.
+    # The subjects of numerics stand one by one, because recorded evidence from before 2026-11-29
+    # also has numerics/cudnn, which has another judge.
     "numerics/conv-fp32": judge,
     "numerics/gemm-fp32": judge,
     "numerics/svd-fp32": judge,

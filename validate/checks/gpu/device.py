@@ -1,6 +1,7 @@
-"""device: a container that sees other GPUs than its host computes somewhere else, or not at all.
+"""device: the container must see the GPUs of its host, by NVML, by libcuda and by torch.
 
-NVML, libcuda and torch are each asked; the host's inventory is in the claim.
+The claim holds the host's inventory. A container that sees other GPUs computes somewhere else, or
+not at all.
 """
 
 import importlib
@@ -17,129 +18,163 @@ from validate.kernels.runner import environment
 
 
 class Inventory(TypedDict):
-    """The host's GPUs."""
+    """The host's driver and GPUs."""
 
     driver: str
     gpus: Sequence[Gpu]
 
 
 class DeviceExpect(TypedDict):
-    """`inventory` is None where the host could not tell; `archs` are those of the image, for people."""
+    """What the claim expects of the container's GPUs."""
 
-    inventory: Inventory | None
-    archs: Sequence[str]
+    inventory: Inventory | None  # None: the host could not tell
+    archs: Sequence[str]  # those of the image, for people to read
 
 
 class DeviceEvidence(TypedDict):
-    """GPUs as NVML, libcuda and torch see them, or `error`; the driver's libraries that are mapped."""
+    """What the container sees. Each view has `gpus` and other facts, or `error` if it failed."""
 
     nvml: Mapping[str, Any]
     cuda: Mapping[str, Any]
     torch: Mapping[str, Any]
-    libcuda: list[str]
+    libcuda: list[str]  # the files of the driver's library that this process has loaded
     environment: Mapping[str, str]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
-    """Yield the evidence of each claim."""
-    # torch itself sets variables once it is imported.
-    before = environment()
+    """Yield each claim's subject and what the container sees. All claims get the same evidence."""
+    # torch sets variables of its own when it is imported.
+    environment_before_torch = environment()
     for claim in claims:
         evidence: DeviceEvidence = {
             "nvml": attempt(nvml.read_by_nvml),
             "cuda": attempt(nvml.read_by_cuda),
-            "torch": attempt(_torch),
+            "torch": attempt(read_by_torch),
             "libcuda": list_mapped_files(r"/libcuda\.so"),
-            "environment": before,
+            "environment": environment_before_torch,
         }
         yield claim.subject, evidence
 
 
-def _torch() -> dict[str, Any]:
-    """Ask torch for its GPUs."""
+def read_by_torch() -> dict[str, Any]:
+    """Return torch's version, its CUDA, the architectures it is built for, the GPUs it sees."""
     torch = importlib.import_module("torch")
     torch.cuda.init()
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "name": properties.name,
+                "capability": [properties.major, properties.minor],
+                "memory": properties.total_memory,
+            }
+        )
     return {
         "version": torch.__version__,
         "cuda": torch.version.cuda,
         "archs": torch.cuda.get_arch_list(),
-        "gpus": [
-            {"name": one.name, "capability": [one.major, one.minor], "memory": one.total_memory}
-            for one in gpus
-        ],
+        "gpus": gpus,
     }
 
 
-_MIG = " MIG "
-"""Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+_MIG_MARK = " MIG "
+"""libcuda names a slice of a GPU so: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
 
 
 def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
-    """Judge that libcuda and torch see the GPUs that the host has, through one driver library."""
+    """Judge that libcuda and torch see the GPUs that the host has, through one driver library.
+
+    Without an inventory of the host, libcuda and torch must see the same GPUs.
+    """
     for view, seen in (("cuda", evidence["cuda"]), ("torch", evidence["torch"])):
         if "error" in seen:
             return failed(f"{view}: {cause(seen['error'])}{suspects(evidence)}")
-    problems = [*_inventory_problems(expect.get("inventory"), evidence), *_views_differ(evidence)]
-    if len(evidence["libcuda"]) != 1:
-        problems.append(
-            f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}"
-        )
+
+    inventory = expect.get("inventory")
+    problems = [*find_inventory_problems(inventory, evidence), *find_view_problems(evidence)]
+    libraries = evidence["libcuda"]
+    if len(libraries) != 1:
+        problems.append(f"{len(libraries)} driver libraries are loaded: {listed(list(libraries))}")
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
+
     gpus = evidence["cuda"]["gpus"]
-    names = listed([f"{one['name']} ({dotted(one['capability'])})" for one in gpus])
+    count = f"{len(gpus)} GPUs" if len(gpus) > 1 else f"{len(gpus)} GPU"
+    names = listed([describe_gpu(gpu) for gpu in gpus])
     driver = evidence["nvml"].get("driver", "?")
-    as_host = "as the host says" if expect.get("inventory") else "as libcuda and torch both say"
-    return passed(
-        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}"
-    )
+    source = "as the host says" if inventory else "as libcuda and torch both say"
+    return passed(f"{count}, {names}, driver {driver}, {source}")
 
 
-def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
-    """Yield GPUs that are not the host's."""
+def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
+    """Yield how the GPUs and the driver in the container differ from the host's inventory.
+
+    Nothing is yielded without an inventory. The memory of a GPU is not compared.
+    """
     if inventory is None:
         return
-    wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
-    if any(_MIG in one["name"] for one in found):
-        # libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up.
-        for seen in found:
-            card = {**seen, "name": seen["name"].partition(_MIG)[0]}
-            if not any(
-                (host["name"], host["capability"]) == (card["name"], card["capability"])
-                for host in wanted
-            ):
-                yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
-    elif len(wanted) != len(found):
-        yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
+    host_gpus = sort_gpus(inventory["gpus"])
+    seen_gpus = sort_gpus(evidence["cuda"]["gpus"])
+    if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
+        yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
+    elif len(host_gpus) != len(seen_gpus):
+        yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
         return
     else:
-        for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
-            if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
-                host_is, seen_is = (
-                    f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen)
-                )
-                yield f"GPU {index} is {seen_is}, the host says {host_is}"
-    inside = evidence["nvml"].get("driver")
-    if inside and inventory["driver"] and inside != inventory["driver"]:
-        yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
+        for index, (host_gpu, seen_gpu) in enumerate(zip(host_gpus, seen_gpus, strict=True)):
+            if not is_same_model(host_gpu, seen_gpu):
+                seen, expected = describe_gpu(seen_gpu), describe_gpu(host_gpu)
+                yield f"GPU {index} is {seen}, the host says {expected}"
+
+    library_version = evidence["nvml"].get("driver")
+    host_version = inventory["driver"]
+    if library_version and host_version and library_version != host_version:
+        yield f"the driver's library is {library_version}, the host's driver is {host_version}"
 
 
-def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
-    """What libcuda counts, torch must see as well."""
-    cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
-    if not cuda:
+def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield the slices (MIG) that belong to no GPU of the host.
+
+    libcuda names a slice and sees one, while NVML names and counts the whole GPUs: so numbers
+    cannot be compared.
+    """
+    for seen_gpu in seen_gpus:
+        whole_gpu: Gpu = {**seen_gpu, "name": seen_gpu["name"].partition(_MIG_MARK)[0]}
+        if not any(is_same_model(host_gpu, whole_gpu) for host_gpu in host_gpus):
+            yield f"{describe_gpu(seen_gpu)} is a slice of no GPU of the host"
+
+
+def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
+    """Yield how the GPUs that torch sees differ from those that libcuda counts.
+
+    Only compute capabilities are compared.
+    """
+    cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
+    torch_gpus = sort_gpus(evidence["torch"]["gpus"])
+    if not cuda_gpus:
         yield "libcuda counts no GPU"
-    if [one["capability"] for one in cuda] != [one["capability"] for one in torch]:
-        cuda_sees, torch_sees = (
-            listed([one["name"] for one in view]) or "nothing" for view in (cuda, torch)
-        )
+    cuda_capabilities = [gpu["capability"] for gpu in cuda_gpus]
+    torch_capabilities = [gpu["capability"] for gpu in torch_gpus]
+    if cuda_capabilities != torch_capabilities:
+        cuda_sees = listed([gpu["name"] for gpu in cuda_gpus]) or "nothing"
+        torch_sees = listed([gpu["name"] for gpu in torch_gpus]) or "nothing"
         yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
 
 
-def _sorted(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """NVML counts by bus, CUDA by speed: the order says nothing."""
-    return sorted(gpus, key=lambda one: (one["name"], one["capability"]))
+def is_same_model(gpu: Gpu, other: Gpu) -> bool:
+    """Return whether two GPUs have the same name and compute capability."""
+    return (gpu["name"], gpu["capability"]) == (other["name"], other["capability"])
+
+
+def describe_gpu(gpu: Gpu) -> str:
+    """Return a GPU's name and compute capability: `NVIDIA H200 (9.0)`."""
+    return f"{gpu['name']} ({dotted(gpu['capability'])})"
+
+
+def sort_gpus(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return GPUs by name and capability: NVML orders them by bus and CUDA by speed."""
+    return sorted(gpus, key=lambda gpu: (gpu["name"], gpu["capability"]))
 
 
 CLAIMS = {"device": judge}

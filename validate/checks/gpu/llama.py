@@ -1,7 +1,8 @@
-"""qlora: a tiny Llama loaded from disk in 4-bit onto the GPU, and trained there by QLoRA with gradient checkpointing.
+"""qlora: a tiny Llama must load in 4-bit onto the GPU and learn there by QLoRA.
 
-The model and what is measured of its weights and logits are the cpu tier's (`4bit-llama`); the training is this
-check's own. Unlike a CPU, a GPU shows whether 4-bit weights save memory, and whether a run can be repeated bit by bit.
+The model, and the measurements of its weights and logits, are those of the check `4bit-llama` of
+the cpu tier; the training is this check's own. Unlike a CPU, a GPU shows whether 4-bit weights save
+memory, and whether a run can be repeated bit by bit.
 """
 
 import importlib
@@ -23,7 +24,7 @@ from validate.kernels import runner
 STEPS = 12
 LEARNING_RATE = 5e-3
 LARGEST_LAST_LOSS = 0.5
-"""The loss on one batch must at least halve: twelve steps bring it to a twentieth (H100, torch 2.11)."""
+"""The loss on one batch must at least halve. On an H100 (torch 2.11) it falls to a twentieth."""
 MEMORY_SLACK = 1.1
 """Allocations are rounded up to 512 bytes, and 4-bit weights carry a float32 scale a block."""
 NF4_BYTES = 0.5625
@@ -32,40 +33,40 @@ BFLOAT16_BYTES = 2
 
 
 class Memory(TypedDict):
-    """Bytes of GPU memory that a loaded model takes, and the numbers of its weights."""
+    """The GPU memory that the loaded model takes, and how many weights it has."""
 
-    quantised: int
-    bfloat16: int
-    parameters: int
-    projections: int
+    quantised: int  # bytes in 4-bit
+    bfloat16: int  # bytes not quantised
+    parameters: int  # all weights
+    projections: int  # the weights of the linear layers that are quantised
 
 
 class GpuWeightsEvidence(WeightsEvidence):
-    """As `4bit-llama`'s, with the memory."""
+    """The evidence of `4bit-llama`, and the memory."""
 
     memory: Memory
 
 
 class Run(TypedDict):
-    """What tells two runs apart."""
+    """The part of a run that must be the same in a second run."""
 
     losses: list[float]
     fingerprint: str  # the hash of everything that was trained
 
 
 class FirstRun(Run):
-    """A run of QLoRA. `b_before` is the largest value of all B, `b_still` names those that did not move."""
+    """A run of QLoRA."""
 
     gradient_checkpointing: bool
     adapters: int
-    b_before: float
-    b_still: list[str]
-    base_count: int
-    base_changed: list[str]
+    b_before: float  # the largest value of all B before the first step
+    b_still: list[str]  # the B that did not move
+    base_count: int  # how many frozen weights were hashed before and after
+    base_changed: list[str]  # those that training changed
 
 
 class QloraEvidence(FirstRun):
-    """The first run, and what it has to share with a second one."""
+    """The first run, and the part of a second run that must be the same."""
 
     second_run: Run
 
@@ -74,8 +75,8 @@ Evidence = GpuWeightsEvidence | LogitsEvidence | QloraEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the evidence of the subjects asked for, with the GPU and the variables that send computations elsewhere."""
-    # Without it the sums of cuBLAS may differ from run to run.
+    """Yield each claimed subject and its evidence, with the GPU and the suspicious variables."""
+    # Without this variable, sums of cuBLAS may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     environment = runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
@@ -91,7 +92,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
-    """Look at the projections as `4bit-llama` does, and at the GPU memory that the loaded model really takes."""
+    """Measure the projections as `4bit-llama` does, and the GPU memory that the model takes.
+
+    The model is loaded in 4-bit and again in bfloat16.
+    """
     weights = quantized_llama.measure_weights(llama)
     cuda = llama.torch.cuda
 
@@ -116,7 +120,7 @@ def measure_weights_and_memory(llama: SavedLlama) -> GpuWeightsEvidence:
 
 
 def measure_two_runs(llama: SavedLlama) -> QloraEvidence:
-    """Train twice: the second run shows whether both end in the same bits."""
+    """Train twice, and return the first run with the losses and the final hash of the second."""
     first = train(llama)
     second = train(llama)
     return {
@@ -126,8 +130,13 @@ def measure_two_runs(llama: SavedLlama) -> QloraEvidence:
 
 
 def train(llama: SavedLlama) -> FirstRun:
-    """Train by QLoRA: bf16 compute over NF4 weights, 8-bit paged AdamW, recomputed activations."""
-    torch, peft = llama.torch, importlib.import_module("peft")
+    """Train a new model by QLoRA for STEPS steps, and return what changed.
+
+    Products are in bfloat16 over NF4 weights, AdamW is 8-bit and paged, and activations are
+    recomputed. Switches torch to deterministic algorithms for the whole process.
+    """
+    torch = llama.torch
+    peft = importlib.import_module("peft")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
     model = quantized_llama.prepare_for_4bit_training(llama.load_in_4bit("bfloat16"))
@@ -138,12 +147,12 @@ def train(llama: SavedLlama) -> FirstRun:
     tuned = peft.get_peft_model(model, settings).train()
 
     frozen_before = llama.hash_frozen_weights(tuned)
-    trained = {
-        name: parameter for name, parameter in tuned.named_parameters() if parameter.requires_grad
-    }
-    b_matrices = {
-        name: parameter.detach() for name, parameter in trained.items() if "lora_B" in name
-    }
+    trained, b_matrices = {}, {}
+    for name, parameter in tuned.named_parameters():
+        if parameter.requires_grad:
+            trained[name] = parameter
+            if "lora_B" in name:
+                b_matrices[name] = parameter.detach()
     b_before = max(float(matrix.abs().max()) for matrix in b_matrices.values())
 
     optimizer = importlib.import_module("bitsandbytes.optim").PagedAdamW8bit(
@@ -159,24 +168,22 @@ def train(llama: SavedLlama) -> FirstRun:
         losses.append(float(loss.detach()))
 
     frozen_after = llama.hash_frozen_weights(tuned)
+    still = [name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)]
+    changed = [name for name in frozen_after if frozen_after[name] != frozen_before.get(name)]
     return {
         "losses": losses,
         "gradient_checkpointing": bool(model.is_gradient_checkpointing),
         "adapters": len(b_matrices),
         "b_before": b_before,
-        "b_still": [
-            name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)
-        ],
+        "b_still": still,
         "base_count": len(frozen_before),
-        "base_changed": [
-            name for name, digest in frozen_after.items() if digest != frozen_before.get(name)
-        ],
+        "base_changed": changed,
         "fingerprint": llama.hash_tensors([trained[name] for name in sorted(trained)]),
     }
 
 
 def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvidence) -> Finding:
-    """Judge the projections as `4bit-llama` does, and what they take of the GPU's memory."""
+    """Judge the projections as `4bit-llama` does, and that the model takes the memory of 4 bits."""
     finding = quantized_llama.judge_weights(subject, expect, evidence)
     if finding.status is not Status.PASS:
         return finding
@@ -186,31 +193,30 @@ def judge_weights(subject: str, expect: ExpectedError, evidence: GpuWeightsEvide
     needed = memory["projections"] * NF4_BYTES + unquantised_weights * BFLOAT16_BYTES
     most = MEMORY_SLACK * needed
     if not is_within(memory["quantised"], most):
-        return failed(
-            f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right"
-        )
+        taken = f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory"
+        return failed(f"{taken}, at most {most:.0f} are right")
     if not is_beyond(memory["bfloat16"], most):
         return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
 
-    share = f"{memory['quantised'] / memory['bfloat16']:.2f} of bfloat16's GPU memory, embeddings included"
-    return passed(f"{finding.reason}; {share}")
+    share = memory["quantised"] / memory["bfloat16"]
+    return passed(f"{finding.reason}; {share:.2f} of bfloat16's GPU memory, embeddings included")
 
 
 def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Finding:
     """Judge that QLoRA learns, trains nothing but adapters, and can be repeated."""
-    if problems := list(training_problems(evidence)):
+    problems = list(find_training_problems(evidence))
+    if problems:
         return failed(joined(problems))
 
     losses = evidence["losses"]
-    return passed(
-        f"{len(losses)} steps bring the loss from {losses[0]:.3f} to {losses[-1]:.3f}, B moved in "
-        f"{evidence['adapters']} adapters, {evidence['base_count']} base weights untouched; a second run ends in the "
-        "same bits"
-    )
+    fall = f"{len(losses)} steps bring the loss from {losses[0]:.3f} to {losses[-1]:.3f}"
+    moved = f"B moved in {evidence['adapters']} adapters"
+    untouched = f"{evidence['base_count']} base weights untouched"
+    return passed(f"{fall}, {moved}, {untouched}; a second run ends in the same bits")
 
 
-def training_problems(evidence: QloraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a run of QLoRA."""
+def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
+    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all."""
     losses = evidence["losses"]
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
@@ -232,13 +238,17 @@ def training_problems(evidence: QloraEvidence) -> Iterator[str]:
 
     second = evidence["second_run"]
     if second["losses"] != losses:
-        yield f"a second run's losses differ from step {first_difference(losses, second['losses'])} on"
+        step = find_first_difference(losses, second["losses"])
+        yield f"a second run's losses differ from step {step} on"
     elif second["fingerprint"] != evidence["fingerprint"]:
         yield "a second run ends in other bits"
 
 
-def first_difference(losses: Sequence[float], others: Sequence[float]) -> int:
-    """Return the number of the first step whose losses differ, counted from 1."""
+def find_first_difference(losses: Sequence[float], others: Sequence[float]) -> int:
+    """Return the number of the first step whose losses differ, counted from 1.
+
+    If one series is longer, that is at the latest the step after the end of the other.
+    """
     for index, (loss, other) in enumerate(zip(losses, others, strict=False)):
         if loss != other:
             return index + 1

@@ -1,8 +1,9 @@
-"""framework of the trl-vllm profile: vLLM samples from the policy that trl trains, and says of each token how likely
-it was.
+"""framework of the trl-vllm profile: vLLM must sample from the very policy that trl trains.
 
-Its probabilities are compared with the transformers model's, as ratios: the field measures how many lie outside of 0.9
-to 1.1. Every control is the same measurement on something that trainers got wrong.
+vLLM reports how likely each sampled token was. These probabilities are compared with those of the
+transformers model, as ratios: the field measures how many lie outside of 0.9 to 1.1. Every control
+is the same measurement on something that trainers have got wrong. Other subjects are about trl's
+own engine in the trainer's process: its memory, a training step, and its weights.
 """
 
 import functools
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks import Settings, _examples, _grpo
 from validate.checks._behaviour import BehaviourEvidence, judge_figures, judge_limits
@@ -29,12 +30,20 @@ from validate.judging import Finding
 
 SETTINGS = Settings(time_limit=2400, runs_alone=True)
 
-_REPEATS, _LENGTH = 8, 24
-"""Completions of each prompt, and tokens of each: 768 of each sampling."""
-_NEAR = 0.1
-_SHARE = 0.2  # of the GPU's memory
-_MOVED = 0.05  # of each weight, at random: an optimiser's step
-_PACKED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+_ANSWERS_A_PROMPT = 8
+_ANSWER_TOKENS = 24
+"""Tokens of each answer; 768 of each sampling in all."""
+_RATIO_MARGIN = 0.1
+"""How far from 1 the ratio of two probabilities may be."""
+_GPU_MEMORY_SHARE = 0.2
+"""The part of the GPU's memory that vLLM takes."""
+_NOISE = 0.05
+"""The size of a random change of weights, as a share of their mean size."""
+_PACKED_MODULES = {
+    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    "gate_up_proj": ["gate_proj", "up_proj"],
+}
+"""A module of vLLM's engine -> the policy's modules whose weights it holds one after another."""
 SAMPLINGS: Mapping[str, Mapping[str, float]] = {
     "greedy": {"temperature": 0.0},
     "temperature 1": {"temperature": 1.0},
@@ -49,229 +58,314 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "rollout-float16": {"dtype": "float16", "enforce_eager": True, "enable_prefix_caching": True},
     "rollout-lora": {"dtype": "bfloat16", "enforce_eager": True, "enable_lora": True},
 }
-"""Subject -> arguments of vLLM's LLM. `dtype` is the model's too; with `enable_lora` both have one adapter."""
+"""Subject -> arguments of vLLM's LLM. `dtype` is also the model's. With `enable_lora` the engine
+has the model's adapter."""
 END_TOKEN, OTHER_TOKEN = 2, 3
-"""Of messages; a control's ends them by another."""
+"""The token that ends a message, and the one that ends it in a control."""
 OTHER_TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}assistant: "
+"""A control's chat template."""
 DROPOUT = 0.3
-"""Of a control's attention."""
-Answers = Sequence[tuple[int, Sequence[int], Sequence[float]]]
-"""Number of the prompt, tokens, and the log-probability of each as the sampler reports it."""
+"""The dropout of attention in a control."""
+
+
+class Answer(NamedTuple):
+    """What vLLM sampled after a prompt."""
+
+    prompt_number: int
+    tokens: Sequence[int]
+    log_probabilities: Sequence[float]  # of each token, as vLLM reports it
+
+
+class RatioFigures(TypedDict):
+    """How far the model's probabilities of sampled tokens are from the sampler's."""
+
+    outside: float  # the share of ratios that are further than 0.1 from 1
+    median: float  # distance of a ratio from 1
+    p99: float  # the distance that 99 % of the ratios do not exceed
+    tokens: int
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of each claim: of an engine of its own, or of trl's colocated engine.
+    """Yield each claim's subject and its evidence.
 
-    Each engine has a process of its own: one that has ended holds no memory. An example, too, runs with nobody beside
-    it: vLLM ends where memory comes free while it measures how much there is.
+    Each engine of ENGINES has a process of its own, because an engine's memory comes free only when
+    its process ends. trl's own engine is measured once for its three subjects. Examples of this
+    profile run here, too, because this check runs alone: vLLM ends with an error if memory comes
+    free while it measures how much there is.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a container without a network has no other
+    # A container without a network has only the loopback interface.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Everything runs on the first GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    together: Mapping[str, Any] = {}
+    colocated: Mapping[str, Any] = {}
     for claim in claims:
         if "example" in claim.expect:
             yield from _examples.measure([claim])
         elif claim.subject in ENGINES:
-            yield (
-                claim.subject,
-                measure_in_fork(functools.partial(_rollout, ENGINES[claim.subject])),
-            )
+            measure_engine = functools.partial(measure_rollout, ENGINES[claim.subject])
+            yield claim.subject, measure_in_fork(measure_engine)
         else:
-            together = together or measure_in_fork(_colocated)
-            yield claim.subject, together if "error" in together else together[claim.subject]
+            if not colocated:
+                colocated = measure_in_fork(measure_colocated_engine)
+            has_failed = "error" in colocated
+            yield claim.subject, colocated if has_failed else colocated[claim.subject]
 
 
-def _rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
-    """Compare one engine with one transformers model: each sampling, then each control."""
+def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
+    """Compare the probabilities that an engine reports with those of the transformers model.
+
+    `engine` holds the arguments of vLLM's LLM. "outside" and "median" are the largest of all
+    samplings, and the controls the "outside" of each. "cached" counts the prompt tokens that came
+    from the prefix cache.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rollout-"))
     policy = Policy(folder / "policy", engine["dtype"])
-    sampler, prompts = _Sampler(policy, engine), policy.prompts()
-    transformers = importlib.import_module("transformers")
-    model = (
-        transformers.AutoModelForCausalLM.from_pretrained(policy.folder, dtype=policy.dtype)
-        .to("cuda")
-        .eval()
-    )
-    lora = engine.get("enable_lora", False)
-    if lora:
-        # With an adapter that says something.
-        peft, sampler.adapter = importlib.import_module("peft"), str(folder / "adapter")
-        settings = peft.LoraConfig(
-            r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False
+    sampler = Sampler(policy, engine)
+    prompts = policy.prompts()
+    auto_model = importlib.import_module("transformers").AutoModelForCausalLM
+    model = auto_model.from_pretrained(policy.folder, dtype=policy.dtype).to("cuda").eval()
+    has_adapter = engine.get("enable_lora", False)
+    if has_adapter:
+        sampler.adapter_folder = str(folder / "adapter")
+        model = add_random_adapter(model, sampler.adapter_folder)
+
+    # Every way to sample, from the same weights.
+    answers = {name: sampler.sample(sampling) for name, sampling in SAMPLINGS.items()}
+    samplings = {}
+    for name, sampling in SAMPLINGS.items():
+        samplings[name] = compare_probabilities(model, prompts, answers[name], sampling)
+
+    # Controls of the prompt and the sampling: what the trainer assumes is not what was sampled.
+    plain_answers = answers["temperature 1"]
+    other_prompts = policy.prompts(OTHER_TEMPLATE)
+    wrongly_ended_prompts = []
+    for prompt in prompts:
+        wrongly_ended_prompts.append(
+            [OTHER_TOKEN if token == END_TOKEN else token for token in prompt]
         )
-        model = peft.get_peft_model(model, settings).eval()
-        model.save_pretrained(sampler.adapter)
-    samplings = {name: sampler.answers(sampling) for name, sampling in SAMPLINGS.items()}
-    found = {
-        name: _compared(model, prompts, samplings[name], one) for name, one in SAMPLINGS.items()
-    }
-    plain, answers = SAMPLINGS["temperature 1"], samplings["temperature 1"]
-    other = [
-        [OTHER_TOKEN if token == END_TOKEN else token for token in prompt] for prompt in prompts
-    ]
     controls = {
-        "control_truncated": _compared(model, prompts, samplings["top-p"]),
-        "control_temperature": _compared(model, prompts, samplings["temperature 0.7"]),
-        "control_template": _compared(model, policy.prompts(OTHER_TEMPLATE), answers),
-        "control_token": _compared(model, other, answers),
+        "control_truncated": compare_probabilities(model, prompts, answers["top-p"]),
+        "control_temperature": compare_probabilities(model, prompts, answers["temperature 0.7"]),
+        "control_template": compare_probabilities(model, other_prompts, plain_answers),
+        "control_token": compare_probabilities(model, wrongly_ended_prompts, plain_answers),
     }
-    sampler.adapter = ""
-    if not lora:
-        _move(model)
-    controls["control_stale"] = _compared(model, prompts, sampler.answers(plain))
-    if not lora:
-        sampler.take(model)
-        found["after a sync"] = _compared(model, prompts, answers := sampler.answers(plain))
+
+    # A control of the weights: the sampler has others, or no adapter.
+    plain_sampling = SAMPLINGS["temperature 1"]
+    sampler.adapter_folder = ""
+    if not has_adapter:
+        add_noise(model)
+    stale_answers = sampler.sample(plain_sampling)
+    controls["control_stale"] = compare_probabilities(model, prompts, stale_answers)
+    if not has_adapter:
+        sampler.load_weights(model)
+        plain_answers = sampler.sample(plain_sampling)
+        samplings["after a sync"] = compare_probabilities(model, prompts, plain_answers)
+
+    # A control of the model: it drops a part of its attention, as in training.
     for module in model.train().modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = DROPOUT
-    controls["control_dropout"] = _compared(model, prompts, answers)
+    controls["control_dropout"] = compare_probabilities(model, prompts, plain_answers)
     return {
-        **{key: max(one[key] for one in found.values()) for key in ("outside", "median")},
-        **{name: one["outside"] for name, one in controls.items()},
-        "cached": sampler.cached,
-        "samplings": found,
+        "outside": max(figures["outside"] for figures in samplings.values()),
+        "median": max(figures["median"] for figures in samplings.values()),
+        **{name: figures["outside"] for name, figures in controls.items()},
+        "cached": sampler.cached_tokens,
+        "samplings": samplings,
     }
 
 
-class _Sampler:
-    """vLLM in this process, as trl starts it but for what `engine` says."""
+def add_random_adapter(model: Any, folder: str) -> Any:
+    """Add a LoRA adapter with random weights to a model, save it to a folder, return the model.
+
+    New adapters change nothing, because their B is zero; this one does.
+    """
+    peft = importlib.import_module("peft")
+    settings = peft.LoraConfig(
+        r=8, lora_alpha=4, target_modules="all-linear", init_lora_weights=False
+    )
+    model = peft.get_peft_model(model, settings).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+class Sampler:
+    """vLLM's engine in this process, started with trl's arguments and those of ENGINES."""
 
     def __init__(self, policy: Policy, engine: Mapping[str, Any]) -> None:
         self.vllm = importlib.import_module("vllm")
         self.prompts = policy.prompts()
-        self.adapter = ""
-        self.cached = 0
-        """Tokens of prompts that were not computed again."""
-        settings = {
-            "max_model_len": _grpo.LENGTH,
-            "max_num_seqs": 64,
-            "gpu_memory_utilization": _SHARE,
-            "seed": 1,
-        }
+        self.adapter_folder = ""
+        """The adapter that it samples with; empty: none."""
+        self.cached_tokens = 0
+        """How many tokens of prompts were taken from the prefix cache."""
         self.llm = self.vllm.LLM(
-            str(policy.folder), logprobs_mode="processed_logprobs", **settings, **engine
+            str(policy.folder),
+            logprobs_mode="processed_logprobs",
+            max_model_len=_grpo.LENGTH,
+            max_num_seqs=64,
+            gpu_memory_utilization=_GPU_MEMORY_SHARE,
+            seed=1,
+            **engine,
         )
 
-    def answers(self, sampling: Mapping[str, Any]) -> Answers:
-        lora = importlib.import_module("vllm.lora.request")
-        adapter = lora.LoRARequest("adapter", 1, self.adapter) if self.adapter else None
-        asked = [{"prompt_token_ids": prompt} for prompt in self.prompts for _ in range(_REPEATS)]
+    def sample(self, sampling: Mapping[str, Any]) -> list[Answer]:
+        """Return several answers to each prompt. `sampling` holds arguments of SamplingParams."""
+        lora_request = importlib.import_module("vllm.lora.request").LoRARequest
+        adapter = None
+        if self.adapter_folder:
+            adapter = lora_request("adapter", 1, self.adapter_folder)
+        requests = []
+        for prompt in self.prompts:
+            for _ in range(_ANSWERS_A_PROMPT):
+                requests.append({"prompt_token_ids": prompt})
         settings = self.vllm.SamplingParams(
-            max_tokens=_LENGTH, ignore_eos=True, logprobs=0, **sampling
+            max_tokens=_ANSWER_TOKENS, ignore_eos=True, logprobs=0, **sampling
         )
-        found = []
-        for number, output in enumerate(
-            self.llm.generate(asked, settings, lora_request=adapter, use_tqdm=False)
-        ):
-            self.cached += output.num_cached_tokens or 0
-            tokens, places = list(output.outputs[0].token_ids), output.outputs[0].logprobs
-            scores = [place[token].logprob for place, token in zip(places, tokens, strict=True)]
-            found.append((number // _REPEATS, tokens, scores))
-        return found
+        outputs = self.llm.generate(requests, settings, lora_request=adapter, use_tqdm=False)
 
-    def take(self, model: Any) -> None:
-        """The trainer's weights, as trl hands them over."""
+        answers = []
+        for number, output in enumerate(outputs):
+            self.cached_tokens += output.num_cached_tokens or 0
+            completion = output.outputs[0]
+            tokens = list(completion.token_ids)
+            # For each position, vLLM gives a mapping from tokens to their log-probabilities.
+            scores = [
+                position[token].logprob
+                for position, token in zip(completion.logprobs, tokens, strict=True)
+            ]
+            answers.append(Answer(number // _ANSWERS_A_PROMPT, tokens, scores))
+        return answers
+
+    def load_weights(self, model: Any) -> None:
+        """Replace the engine's weights by a model's, one by one, as trl does."""
         for name, parameter in model.named_parameters():
-            _engine(self.llm).load_weights([(name, parameter.data)])
+            model_of_engine(self.llm).load_weights([(name, parameter.data)])
         self.llm.reset_prefix_cache()
 
 
-def _engine(llm: Any) -> Any:
+def model_of_engine(llm: Any) -> Any:
+    """Return the torch module that vLLM's engine in this process runs."""
     return llm.llm_engine.model_executor.driver_worker.model_runner.model
 
 
-def _compared(
+def compare_probabilities(
     model: Any,
     prompts: Sequence[Sequence[int]],
-    answers: Answers,
+    answers: Sequence[Answer],
     sampling: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, float]:
-    """The model's probability of each token over the sampler's: the share outside of 1 +- 0.1, and the spread."""
+) -> RatioFigures:
+    """Compare the model's probability of each token of the answers with the sampler's, as a ratio.
+
+    `sampling` says from which distribution the tokens are assumed to be drawn (the arguments of
+    `log_probabilities`); by default from the model's own.
+    """
     torch = importlib.import_module("torch")
-    ratios = []
+    ratios_of_answers = []
     with torch.no_grad():
-        for number, tokens, scores in answers:
-            row = torch.tensor([[*prompts[number], *tokens]], device=model.device)
-            logits = model(row).logits[0, len(prompts[number]) - 1 : -1].float()
-            own = log_probabilities(logits, row[0, len(prompts[number]) :], **sampling)
-            ratios.append((own.cpu() - torch.tensor(scores)).exp())
-    ratio = torch.cat(ratios)
-    apart = (ratio - 1).abs()
-    found = {
-        "outside": (apart > _NEAR).float().mean(),
-        "median": apart.median(),
-        "p99": apart.quantile(0.99),
+        for answer in answers:
+            prompt = prompts[answer.prompt_number]
+            row = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
+            # The logits at a token predict the next one.
+            logits = model(row).logits[0, len(prompt) - 1 : -1].float()
+            own = log_probabilities(logits, row[0, len(prompt) :], **sampling)
+            ratios = (own.cpu() - torch.tensor(answer.log_probabilities)).exp()
+            ratios_of_answers.append(ratios)
+    distances = (torch.cat(ratios_of_answers) - 1).abs()
+    return {
+        "outside": round(float((distances > _RATIO_MARGIN).float().mean()), 6),
+        "median": round(float(distances.median()), 6),
+        "p99": round(float(distances.quantile(0.99)), 6),
+        "tokens": len(distances),
     }
-    return {**{key: round(float(one), 6) for key, one in found.items()}, "tokens": len(ratio)}
 
 
-def _move(model: Any) -> None:
+def add_noise(model: Any) -> None:
+    """Change every weight of a model at random, in place, as a step of an optimiser would."""
     torch = importlib.import_module("torch")
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * parameter.abs().mean() * _MOVED)
+            parameter.add_(torch.randn_like(parameter) * parameter.abs().mean() * _NOISE)
 
 
-def _colocated() -> Mapping[str, BehaviourEvidence]:
-    """trl's own engine in the trainer's process: the memory that it takes and gives back, a step, and its weights."""
+def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
+    """Measure trl's own engine in the trainer's process, and return the evidence of its subjects.
+
+    "sleep": the memory that the engine takes, and the share of it that it gives back asleep.
+    "grpo-step": a step of trl's trainer. "weight-sync": the tensors of the engine that differ from
+    the trainer's after a sync, and how many differ before it (the control).
+    """
     importlib.import_module("torch").zeros(1, device="cuda")
-    before, policy = _free(), Policy(Path(tempfile.mkdtemp(prefix="rollout-")))
-    settings = {"vllm_enable_sleep_mode": True, "vllm_gpu_memory_utilization": _SHARE}
-    trainer = _grpo.trainer_of(policy, policy.folder / "out", **settings)
+    free_before = free_gpu_memory()
+    policy = Policy(Path(tempfile.mkdtemp(prefix="rollout-")))
+    trainer = _grpo.trainer_of(
+        policy,
+        policy.folder / "out",
+        vllm_enable_sleep_mode=True,
+        vllm_gpu_memory_utilization=_GPU_MEMORY_SHARE,
+    )
     generation = trainer.vllm_generation
     generation.llm.wake_up()
-    awake = _free()
+    free_awake = free_gpu_memory()
     generation.llm.sleep(level=2)  # as trl does
-    asleep = _free()
+    free_asleep = free_gpu_memory()
+
     step = _grpo.step(policy, trainer)
+
     generation.sync_weights()
-    _move(trainer.model)
-    stale = _differing(trainer)
+    add_noise(trainer.model)
+    differs_before_sync = compare_weights(trainer)
     generation.sync_weights()
-    differing = _differing(trainer)
+    differs = compare_weights(trainer)
+    taken = free_before - free_awake
     return {
-        "sleep": {
-            "taken_gib": (before - awake) / 2**30,
-            "back": (asleep - awake) / (before - awake),
-        },
+        "sleep": {"taken_gib": taken / 2**30, "back": (free_asleep - free_awake) / taken},
         "grpo-step": step,
         "weight-sync": {
-            "compared": len(differing),
-            "differing": [name for name, differs in differing.items() if differs],
-            "control_stale": sum(stale.values()),
+            "compared": len(differs),
+            "differing": [name for name in differs if differs[name]],
+            "control_stale": sum(differs_before_sync.values()),
         },
     }
 
 
-def _free() -> int:
+def free_gpu_memory() -> int:
+    """Return the free bytes of the GPU's memory, after torch gave back what it does not use."""
     torch = importlib.import_module("torch")
     torch.cuda.empty_cache()
     return int(torch.cuda.mem_get_info()[0])
 
 
-def _differing(trainer: Any) -> dict[str, bool]:
-    """Each of the engine's tensors: whether a byte of it is not the trainer's, in the engine's precision."""
+def compare_weights(trainer: Any) -> dict[str, bool]:
+    """Return for each tensor of the engine, by name, whether it differs from the trainer's.
+
+    The trainer's weights are converted to the engine's dtype, and every byte must be the same.
+    """
     torch = importlib.import_module("torch")
-    own = dict(trainer.model.named_parameters())
-    found = {}
-    for name, held in _engine(trainer.vllm_generation.llm).named_parameters():
+    trained = dict(trainer.model.named_parameters())
+    differs = {}
+    for name, tensor in model_of_engine(trainer.vllm_generation.llm).named_parameters():
+        # The name is `....MODULE.weight`. Some modules hold several of the trainer's.
         *_, module, _ = name.split(".")
-        parts = [name.replace(module, part) for part in _PACKED.get(module, [module])]
-        wanted = torch.cat([own[part].data for part in parts]).to(held.dtype)
-        same = (
-            held.data[: len(wanted)].contiguous().view(torch.uint8)
-        )  # vLLM rounds the vocabulary up
-        found[name] = not same.equal(wanted.contiguous().view(torch.uint8))
-    return found
+        names = [name.replace(module, part) for part in _PACKED_MODULES.get(module, [module])]
+        expected = torch.cat([trained[part].data for part in names]).to(tensor.dtype)
+        # vLLM rounds the size of the vocabulary up: rows beyond the trainer's do not count.
+        rows = tensor.data[: len(expected)]
+        bytes_of_engine = rows.contiguous().view(torch.uint8)
+        bytes_of_trainer = expected.contiguous().view(torch.uint8)
+        differs[name] = not bytes_of_engine.equal(bytes_of_trainer)
+    return differs
 
 
 MOST_OUTSIDE = 0.15
-"""The share of ratios outside of 0.9 to 1.1. On an H200: 5 % in bfloat16, 0.3 % in float16, with an adapter four times
-as strong 10 %; of each control, a thing that trainers got wrong, 72 % and more."""
+"""The largest share of ratios outside of 0.9 to 1.1. Measured on an H200: 5 % in bfloat16, 0.3 % in
+float16, 10 % with an adapter four times as strong, and at least 72 % of each control."""
 MOST_MEDIAN = 0.05
+"""The largest median distance of a ratio from 1."""
 LEAST_OUTSIDE_OF_CONTROL = 0.5
+"""The smallest share of a control's ratios outside of 0.9 to 1.1."""
 CONTROLS = (
     "control_truncated",
     "control_stale",
@@ -281,13 +375,17 @@ CONTROLS = (
     "control_token",
 )
 TENSORS = 15
-"""Of the engine, which packs some of the policy's together."""
+"""How many tensors the engine has. It packs some of the policy's together."""
 
 
 def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
-    """Judge the ratios of all samplings, those of the controls, and that a prefix cache was used where there is one."""
+    """Judge that ratios are near 1, those of controls are not, and the prefix cache was used.
+
+    An engine with the cache switched off must not have used it.
+    """
     at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
     equal = {}
+    # None: vLLM decides, and nothing is expected.
     has_cache = ENGINES[subject].get("enable_prefix_caching")
     if has_cache is False:
         equal["cached"] = 0
@@ -302,17 +400,17 @@ def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) ->
 
 
 def judge_colocated_step(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
-    """Judge a step on what vLLM sampled in the same process."""
+    """Judge trl's training step on answers that vLLM sampled in the same process."""
     return judge_step(evidence)
 
 
 def judge_sync(_subject: str, _expect: object, evidence: WeightsEvidence) -> Finding:
-    """Judge the engine's tensors after a sync."""
+    """Judge that after a sync every tensor of the engine is the trainer's."""
     return judge_weights(evidence, TENSORS)
 
 
 def judge_sleep(_subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
-    """Judge that memory was taken, and given back."""
+    """Judge that the engine took at least 1 GiB of memory and gave 90 % of it back asleep."""
     return judge_figures(evidence, at_least={"taken_gib": 1.0, "back": 0.9})
 
 
@@ -321,6 +419,6 @@ CLAIMS = {
     "framework/grpo-step": judge_colocated_step,
     "framework/weight-sync": judge_sync,
     "framework/sleep": judge_sleep,
-    # The examples that run with nobody beside them.
+    # The examples that need to run alone.
     "gpu-examples": judge_limits,
 }

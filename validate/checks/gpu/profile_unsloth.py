@@ -1,7 +1,6 @@
-"""framework of the unsloth profile: it imports, and takes the precision that the GPU has. It does not import without a
-GPU.
+"""framework of the unsloth profile: unsloth must import, and take bfloat16 where the GPU has it.
 
-How it loads weights in 4-bit and trains over them is the example's matter: `gpu-examples/sft`.
+It does not import without a GPU. The example `gpu-examples/sft` shows whether it trains.
 """
 
 import importlib
@@ -16,12 +15,17 @@ _BF16_FROM = (8, 0)
 
 
 class ImportEvidence(TypedDict):
+    """What unsloth decided when it was imported."""
+
     device_type: str
-    bf16_as_capable: bool
+    bf16_as_capable: bool  # whether it takes bfloat16 exactly if the GPU has it
 
 
-def _imported() -> ImportEvidence:
-    """Return the device that unsloth takes, and whether it takes bfloat16 where the GPU has it."""
+def import_unsloth() -> ImportEvidence:
+    """Import unsloth and return which device and precision it takes.
+
+    GPUs have bfloat16 from compute capability 8.0 on.
+    """
     unsloth = importlib.import_module("unsloth")
     capability = importlib.import_module("torch").cuda.get_device_capability()
     supported = bool(unsloth.is_bfloat16_supported())
@@ -36,5 +40,5 @@ def judge_import(_subject: str, _expect: object, evidence: ImportEvidence) -> Fi
     return judge_figures(evidence, equal={"device_type": "cuda", "bf16_as_capable": True})
 
 
-measure = partial(measure_claimed_subjects, measures={"unsloth-import": _imported})
+measure = partial(measure_claimed_subjects, measures={"unsloth-import": import_unsloth})
 CLAIMS = {"framework/unsloth-import": judge_import}
