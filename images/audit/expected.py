@@ -26,6 +26,7 @@ from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
+from validate.checks.static.environment import EnvironmentEvidence
 from validate.checks.static.files import FilesEvidence
 from validate.checks.static.libraries import LibrariesEvidence, LinkedLibrary
 from validate.checks.static.symbols import SymbolsEvidence
@@ -424,9 +425,15 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
     return conclude(rivals, "no package's CUDA library has a rival on the loader's path")
 
 
-def _judge_start(subject: str, expect: Any, evidence: Any) -> Finding:
+def _judge_start(subject: str, expect: Any, evidence: EnvironmentEvidence) -> Finding:
     """Judge the code that runs when Python starts; a rule of the survey is about variables."""
-    own = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
+    own: EnvironmentEvidence = {
+        "required": {},
+        "denied": {},
+        "in_files": [],
+        "settings_files": {},
+        "start": evidence["start"],
+    }
     finding = environment.judge(subject, expect, own)
     if finding.status is Status.PASS:
         return passed("nothing of unknown owner runs when Python starts")

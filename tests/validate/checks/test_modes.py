@@ -55,8 +55,8 @@ def test_programs_that_a_shell_finds_first_are_no_users_to_change() -> None:
         "/usr/local/bin/tool": file(0o755, uid=1000),
         "/usr/local/share/x": file(0o777),
     }
-    assert modes.open_programs(paths) == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
-    assert len(dict(modes.find_changeable(paths, modes.open_programs(paths)))) == 2
+    assert modes.find_open_programs(paths) == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
+    assert len(dict(modes.find_changeable(paths, modes.find_open_programs(paths)))) == 2
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_images_user_is_found_by_number_and_name(
 
 
 def test_folders_for_everybody_stay_so_and_nothing_is_of_the_future() -> None:
-    closed = modes.find_no_longer_everybodys(
+    closed = modes.find_closed_folders(
         {"/tmp": folder(0o1777), "/workspace": folder(0o755)}, ["/tmp", "/workspace"]
     )
     assert list(dict(closed)) == ["/workspace"]

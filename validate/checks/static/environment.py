@@ -1,7 +1,7 @@
-"""environment: variables, settings files and start-up code of the image can make a right answer come from the wrong
-path.
+"""environment: check that no variable, settings file or start-up code changes what users run.
 
-Only variables that the claim names are recorded: an environment can hold secrets.
+Such a setting can make a computation take another path than the one that was validated. Only
+variables that the claim names are recorded, because an environment can hold secrets.
 """
 
 import ast
@@ -10,15 +10,15 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import debian, installed, user_environment
 from validate.environment.installed import Distribution
-from validate.environment.user_environment import UserEnvironment
+from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
 
 SETTINGS = Settings(reads_files_only=True)
@@ -35,6 +35,7 @@ _SHELL_FILES = (
     "~/.profile",
     "~/.pam_environment",
 )
+"""Files that set variables when a user logs in or starts a shell."""
 _SETTINGS_FILES = (
     "/etc/nccl.conf",
     "~/.nccl.conf",
@@ -47,155 +48,252 @@ _SETTINGS_FILES = (
     "~/.config/uv/uv.toml",
     "$HF_HOME/accelerate/default_config.yaml",
 )
-"""Files that act without a variable; each line that is no comment counts."""
+"""Files that programs read without a variable that names them. They must have comments only."""
 
 _ASSIGNMENT = re.compile(
     r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)"
 )
+"""`export NAME=VALUE`, `declare -x NAME=VALUE`, or `NAME DEFAULT=VALUE` of pam_env.conf."""
 _LONGEST_VALUE = 200
 _CANNOT_BE_READ = "what it holds can't be read here"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    given, start, everything = installed.of_user()
-    environ = dict(sorted(given.environ.items()))
+class _EnvironmentExpect(TypedDict):
+    required: Mapping[str, str]
+    """Variable -> its value."""
+    denied: Mapping[str, str]
+    """Pattern of variables that must not be set -> why not."""
+    start_files: Mapping[str, str]
+    """Pattern of start-up files that may belong to no distribution -> why."""
+
+
+class EnvironmentExpect(_EnvironmentExpect, total=False):
+    """What a claim about the environment says."""
+
+    allowed: list[str]
+    """Patterns of variables that a derived image may set to another value."""
+
+
+class Assignment(TypedDict):
+    """A line of a shell's start file that sets a denied variable."""
+
+    file: str
+    name: str
+    value: str
+
+
+class StartFile(TypedDict):
+    """A file whose code runs at every start of Python."""
+
+    file: str
+    owners: list[str]
+    """Distributions that list it."""
+    of_debian: bool
+    """It is as a Debian package brought it."""
+    does_nothing: bool
+    """It has nothing but comments and docstrings."""
+
+
+class StartFlags(TypedDict):
+    """Flags of the interpreter."""
+
+    optimize: int
+
+
+class PythonStart(TypedDict):
+    """How the user's Python starts."""
+
+    flags: StartFlags
+    code: list[StartFile]
+
+
+class EnvironmentEvidence(TypedDict):
+    """Variables, settings files and start-up code of the image. Values are cut."""
+
+    required: dict[str, str | None]
+    """The value of each required variable; None: it is not set."""
+    denied: dict[str, str]
+    """Denied variables that are set."""
+    in_files: list[Assignment]
+    settings_files: dict[str, list[str]]
+    """File -> its lines that are no comments. Files that are not there are left out."""
+    start: PythonStart
+
+
+class TextFile(NamedTuple):
+    """A file, and its lines; none if it can't be read."""
+
+    path: str
+    lines: list[str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]]:
+    """Yield the variables, settings files and start-up code of the image's user."""
+    user, start, distributions = installed.of_user()
+    environ = dict(sorted(user.environ.items()))
+    settings_files: dict[str, list[str]] = {}
+    for file in read_files(_SETTINGS_FILES, user):
+        settings_files[file.path] = list_settings(file.lines)
+    # Over these files the suite has mounted its own (images/validation/own_python.py).
+    for path in user.hidden:
+        settings_files[path] = [_CANNOT_BE_READ]
+    python_start: PythonStart = {
+        "flags": {"optimize": start.optimize},
+        "code": list(find_start_files(start, distributions)),
+    }
+
     for claim in claims:
         denied = claim.expect["denied"]
-        assigned = (
-            (file, found)
-            for file, lines in _read(_SHELL_FILES, given)
-            for found in map(_ASSIGNMENT.match, lines)
-            if found
-        )
-        evidence = {
+        denied_values: dict[str, str] = {}
+        for name, value in environ.items():
+            if matches(name, denied):
+                denied_values[name] = value[:_LONGEST_VALUE]
+        evidence: EnvironmentEvidence = {
             "required": {name: environ.get(name) for name in claim.expect["required"]},
-            "denied": {
-                name: value[:_LONGEST_VALUE]
-                for name, value in environ.items()
-                if matches(name, denied)
-            },
-            "in_files": [
-                {"file": file, "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
-                for file, found in assigned
-                if matches(found[1], denied)
-            ],
-            # Each line that is no comment. Over some files the reader's own lie (images/validation/own_python.py).
-            "settings_files": {
-                **{
-                    file: [
-                        line.strip()[:_LONGEST_VALUE]
-                        for line in lines
-                        if line.strip()[:1] not in ("", "#")
-                    ]
-                    for file, lines in _read(_SETTINGS_FILES, given)
-                },
-                **{file: [_CANNOT_BE_READ] for file in given.hidden},
-            },
-            "start": {
-                "flags": {"optimize": start.optimize},
-                "code": list(_start_code(start, everything)),
-            },
+            "denied": denied_values,
+            "in_files": list(find_assignments(denied, user)),
+            "settings_files": settings_files,
+            "start": python_start,
         }
         yield claim.subject, evidence
 
 
-def _read(patterns: Sequence[str], given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
-    """Each file that there is, and its lines; none of one that can't be read."""
+def find_assignments(denied: Iterable[str], user: UserEnvironment) -> Iterator[Assignment]:
+    """Yield the lines of shells' start files that set a variable of one of these patterns."""
+    for file in read_files(_SHELL_FILES, user):
+        for line in file.lines:
+            match = _ASSIGNMENT.match(line)
+            if match and matches(match[1], denied):
+                value = match[2].strip()[:_LONGEST_VALUE]
+                yield {"file": file.path, "name": match[1], "value": value}
+
+
+def list_settings(lines: Iterable[str]) -> list[str]:
+    """Return the lines that are neither empty nor comments, stripped and cut."""
+    settings = []
+    for line in lines:
+        text = line.strip()
+        if text and not text.startswith("#"):
+            settings.append(text[:_LONGEST_VALUE])
+    return settings
+
+
+def read_files(patterns: Iterable[str], user: UserEnvironment) -> Iterator[TextFile]:
+    """Yield the files that there are of these patterns.
+
+    A pattern may begin with `~`, the user's home, or with `$HF_HOME`, and may have `*` in its last
+    part.
+    """
+    hugging_face_home = user.environ.get("HF_HOME") or "~/.cache/huggingface"
+    home = user.environ.get("HOME") or "/nonexistent"
     for pattern in patterns:
-        pattern = pattern.replace(
-            "$HF_HOME", given.environ.get("HF_HOME") or "~/.cache/huggingface"
-        )
-        path = Path(pattern.replace("~", given.environ.get("HOME") or "/nonexistent"))
+        path = Path(pattern.replace("$HF_HOME", hugging_face_home).replace("~", home))
+        # A folder that this user can't list has no files for it.
         with contextlib.suppress(OSError):
-            for file in sorted(found for found in path.parent.glob(path.name) if found.is_file()):
+            for file in sorted(path.parent.glob(path.name)):
+                if not file.is_file():
+                    continue
                 lines: list[str] = []
                 with contextlib.suppress(OSError):
                     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-                yield str(file), lines
+                yield TextFile(str(file), lines)
 
 
-def _start_code(
-    start: user_environment.Start, everything: tuple[Distribution, ...]
-) -> Iterator[Mapping[str, Any]]:
-    """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
-    owners = installed.names_of_owners(everything)
-    pth = (file for entry in start.path for file in Path(entry).glob("*.pth"))
-    lines = {str(file) for file in pth if user_environment.has_import_lines(file)}
-    for path in sorted({os.path.realpath(path) for path in start.modules.values()} | lines):
+def find_start_files(start: Start, distributions: tuple[Distribution, ...]) -> Iterator[StartFile]:
+    """Yield each file whose code runs before the first line of a user.
+
+    These are the modules that site.py imports (sitecustomize, for example), and .pth files with
+    lines that import.
+    """
+    owners = installed.names_of_owners(distributions)
+    paths = {os.path.realpath(path) for path in start.modules.values()}
+    for folder in start.path:
+        for file in Path(folder).glob("*.pth"):
+            if user_environment.has_import_lines(file):
+                paths.add(str(file))
+    for path in sorted(paths):
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
             "of_debian": of_debian(path, debian.read_package_files()),
-            "does_nothing": _does_nothing(Path(path)),
+            "does_nothing": does_nothing(Path(path)),
         }
 
 
-def _does_nothing(file: Path) -> bool:
-    """Whether a Python file holds nothing but comments and a docstring."""
+def does_nothing(file: Path) -> bool:
+    """Return whether a Python file has nothing but comments and docstrings.
+
+    False for a file that can't be read or parsed.
+    """
     try:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
     except (OSError, SyntaxError, ValueError):
         return False
-    return all(
-        isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements
-    )
+    for statement in statements:
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text:
+            return False
+    return True
 
 
 def of_debian(path: str, packages: debian.PackageFiles) -> bool:
-    """Whether this is a file that one of Debian's packages brought, unchanged."""
+    """Return whether a file is as one of Debian's packages brought it, by its MD5 sum."""
     recorded = packages.md5.get(debian.real_path(path))
     if recorded is None or not Path(path).is_file():
         return False
-    # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these files.
+    # Not a matter of security: dpkg records nothing stronger, and `files` does not cover these.
     return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """environment. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}},
-    and of a child allowed: patterns of what it may set otherwise.
+def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Finding:
+    """Fail where a variable, a settings file or start-up code changes what users run."""
+    required = expect["required"]
+    allowed = expect.get("allowed", ())
+    faults = []
+    for name, value in evidence["required"].items():
+        is_allowed = bool(value) and matches(name, allowed)
+        if value != required[name] and not is_allowed:
+            state = "not set" if value is None else repr(value)
+            faults.append(f"{name} is {state}, {required[name]!r} is expected")
 
-    evidence: {required, denied: {name: value}, in_files: [{file, name, value}] of assignments in a shell's start files,
-    settings_files: {file: lines}, start: {flags, code: [{file, owners, of_debian, does_nothing}] of files that run
-    then}}.
+    for name, value in evidence["denied"].items():
+        if name not in required and not matches(name, allowed):
+            faults.append(f"{name}={value} is set: {reason_against(name, expect['denied'])}")
+
+    for line in evidence["in_files"]:
+        name = line["name"]
+        if required.get(name) != line["value"].strip("\"'"):
+            reason = reason_against(name, expect["denied"])
+            faults.append(f"{line['file']} sets {name}={line['value']}: {reason}")
+
+    for path, lines in evidence["settings_files"].items():
+        if lines:
+            faults.append(f"{path} is not empty: {listed(lines)}")
+    faults += find_start_faults(evidence["start"], expect["start_files"])
+    good = f"{len(required)} variables as expected, none that misleads"
+    return conclude(faults, f"{good}, no start-up code of unknown owner")
+
+
+def reason_against(name: str, denied: Mapping[str, str]) -> str:
+    """Return why a variable must not be set, by the first pattern that matches its name."""
+    for pattern, reason in denied.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return reason
+    return "it is denied"
+
+
+def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Iterator[str]:
+    """Yield what of Python's start changes users' programs.
+
+    That is optimisation, and code of a file that belongs to nobody, unless its name matches a
+    pattern of `start_files`.
     """
-    required, denied, allowed = expect["required"], expect["denied"], expect.get("allowed", ())
-
-    def why(name: str) -> str:
-        return next(
-            (why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)),
-            "it is denied",
-        )
-
-    faults = [
-        f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is expected"
-        for name, found in evidence["required"].items()
-        if found != required[name] and not (found and matches(name, allowed))
-    ]
-    faults += [
-        f"{name}={value} is set: {why(name)}"
-        for name, value in evidence["denied"].items()
-        if name not in required and not matches(name, allowed)
-    ]
-    for one in evidence["in_files"]:
-        if required.get(one["name"]) != one["value"].strip("\"'"):
-            faults.append(f"{one['file']} sets {one['name']}={one['value']}: {why(one['name'])}")
-    faults += [
-        f"{path} is not empty: {listed(lines)}"
-        for path, lines in evidence["settings_files"].items()
-        if lines
-    ]
-    faults += _start_faults(evidence["start"], expect["start_files"])
-    good = f"{len(required)} variables as expected, none that misleads, no start-up code of unknown owner"
-    return conclude(faults, good)
-
-
-def _start_faults(start: Mapping[str, Any], start_files: Mapping[str, str]) -> Iterator[str]:
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"
-    for one in start["code"]:
-        harmless = one["owners"] or one["of_debian"] or one["does_nothing"]
-        if not harmless and not matches(PurePosixPath(one["file"]).name, start_files):
-            yield f"{one['file']} runs at every start of Python and belongs to no distribution"
+    for file in start["code"]:
+        is_harmless = file["owners"] or file["of_debian"] or file["does_nothing"]
+        if not is_harmless and not matches(PurePosixPath(file["file"]).name, start_files):
+            yield f"{file['file']} runs at every start of Python and belongs to no distribution"
 
 
 CLAIMS = {"environment": judge}

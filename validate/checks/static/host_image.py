@@ -1,7 +1,8 @@
-"""image: labels, size, settings and history, as the engine's host sees them: users read labels, and pay for bytes.
+"""image: judge an image's labels, size, settings, build history and layers.
 
-The host measures it (images/validation/host_look.py): a container can't see its own image. What else the configuration
-of an image of ours sets, and which steps made its layers, is `origin`'s to compare with the record.
+The host measures them (images/validation/host_look.py), because a container can't see its own
+image. Other settings of an image of ours, and the steps that made its layers, are left to `origin`,
+which compares them with the record.
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from validate.claims import ImageKind
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
 _USER = "1001"
-"""Whom our Dockerfiles end with (templates/stages/image.j2)."""
+"""The user with whom our Dockerfiles end (templates/stages/image.j2)."""
 _LABELS = "dev.truetag."
-_PARENTS_FOLDERS = (
+"""How the names of our labels begin."""
+_OUR_FOLDERS = (
     "/usr",
     "/etc",
     "/bin",
@@ -31,20 +33,21 @@ class _LabelsExpect(TypedDict):
 
 
 class LabelsExpect(_LabelsExpect, total=False):
-    """Labels that say what the image is."""
+    """What the claim about labels says: their names and values."""
 
     silent: list[str]
-    """Faults that are known of these versions."""
+    """Issues of silent faults that are known of the image's versions."""
     revision: str
-    """Of the matrix."""
+    """The revision of the matrix; absent: any."""
     architecture: str
-    """In Docker's words; absent: any."""
+    """As Docker names it: `amd64`; absent: any."""
 
 
 class SizeExpect(TypedDict):
-    """The most that an image may take."""
+    """What the claim about the size says."""
 
     bytes: int
+    """The most that the image may take."""
 
 
 class _SettingsExpect(TypedDict):
@@ -53,22 +56,26 @@ class _SettingsExpect(TypedDict):
 
 
 class SettingsExpect(_SettingsExpect, total=False):
-    """What of the driver the container runtime must inject (`capabilities`), and how the image starts."""
+    """What the claim about settings says.
+
+    `capabilities` are the parts of the host's driver that the container runtime must inject.
+    """
 
     image_kind: ImageKind
-    """A derived image's user, start and health check are its own."""
+    """A derived image has its own user, entrypoint and health check."""
     variables: list[str]
-    """Names that our build sets; absent: not known."""
+    """Names of variables that our build sets; absent: not known."""
 
 
 class LayersExpect(TypedDict, total=False):
-    """Whose layers they are: what somebody's base or steps hide is theirs. Absent: ours."""
+    """What the claim about layers says."""
 
     image_kind: ImageKind
+    """Only in an image of ours, hidden files are a fault. Absent: ours."""
 
 
 class Credential(TypedDict):
-    """Where a credential stands, and of which kind it is. Never what it is."""
+    """The place and kind of a credential, never its text."""
 
     where: str
     kind: str
@@ -84,34 +91,43 @@ class _ImageEvidence(TypedDict):
 
 
 class ImageEvidence(_ImageEvidence, total=False):
-    """What the engine says of an image. `driver`: its NVIDIA_* variables. Runs long ago lack the rest."""
+    """What the engine says of an image. The fields below are absent in old runs.
+
+    `driver` are its NVIDIA_* variables, by name.
+    """
 
     architecture: str
-    """In Docker's words."""
+    """As Docker names it: `amd64`."""
     further: dict[str, Any]
-    """Settings that none of our images has: signals, volumes, ports, steps of a health check or of a derived build."""
+    """Settings that none of our images has: signals, volumes, ports, a health check, steps of a
+    derived build."""
 
 
 class HiddenCredential(TypedDict):
-    """A file of a layer that holds a credential."""
+    """A file of a layer that holds a credential, and the credential's kind."""
 
     path: str
     kind: str
 
 
 class LayersEvidence(TypedDict, total=False):
-    """What travels with an image in its layers, or why they can't be read (`unread`)."""
+    """The files in the layers of an image, or only the reason why they can't be read."""
 
     unread: str
+    """That reason."""
     files: int
-    """Of all layers."""
+    """The number of entries in all layers."""
     hidden: list[str]
-    """Files that a later layer hides, but for a base's that steps replace."""
+    """Files that a later layer hides. Files of a base that steps replace are left out."""
     secrets: list[HiddenCredential]
 
 
 def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -> Finding:
-    """Compare labels with the matrix. That the image holds what they say is `pins`'s to check."""
+    """Fail where a label, or the architecture, is not what the matrix says.
+
+    The verdict is UNPROVEN if only the label of silent faults is incomplete. Whether the image
+    holds what the labels say is left to `pins`.
+    """
     measured = evidence["labels"]
     faults = []
     for name, value in expect["labels"].items():
@@ -123,19 +139,21 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
     if expected_architecture and architecture != expected_architecture:
         measured_architecture = architecture or "no architecture"
         faults.append(
-            f"its configuration says that it is for {measured_architecture}, {expected_architecture} is true"
+            f"its configuration says that it is for {measured_architecture}, "
+            f"{expected_architecture} is true"
         )
 
     named = measured.get(f"{_LABELS}silent-faults", "").split()
     unnamed = [issue for issue in expect.get("silent", ()) if issue not in named]
     if unnamed and not faults:
         return unproven(
-            f"its label of silent faults does not name {listed(unnamed)}, as if built before they were known"
+            f"its label of silent faults does not name {listed(unnamed)}, "
+            "as if built before they were known"
         )
 
     good = f"{len(expect['labels'])} labels say what the matrix says"
     revision = measured.get(f"{_LABELS}matrix-revision")
-    # Any edit of the matrix moves it: images that this leaves as they are stay good.
+    # Any edit of the matrix changes the revision, also one that is about other images only.
     if expect.get("revision", revision) != revision:
         good += f", by revision {revision}"
     return conclude(faults, good)
@@ -143,19 +161,23 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
 
 def judge_size(_subject: str, expect: SizeExpect, evidence: ImageEvidence) -> Finding:
     """Fail where an image takes more bytes than it may."""
-    size, most = evidence["bytes"] / 1e9, expect["bytes"] / 1e9
+    size = evidence["bytes"] / 1e9
+    most = expect["bytes"] / 1e9
     if evidence["bytes"] > expect["bytes"]:
         return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is expected")
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
 def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidence) -> Finding:
-    """Judge how an image starts, as whom, and with which of the driver's libraries."""
+    """Fail where an image starts in another way than expected, or keeps GPUs from containers.
+
+    A derived image may have its own user and entrypoint.
+    """
     is_derived = expect.get("image_kind") == ImageKind.DERIVED
     entrypoint = evidence["entrypoint"]
     faults: list[str] = []
     if is_derived:
-        faults += find_changes_of_start(expect, evidence)
+        faults += find_harmful_settings(expect, evidence)
     else:
         if evidence["user"] != _USER:
             faults.append(f"it runs as {evidence['user'] or 'root'}")
@@ -170,33 +192,46 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     start = f"entrypoint {' '.join(entrypoint)}" if entrypoint else "no entrypoint"
     good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
-    of_its_own = sorted(evidence.get("further", {}))
-    if of_its_own:
-        good += f"; of its own: {', '.join(of_its_own)}"
+    further = sorted(evidence.get("further", {}))
+    if further:
+        good += f"; of its own: {', '.join(further)}"
     return conclude(faults, good)
 
 
-def find_changes_of_start(expect: SettingsExpect, evidence: ImageEvidence) -> Iterator[str]:
-    """Yield settings of a derived image with which its containers do not have what its base image has."""
+def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> Iterator[str]:
+    """Yield settings of a derived image that keep its containers from what its base image has.
+
+    These are volumes over files of the base image, and variables that restrict the host's driver.
+    """
     for folder in sorted(evidence.get("further", {}).get("Volumes") or ()):
-        if covers_parents_files(folder):
-            yield f"{folder} is a volume: a container keeps its own copy of what the parent has there"
+        if covers_our_files(folder):
+            yield (
+                f"{folder} is a volume: a container keeps its own copy of what the parent has there"
+            )
 
     driver = evidence["driver"]
+    # Where it is not known which variables our build sets, none is reported.
     known = expect.get("variables", driver)
     for name in driver:
         if name.startswith("NVIDIA_REQUIRE_") and name not in known:
             yield f"{name} is set, and decides on which drivers a container starts at all"
 
 
-def covers_parents_files(folder: str) -> bool:
-    """Return whether a folder is one of our images' own, above one, or below one."""
+def covers_our_files(folder: str) -> bool:
+    """Return whether a folder is one in which our images have files, or is above or below one."""
     path = f"{folder.rstrip('/')}/"
-    return any(path.startswith(f"{own}/") or f"{own}/".startswith(path) for own in _PARENTS_FOLDERS)
+    for our_folder in _OUR_FOLDERS:
+        if path.startswith(f"{our_folder}/") or f"{our_folder}/".startswith(path):
+            return True
+    return False
 
 
 def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterator[str]:
-    """Yield variables that keep the container runtime from attaching GPUs, or libraries of the driver."""
+    """Yield what is wrong if variables keep the container runtime from attaching GPUs.
+
+    `capabilities` are the parts of the driver that it must inject (`compute`, `utility`); `driver`
+    are the image's NVIDIA_* variables.
+    """
     injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     lacking = [capability for capability in capabilities if capability not in injected]
     if lacking and "all" not in injected:
@@ -208,7 +243,11 @@ def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterato
 
 
 def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) -> Finding:
-    """Name files that no container has and that travel with the image, and credentials among the layers."""
+    """Fail where a layer holds a credential or, in an image of ours, a file that is hidden.
+
+    A file that a later layer hides is in no container, and still part of each pull. The verdict is
+    UNPROVEN if the layers could not be read.
+    """
     if "unread" in evidence:
         return unproven(evidence["unread"])
     faults = []
@@ -217,14 +256,12 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     hidden = evidence["hidden"]
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += [f"{path} is in a layer and in no container" for path in hidden]
-    return conclude(
-        faults,
-        f"{evidence['files']} entries of layers; hidden: {listed(hidden) if hidden else 'none'}",
-    )
+    good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"
+    return conclude(faults, good)
 
 
 def judge_history(_subject: str, _expect: object, evidence: ImageEvidence) -> Finding:
-    """Name each credential in what the engine says of an image."""
+    """Fail where variables, labels or build steps of the image hold a credential."""
     faults = [f"{secret['where']} holds {secret['kind']}" for secret in evidence["secrets"]]
     return conclude(faults, "no credential in variables, labels and build steps")
 

@@ -1,13 +1,14 @@
-"""hygiene: what a build leaves behind costs every pull, and a credential in an image belongs to whoever pulls it.
+"""hygiene: find leftovers of the build and credentials in the image, and check the user's home.
 
-Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's. Each file
-that no package has a checksum of is read for credentials; what is found is told by kind and line, never quoted.
+Leftovers make each pull larger, and a credential belongs to everybody who pulls the image. Every
+file of the image is looked at; what is mounted into it is left out. A file that no package has a
+checksum of is searched for credentials. They are reported by kind and line, and never quoted.
 """
 
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,22 +26,23 @@ SETTINGS = Settings(
 )
 
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
+"""Bytes up to which a file is searched whole for credentials."""
 _MOST_LISTED = 40
 _DPKGS_OWN = f"{debian.DATABASE}/info/"
 
 
 class HygieneExpect(TypedDict):
-    """What a claim about leftovers says; the claims about secrets and the home have the same patterns."""
+    """What a claim about hygiene says. All claims of an image have the same patterns."""
 
     leftovers: Mapping[str, str]
     """Path pattern -> what such a file is."""
 
 
-class ToldLeftovers(HygieneExpect, total=False):
-    """Of a derived image: some leftovers are reported, and no fault."""
+class LeftoversExpect(HygieneExpect, total=False):
+    """What the claim about leftovers says."""
 
     told: list[str]
-    """Their patterns."""
+    """Of a derived image: patterns of leftovers that are reported, and are no fault."""
 
 
 class Leftover(TypedDict):
@@ -49,15 +51,17 @@ class Leftover(TypedDict):
     files: int
     bytes: int
     example: str
+    """The path of one of them."""
 
 
 class Secret(TypedDict):
-    """Where a file holds a credential, and of which kind it is. Never what it is."""
+    """The place and kind of a credential, never its text."""
 
     path: str
     line: int
-    """0: its name tells."""
+    """0: the file is one for credentials, by its name."""
     kind: str
+    """Such as `a GitHub token`."""
 
 
 class _Home(TypedDict):
@@ -65,33 +69,37 @@ class _Home(TypedDict):
 
 
 class Home(_Home, total=False):
-    """The home of the image's user; `error`: why it can't be used. Without that, `mode` and `for_all` are there."""
+    """The home of the image's user. It has either an error, or the other fields."""
 
     mode: str
     """In octal digits."""
     for_all: bool
-    """Everybody may write to it."""
+    """Everybody may read, write and enter it."""
     error: str
+    """Why it can't be used."""
 
 
 class HygieneEvidence(TypedDict):
-    """What was found in the files of an image."""
+    """Leftovers and credentials among the files of an image, and its user's home."""
 
     files: int
+    """How many files there are that are not empty."""
     read: int
-    """Those that were read for credentials."""
+    """How many of them were searched for credentials."""
     unreadable: list[str]
+    """Folders that can't be listed. The list is cut."""
     leftovers: dict[str, Leftover]
     """By pattern."""
     secrets: list[Secret]
+    """The list is cut."""
     secrets_count: int
     home: Home
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
-    """Look at every file of the image once, for all claims."""
+    """Look at every file of the image once, and yield the result for each claim."""
     user, _, distributions = installed.of_user()
-    # Packages have checksums of these.
+    # Files of which a package has a checksum: other checks compare them.
     known_files = set(debian.read_package_files().md5)
     for distribution in distributions:
         for entry in distribution.entries or ():
@@ -101,13 +109,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     patterns: dict[str, str] = {}
     for claim in claims:
         patterns.update(claim.expect["leftovers"])
-    evidence = look_at_files(patterns, known_files, look_at_home(user.environ.get("HOME", "")))
+    home = inspect_home(user.environ.get("HOME", ""))
+    evidence = search_files(patterns, known_files, home)
     for claim in claims:
         yield claim.subject, evidence
 
 
-def look_at_home(path: str) -> Home:
-    """Return the image's own home, before a validation run puts an empty one in its place."""
+def inspect_home(path: str) -> Home:
+    """Return the mode of the home folder in the image, or why it can't be read.
+
+    Other checks run with an empty folder in its place.
+    """
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -115,17 +127,22 @@ def look_at_home(path: str) -> Home:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def look_at_files(
-    patterns: Mapping[str, str], known_files: Collection[str], home: Home
+def search_files(
+    patterns: Iterable[str], known_files: Collection[str], home: Home
 ) -> HygieneEvidence:
-    """Return the leftovers and credentials among the files of an image."""
+    """Return the leftovers and credentials among the files of an image.
+
+    A file is a leftover if it matches one of the patterns. `known_files` are not searched for
+    credentials, nor is their bytecode. `home` is passed on to the evidence.
+    """
     find_pattern = first_of(patterns)
     leftovers: dict[str, Leftover] = {}
     secrets: list[Secret] = []
-    files = read = 0
-    # What is mounted is not the image's.
-    device = os.lstat("/").st_dev
+    files = 0
+    searched_files = 0
     image = read_image_paths()
+    # A file on another device is mounted, and not the image's.
+    device = os.lstat("/").st_dev
     for path, facts in sorted(image.facts.items()):
         if not is_plain_file(facts) or not facts.st_size or facts.st_dev != device:
             continue
@@ -137,19 +154,16 @@ def look_at_files(
             leftover["bytes"] += facts.st_size
 
         kind = credentials.kind_by_name(path)
-        is_known = (
-            path in known_files
-            or source_of_bytecode(path) in known_files
-            or path.startswith(_DPKGS_OWN)
-        )
         if kind:
             secrets.append({"path": path, "line": 0, "kind": kind})
-        elif not is_known:
-            read += 1
+            continue
+        is_known = path in known_files or source_of_bytecode(path) in known_files
+        if not is_known and not path.startswith(_DPKGS_OWN):
+            searched_files += 1
             secrets += find_credentials(path, facts.st_size)
     return {
         "files": files,
-        "read": read,
+        "read": searched_files,
         "unreadable": image.unreadable[:_MOST_LISTED],
         "leftovers": leftovers,
         "secrets": secrets[:_MOST_LISTED],
@@ -159,24 +173,30 @@ def look_at_files(
 
 
 def find_credentials(path: str, size: int) -> Iterator[Secret]:
-    """Yield the credentials in a file. Of a large one only the beginning is read."""
+    """Yield the credentials in a file of `size` bytes. Of a large one only the beginning is read.
+
+    A program, which is a file with zero bytes, is large sooner than a text. A file that can't be
+    read has no credentials.
+    """
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:
         content = stream.read(credentials.SMALL)
-        if size <= (_LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT):
+        largest = _LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT
+        if size <= largest:
             content += stream.read()
     for line, kind in credentials.find_in_file(content, path):
         yield {"path": path, "line": line, "kind": kind}
 
 
-def judge_leftovers(_subject: str, expect: ToldLeftovers, evidence: HygieneEvidence) -> Finding:
-    """Name each kind of leftover. Some of a derived image are reported."""
+def judge_leftovers(_subject: str, expect: LeftoversExpect, evidence: HygieneEvidence) -> Finding:
+    """Fail where there are leftovers. Those that the claim allows are reported in the reason."""
     faults = []
     reported = []
     for pattern, leftover in evidence["leftovers"].items():
         megabytes = leftover["bytes"] / 1e6
         what = expect["leftovers"][pattern]
-        text = f"{leftover['files']} files ({megabytes:.1f} MB) of {what} are left: {leftover['example']}"
+        files = f"{leftover['files']} files ({megabytes:.1f} MB) of {what}"
+        text = f"{files} are left: {leftover['example']}"
         if pattern in expect.get("told", ()):
             reported.append(text)
         else:
@@ -189,7 +209,7 @@ def judge_leftovers(_subject: str, expect: ToldLeftovers, evidence: HygieneEvide
 
 
 def judge_secrets(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
-    """Name each file that holds a credential."""
+    """Fail where a file holds a credential."""
     faults = []
     for secret in evidence["secrets"]:
         line = f" (line {secret['line']})" if secret["line"] else ""
@@ -202,14 +222,17 @@ def judge_secrets(_subject: str, _expect: HygieneExpect, evidence: HygieneEviden
 def conclude_if_all_was_read(
     evidence: HygieneEvidence, faults: Sequence[str], good: str
 ) -> Finding:
-    """Return PASS only if every folder could be listed."""
+    """Return FAIL with the faults; if there are none, PASS with the reason `good`.
+
+    The verdict is UNPROVEN in place of PASS if a folder could not be listed.
+    """
     if not faults and evidence["unreadable"]:
         return unproven(f"{good}, but {listed(evidence['unreadable'])} can't be read by this user")
     return conclude(faults, good)
 
 
 def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence) -> Finding:
-    """Fail where the home of the image's user is not there, or not for everybody to write to."""
+    """Fail unless the home of the image's user exists, and everybody may write to it."""
     home = evidence["home"]
     if "error" in home:
         return failed(f"the home {home['path']!r} can't be used: {home['error']}")

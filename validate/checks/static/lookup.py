@@ -1,8 +1,8 @@
-"""lookup/paths: what stands before ours on a search path is run in its place, and nothing says so.
+"""lookup: check that no file hides one of ours on PATH, PYTHONPATH or the loader's search path.
 
-conda's Python in front of the image's, `nvcc` or libcudart of Debian's nvidia-cuda-toolkit, a `random.py` in the
-working directory, a libnccl-net.so that NCCL loads because it is there. All of it is reported; what hides something of
-ours fails.
+A file that is found first is run in place of ours, without a word: conda's Python, `nvcc` or
+libcudart of Debian's nvidia-cuda-toolkit, a `random.py` in the working directory. Plugins such as
+libnccl-net.so are reported, too: a program loads them because they are there.
 """
 
 import fnmatch
@@ -36,13 +36,15 @@ _PLUGINS = {
     "/usr/lib/*/ossl-modules/*": "OpenSSL (a provider)",
     "/usr/lib/*/engines-*/*": "OpenSSL (an engine)",
 }
-"""Pattern of a library's name or path -> who loads it because it is there (NCCL's user guide; openssl-env(7))."""
-_OF_NOBODY = ""
+"""Pattern of a library's name or path -> the program that loads it because it is there (NCCL's user
+guide; openssl-env(7))."""
+_NO_OWNER = ""
 _IN_EVERY_PROJECT = frozenset(
     {"tests", "test", "docs", "examples", "scripts", "tools", "benchmarks"}
 )
-"""Folders of people's projects, by whose names no package imports its own."""
+"""Folders of people's projects. Packages install folders of these names, too, and import none."""
 _MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(\.py|(\.cpython-\d+-[\w-]+|\.abi3)?\.so)")
+_STANDARD_LIBRARY = re.compile(r".*/python3\.\d+(/lib-dynload)?")
 
 
 class Expected(TypedDict):
@@ -54,12 +56,14 @@ class Expected(TypedDict):
 
 
 class Hidden(TypedDict):
-    """A file that is found in place of another of its name."""
+    """A file that is found in place of another one of its name."""
 
     path: str
+    """The file that is found."""
     owner: str
-    """The Debian package or distribution that has it; empty: none."""
+    """Its Debian package (`Debian's python3`) or distribution; empty: none."""
     hides: str
+    """The other file."""
     hidden_owner: str
 
 
@@ -67,28 +71,29 @@ class Measured(TypedDict):
     """What the shell, Python and the loader find first. Lists are cut."""
 
     path: list[str]
+    """The folders of the PATH."""
     programs: list[Hidden]
     modules: list[Hidden]
     libraries: list[Hidden]
     plugins: dict[str, str]
-    """Library of no package -> who loads it."""
+    """Library of no package -> the program that loads it."""
 
 
 class Owners(NamedTuple):
-    """Who has which files, by real path."""
+    """Path without links in its folders -> the Debian package, or distribution, that lists it."""
 
     of_debian: Mapping[str, str]
     of_wheels: Mapping[str, str]
 
     def of(self, path: str) -> str:
-        """Return the Debian package or distribution that has a file; empty: none."""
+        """Return the owner of a file: `Debian's python3`, or a distribution; empty: none."""
         real = debian.real_path(path)
         package = self.of_debian.get(real)
-        return f"Debian's {package}" if package else self.of_wheels.get(real, _OF_NOBODY)
+        return f"Debian's {package}" if package else self.of_wheels.get(real, _NO_OWNER)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Follow the search paths of the image's user."""
+    """Yield which files hide others on the search paths of the image's user."""
     user, start, distributions = installed.of_user()
     of_wheels: dict[str, str] = {}
     for distribution in distributions:
@@ -97,18 +102,16 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     owners = Owners(debian.read_package_files().packages, of_wheels)
 
     path = user.environ.get("PATH", "").split(":")
-    added = user.environ.get("PYTHONPATH", "").split(":")
-    if not user.environ.get("PYTHONSAFEPATH"):
-        added.append(user.directory)
-    standard = [
-        folder for folder in start.path if re.search(r"/python3\.\d+(/lib-dynload)?$", folder)
-    ]
+    before_standard = [folder for folder in user.environ.get("PYTHONPATH", "").split(":") if folder]
+    # Python looks in the folder in which it starts, too.
+    if not user.environ.get("PYTHONSAFEPATH") and user.directory:
+        before_standard.append(user.directory)
+    standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
+    modules = find_hidden_modules(before_standard, standard, distributions)
     evidence: Measured = {
         "path": path,
         "programs": find_hidden_programs(path, owners)[:_MOST_LISTED],
-        "modules": find_hidden_modules([*filter(None, added)], standard, distributions)[
-            :_MOST_LISTED
-        ],
+        "modules": modules[:_MOST_LISTED],
         "libraries": find_hidden_libraries(user, owners)[:_MOST_LISTED],
         "plugins": find_plugins(loader_folders(user), owners),
     }
@@ -117,29 +120,35 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def find_hidden_programs(folders: Sequence[str], owners: Owners) -> list[Hidden]:
-    """Return programs that a shell finds in place of others of their name, in the order of the PATH."""
-    first: dict[str, str] = {}
+    """Return programs that a shell finds in place of others of their name.
+
+    `folders` are those of the PATH, in its order. A relative one is left out.
+    """
+    first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
     for folder in folders:
-        for name in list_folder(folder) if folder.startswith("/") else ():
+        if not folder.startswith("/"):
+            continue
+        for name in list_folder(folder):
             path = f"{folder}/{name}"
             if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113
                 continue
-            before = first.setdefault(name, path)
-            # /bin is a link to /usr/bin, the environment's python to Debian's.
-            if os.path.realpath(before) != os.path.realpath(path):
-                hidden.append(_hidden(before, path, owners))
+            first = first_found.setdefault(name, path)
+            # Both may be the same file: /bin is a link to /usr/bin.
+            if os.path.realpath(first) != os.path.realpath(path):
+                hidden.append(describe_pair(first, path, owners))
     return hidden
 
 
 def find_hidden_modules(
     folders: Sequence[str], standard: Sequence[str], distributions: Sequence[Distribution]
 ) -> list[Hidden]:
-    """Return modules in folders before the standard library's that are imported in place of others.
+    """Return modules that are imported in place of the standard library's or a distribution's.
 
-    A folder without `__init__.py` hides nothing (PEP 420).
+    `folders` are those that Python searches before the `standard` library's. A folder in them
+    without `__init__.py` hides nothing (PEP 420).
     """
-    # Name -> the folders that have a module of that name, and whose it is there.
+    # Module name -> the folders that have such a module, each with the module's owner.
     known: dict[str, list[tuple[str, str]]] = {}
     for folder in standard:
         for name, _ in list_modules(folder):
@@ -154,11 +163,16 @@ def find_hidden_modules(
             if name in _IN_EVERY_PROJECT:
                 continue
             for other_folder, owner in known.get(name, ()):
-                if os.path.realpath(other_folder) != folder:
-                    hides = f"{other_folder}/{name}"
-                    hidden.append(
-                        {"path": path, "owner": _OF_NOBODY, "hides": hides, "hidden_owner": owner}
-                    )
+                if os.path.realpath(other_folder) == folder:
+                    continue
+                hidden.append(
+                    {
+                        "path": path,
+                        "owner": _NO_OWNER,
+                        "hides": f"{other_folder}/{name}",
+                        "hidden_owner": owner,
+                    }
+                )
     return hidden
 
 
@@ -174,69 +188,80 @@ def list_modules(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def loader_folders(user: UserEnvironment) -> list[str]:
-    """Return the folders that the dynamic loader searches, in its order, once ldconfig(8) has run."""
-    library_path = [
-        folder for folder in user.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
-    ]
+    """Return the folders that the dynamic loader searches, in its order and without links.
+
+    Those in ld.so.conf count, although ldconfig(8) may not have run since a file was added there.
+    """
     named = [folder for folder, _ in configured("/etc/ld.so.conf")]
-    folders = [*library_path, *named, *machine_named(user.machine).folders]
+    folders = [*library_path(user), *named, *machine_named(user.machine).folders]
     return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
+
+
+def library_path(user: UserEnvironment) -> list[str]:
+    """Return the folders of LD_LIBRARY_PATH. The loader searches them before all others."""
+    return [folder for folder in user.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
 
 
 def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]:
     """Return libraries that the loader takes in place of a Debian package's, or of a wheel's.
 
-    Libraries of wheels name the folders of those that they need. Only LD_LIBRARY_PATH is searched before that.
+    A wheel's library names the folder of each library that it needs. So only a folder of
+    LD_LIBRARY_PATH, which is searched before that, can hide a library of a wheel.
     """
     of_wheels: dict[str, str] = {}
     for path in owners.of_wheels:
         name = path.rpartition("/")[2]
         if ".so" in name:
             of_wheels.setdefault(name, path)
-    before_wheels = [
-        os.path.realpath(one) for one in user.environ.get("LD_LIBRARY_PATH", "").split(":") if one
-    ]
+    before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
 
-    first: dict[str, str] = {}
+    first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
     for folder in loader_folders(user):
         for name in list_folder(folder):
             if ".so" not in name:
                 continue
             path = f"{folder}/{name}"
-            before = first.setdefault(name, path)
+            first = first_found.setdefault(name, path)
             is_debians = owners.of(path).startswith("Debian's ")
-            if is_debians and os.path.realpath(before) != os.path.realpath(path):
-                hidden.append(_hidden(before, path, owners))
+            if is_debians and os.path.realpath(first) != os.path.realpath(path):
+                hidden.append(describe_pair(first, path, owners))
             if folder in before_wheels and name in of_wheels and of_wheels[name] != path:
-                hidden.append(_hidden(path, of_wheels[name], owners))
+                hidden.append(describe_pair(path, of_wheels[name], owners))
     return hidden
 
 
 def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
-    """Return libraries of no package that a program loads because they are there, and that program."""
+    """Return library -> the program that loads it because it is there, of libraries without owner.
+
+    A pattern of _PLUGINS that is a path holds anywhere; one that is a name, in the loader's
+    `folders` only.
+    """
     plugins = {}
     for path, facts in read_image_paths().facts.items():
         if not (is_plain_file(facts) or is_link(facts)):
             continue
         folder, _, name = path.rpartition("/")
         for pattern, loaded_by in _PLUGINS.items():
-            is_path = pattern.startswith("/")
-            is_one = fnmatch.fnmatchcase(path if is_path else name, pattern)
-            if is_one and (is_path or folder in folders) and owners.of(path) == _OF_NOBODY:
+            if pattern.startswith("/"):
+                is_plugin = fnmatch.fnmatchcase(path, pattern)
+            else:
+                is_plugin = fnmatch.fnmatchcase(name, pattern) and folder in folders
+            if is_plugin and owners.of(path) == _NO_OWNER:
                 plugins[path] = loaded_by
     return plugins
 
 
 def list_folder(folder: str) -> list[str]:
-    """Return the names in a folder, in order; none of what can't be listed."""
+    """Return the names in a folder, sorted; none if it can't be listed."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208  names, and not paths
     except OSError:
         return []
 
 
-def _hidden(path: str, hides: str, owners: Owners) -> Hidden:
+def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
+    """Return a file, the file that it hides, and the owners of both, as evidence."""
     return {
         "path": path,
         "owner": owners.of(path),
@@ -246,7 +271,10 @@ def _hidden(path: str, hides: str, owners: Owners) -> Hidden:
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Fail where something of ours is hidden. In an image that we build, nothing hides anything."""
+    """Fail where something of ours is hidden; in an image that we build, where anything is.
+
+    What a derived image, or one on a custom base, hides of others is reported in the reason.
+    """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))
     reported = []
@@ -272,25 +300,37 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
 
 
 def describe(hidden: Hidden) -> str:
-    """Return `/opt/conda/bin/python3 is found before /opt/venv/bin/python3`, with their owners."""
-    by = f" of {hidden['owner']}" if hidden["owner"] else ""
-    of = f" of {hidden['hidden_owner']}" if hidden["hidden_owner"] else ""
-    return f"{hidden['path']}{by} is found before {hidden['hides']}{of}"
+    """Return `/opt/conda/bin/python3 is found before /opt/venv/bin/python3 of virtualenv`.
+
+    Each path is followed by its owner, if it has one.
+    """
+    path = hidden["path"]
+    if hidden["owner"]:
+        path += f" of {hidden['owner']}"
+    hides = hidden["hides"]
+    if hidden["hidden_owner"]:
+        hides += f" of {hidden['hidden_owner']}"
+    return f"{path} is found before {hides}"
 
 
 def hides_ours(program: Hidden, our_folders: Sequence[str]) -> bool:
-    """Return whether a program of somebody's image is found before one that our image has.
+    """Return whether a program is found before one in our folders of the PATH.
 
-    A package that is added to our own folders may bring a program that another one has, too: cmake's wheel, say.
+    A package that is added to our folders may bring a program that another one has, too: cmake's
+    wheel, for example. A file there without a package may not.
     """
     if os.path.dirname(program["hides"]) not in our_folders:  # noqa: PTH120
         return False
     stands_outside = os.path.dirname(program["path"]) not in our_folders  # noqa: PTH120
-    return stands_outside or program["owner"] == _OF_NOBODY
+    return stands_outside or program["owner"] == _NO_OWNER
 
 
 def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the PATH itself: somebody's image may add folders, in front, too."""
+    """Yield what is wrong with the folders of the PATH.
+
+    An image that we build must have the expected ones only. Other images may add folders, even in
+    front of ours, but not relative ones.
+    """
     if list(path) == expect["path"]:
         return
     relative = [folder for folder in path if not folder.startswith("/")]
@@ -300,7 +340,8 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
     whole = ":".join(path)
     if expect["image_kind"] == ImageKind.OURS:
         strange = [folder for folder in path if folder not in expect["path"]]
-        yield f"the PATH is {whole}; {listed(strange) or 'the order of its folders'} is not as expected"
+        what = listed(strange) or "the order of its folders"
+        yield f"the PATH is {whole}; {what} is not as expected"
     elif [folder for folder in path if folder in expect["path"]] != expect["path"]:
         yield f"the PATH is {whole}: folders of ours are missing or in another order"
 

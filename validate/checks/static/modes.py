@@ -1,8 +1,8 @@
-"""modes/users: files that the image's user can't read, or that others than root can change.
+"""modes: check that users can read the image's files, and that only root can change them.
 
-Reports of the first kind are the most common of all: a build under umask 077, `COPY` of a file that is 0600 on the
-author's machine, a `chown` of a whole folder. The second kind lets any program that runs as the image's user change
-what was validated.
+Files that the image's user can't read are reported more often than any other fault: after a build
+under umask 077, `COPY` of a file that is 0600 on the author's machine, or `chown` of a whole
+folder. What others than root can change may be changed after it was validated.
 """
 
 import contextlib
@@ -40,11 +40,12 @@ _DAY = 86400
 _PRIVILEGES = stat.S_ISUID | stat.S_ISGID
 _FOR_EVERYBODY = ("/tmp", "/var/tmp")
 _OUR_FOLDERS_FOR_EVERYBODY = ("/workspace", "/home/trainer", "/home/trainer/.cache")
-"""What our build makes for every user (templates/scripts/user.sh)."""
+"""Folders that our build makes for every user to write to (templates/scripts/user.sh)."""
 _STICKY = 0o1777
 _FIRST_USER = 1000
+"""Lower numbers are those of Debian's services (Debian policy, 9.2.2)."""
 _SERVICES = ("/var/", "/run/")
-"""Debian's packages make files of services' own users there, whose numbers are below that (Debian policy, 9.2.2)."""
+"""Folders in which packages make files that belong to their services' users."""
 _READ_BY_EVERY_PROGRAM = (
     "/etc/passwd",
     "/etc/group",
@@ -57,10 +58,11 @@ _READ_BY_EVERY_PROGRAM = (
 """Generated files, which no package lists: a C library, a shell or curl fails without them."""
 _DEBIANS_FOR_ALL = ("/usr/bin/", "/usr/sbin/", "/usr/lib/", "/usr/include/")
 _OF_USERS = ("/opt/", "/usr/local/", "/srv/", "/workspace/")
-"""Folders where people put what the image's user is to read."""
+"""Folders in which people put files that the image's user is to read."""
 _FIRST_ON_PATH = ("/usr/local/bin", "/usr/local/sbin")
-"""Searched before Debian's own folders, and in no package: an entry point lies there."""
-_BEGINNINGS_OF_PROGRAMS = (b"\x7fELF", b"#!")
+"""Folders that a shell searches before Debian's own. No package has files there: an entry point
+lies there."""
+_PROGRAM_HEADERS = (b"\x7fELF", b"#!")
 
 
 class Expected(TypedDict):
@@ -70,27 +72,30 @@ class Expected(TypedDict):
 
 
 class Measured(TypedDict):
-    """Paths whose modes or owners are wrong. The first lists are cut."""
+    """Paths of an image whose modes or owners are wrong."""
 
     files: int
+    """How many paths were looked at, folders too."""
     privileged: list[str]
     """Programs with setuid, setgid or capabilities that no Debian package brought."""
     packaged: int
-    """How many Debian packages brought."""
+    """How many such programs Debian packages brought."""
     faults: dict[str, str]
-    """Path -> what is wrong."""
+    """Path -> what is wrong. The list is cut."""
     faults_count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Whom an image starts as. Groups beside the first are left out."""
+    """The user whom an image starts as. Supplementary groups are left out."""
 
     uid: int
     gid: int
 
     def may_read(self, facts: os.stat_result) -> bool:
-        """Return whether a file's or folder's mode lets this user read it; of a folder, enter it, too."""
+        """Return whether this user may read a file of this mode and owner, or enter a folder."""
+        if self.uid == 0:
+            return True
         needed = 0o5 if stat.S_ISDIR(facts.st_mode) else 0o4
         if facts.st_uid == self.uid:
             granted = facts.st_mode >> 6
@@ -98,36 +103,30 @@ class User:
             granted = facts.st_mode >> 3
         else:
             granted = facts.st_mode
-        return not self.uid or granted & needed == needed
+        return granted & needed == needed
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Look at the mode and owner of every path."""
-    environment, start, distributions = installed.of_user()
+    """Yield the paths of the image whose mode or owner is wrong."""
+    environment, _, _ = installed.of_user()
     paths = read_image_paths().facts
     owned = debian.read_package_files()
 
-    validated = files_of_distributions(distributions)
-    validated |= {path for path in paths if source_of_bytecode(path) in validated}
-    toolkit = environment.environ.get("CUDA_HOME", "/usr/local/cuda")
-    own_folders = (f"{start.prefix}/", f"{toolkit}/", "/opt/truetag/")
-    validated |= {path for path in paths if path.startswith(own_folders)}
-    validated |= set(_READ_BY_EVERY_PROGRAM)
-    validated &= paths.keys()
-    for_all = validated | {
-        path for path in owned.md5.keys() & paths.keys() if is_for_all(path, paths[path])
-    }
+    validated = list_validated(paths)
+    changeable = validated | owned.packages.keys() | find_open_programs(paths)
+    for_all = set(validated)
+    for path in owned.md5.keys() & paths.keys():
+        if is_for_all(path, paths[path]):
+            for_all.add(path)
 
     faults: dict[str, str] = {}
-    for found in (
-        find_changeable(
-            paths, with_folders_above(validated | owned.packages.keys() | open_programs(paths))
-        ),
+    for faults_of_kind in (
+        find_changeable(paths, with_folders_above(changeable)),
         find_unreadable_for(read_user(environment.user), environment, paths),
         find_unreadable_for_all(paths, for_all),
         find_future(paths),
     ):
-        faults.update(only_topmost(dict(found)))
+        faults.update(only_topmost(dict(faults_of_kind)))
 
     privileged = sorted(path for path, facts in paths.items() if has_privileges(path, facts))
     strange = [path for path in privileged if path not in owned.md5]
@@ -135,21 +134,38 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
         folders = [*_FOR_EVERYBODY]
         if claim.expect["image_kind"] == ImageKind.OURS:
             folders += _OUR_FOLDERS_FOR_EVERYBODY
-        every_fault = {**faults, **dict(find_no_longer_everybodys(paths, folders))}
-        yield (
-            claim.subject,
-            {
-                "files": len(paths),
-                "privileged": [describe_privileges(path, paths[path]) for path in strange],
-                "packaged": len(privileged) - len(strange),
-                "faults": dict(sorted(every_fault.items())[:_MOST_LISTED]),
-                "faults_count": len(every_fault),
-            },
-        )
+        every_fault = {**faults, **dict(find_closed_folders(paths, folders))}
+        evidence: Measured = {
+            "files": len(paths),
+            "privileged": [describe_privileges(path, paths[path]) for path in strange],
+            "packaged": len(privileged) - len(strange),
+            "faults": dict(sorted(every_fault.items())[:_MOST_LISTED]),
+            "faults_count": len(every_fault),
+        }
+        yield claim.subject, evidence
+
+
+def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
+    """Return the paths of the image that other checks validate and that every user needs.
+
+    These are files of Python distributions and their bytecode, the Python environment, the CUDA
+    toolkit, our own files, and some that every program reads.
+    """
+    environment, start, distributions = installed.of_user()
+    validated = files_of_distributions(distributions)
+    validated |= {path for path in paths if source_of_bytecode(path) in validated}
+    toolkit = environment.environ.get("CUDA_HOME", "/usr/local/cuda")
+    own_folders = (f"{start.prefix}/", f"{toolkit}/", "/opt/truetag/")
+    validated |= {path for path in paths if path.startswith(own_folders)}
+    validated |= set(_READ_BY_EVERY_PROGRAM)
+    return validated & paths.keys()
 
 
 def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what lies below a folder with the same kind of fault: `chmod -R` is one fault, not ten thousand."""
+    """Return path -> fault without the paths below a folder that has a fault itself.
+
+    `chmod -R` of a folder is one fault, not ten thousand.
+    """
     topmost: dict[str, str] = {}
     for path in sorted(faults):
         folder = path.rpartition("/")[0]
@@ -161,7 +177,7 @@ def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
 
 
 def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
-    """Return the real path of every file that a RECORD lists."""
+    """Return every file that a RECORD lists, without links in its folders."""
     files = set()
     for distribution in distributions:
         for entry in distribution.entries or ():
@@ -172,63 +188,70 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
 def find_changeable(
     paths: Mapping[str, os.stat_result], validated: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what others than root can change of files that were validated and of the folders above them."""
+    """Yield path -> fault of each path in `validated` that others than root can change.
+
+    `paths` is all of the image: path -> what lstat says. Links are left out, and what everybody may
+    write to by design.
+    """
     for path in validated & paths.keys():
         facts = paths[path]
         if is_link(facts) or is_everybodys(path):
             continue
-        # Debian's services have users of their own below this number.
-        lowest = _FIRST_USER if path.startswith(_SERVICES) else 1
-        if facts.st_uid >= lowest:
+        # Where services keep files, these may belong to the services' own users.
+        lowest_wrong_id = _FIRST_USER if path.startswith(_SERVICES) else 1
+        if facts.st_uid >= lowest_wrong_id:
             yield path, f"belongs to uid {facts.st_uid}"
-        elif facts.st_mode & stat.S_IWGRP and facts.st_gid >= lowest:
+        elif facts.st_mode & stat.S_IWGRP and facts.st_gid >= lowest_wrong_id:
             yield path, f"may be changed by group {facts.st_gid}"
+        elif facts.st_mode & stat.S_IWOTH and stat.S_ISDIR(facts.st_mode):
+            yield path, "is a folder for everybody to put files into"
         elif facts.st_mode & stat.S_IWOTH:
-            is_folder = stat.S_ISDIR(facts.st_mode)
-            yield (
-                path,
-                "is a folder for everybody to put files into"
-                if is_folder
-                else "may be changed by every user",
-            )
+            yield path, "may be changed by every user"
 
 
-def open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
-    """Return what every user may change where a shell looks first. Whose it is there does not matter."""
-    return {
-        path
-        for path, facts in paths.items()
-        if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH
-    }
+def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
+    """Return what every user may change in the folders that a shell searches first.
+
+    These files count as validated although no package lists them.
+    """
+    open_programs = set()
+    for path, facts in paths.items():
+        if path.startswith(_FIRST_ON_PATH) and facts.st_mode & stat.S_IWOTH:
+            open_programs.add(path)
+    return open_programs
 
 
 def is_everybodys(path: str) -> bool:
-    """Return whether a path is one for everybody to write to, or below such a folder."""
+    """Return whether everybody may write to a path by design: /tmp, say, and what is below."""
     folders = (*_FOR_EVERYBODY, *_OUR_FOLDERS_FOR_EVERYBODY, "/run/lock", "/dev/shm")
-    # uv leaves the lock of an environment that it changed, for everybody to take.
-    is_lock = path.endswith("/.lock")
-    return is_lock or path in folders or path.startswith(tuple(f"{folder}/" for folder in folders))
+    # uv leaves a lock file in an environment that it changed, for everybody to take.
+    if path.endswith("/.lock") or path in folders:
+        return True
+    return path.startswith(tuple(f"{folder}/" for folder in folders))
 
 
-def find_no_longer_everybodys(
+def find_closed_folders(
     paths: Mapping[str, os.stat_result], folders: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield folders that must be root's and open to all, and are not."""
+    """Yield folder -> fault of each of these folders that is not root's with mode 1777.
+
+    Folders that the image does not have are left out.
+    """
     for folder in folders:
         facts = paths.get(folder)
         if facts and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _STICKY):
-            mode = f"{stat.S_IMODE(facts.st_mode):o}"
-            yield (
-                folder,
-                f"has mode {mode} and uid {facts.st_uid}: it must be root's, for everybody (1777)",
-            )
+            owner = f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}"
+            yield folder, f"{owner}: it must be root's, for everybody (1777)"
 
 
 def find_unreadable_for_all(
-    paths: Mapping[str, os.stat_result], validated: AbstractSet[str]
+    paths: Mapping[str, os.stat_result], for_all: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what some user can't read, or start, of files that every user needs, and of the folders above them."""
-    for path in with_folders_above(validated) & paths.keys():
+    """Yield path -> fault of files that every user needs and some can't read, or start.
+
+    `for_all` are these files. Folders above them must be open to all, too.
+    """
+    for path in with_folders_above(for_all) & paths.keys():
         facts = paths[path]
         if is_link(facts) or path.startswith("/root"):
             continue
@@ -240,111 +263,131 @@ def find_unreadable_for_all(
 def find_unreadable_for(
     user: User, environment: UserEnvironment, paths: Mapping[str, os.stat_result]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the image's own user can't read where people put files for it."""
-    own_folders = [environment.directory, environment.environ.get("HOME", "")]
+    """Yield path -> fault of what the image's own user can't read.
+
+    Only those folders are looked at in which people put files for the user: /opt and the like, the
+    home, the working directory, and folders on PATH and PYTHONPATH.
+    """
+    entries = [environment.directory, environment.environ.get("HOME", "")]
     for variable in ("PATH", "PYTHONPATH"):
-        own_folders += environment.environ.get(variable, "").split(":")
-    own_folders = [
-        folder.rstrip("/") for folder in own_folders if folder.startswith("/") and folder.strip("/")
-    ]
-    below = tuple(f"{folder}/" for folder in own_folders)
-    # Who can't enter a folder reaches nothing in it. Tools that root installed for itself are nobody else's.
+        entries += environment.environ.get(variable, "").split(":")
+    own_folders = []
+    for entry in entries:
+        if entry.startswith("/") and entry.strip("/"):
+            own_folders.append(entry.rstrip("/"))
+
+    # A user who can't enter a folder reaches nothing in it, so the folders above count, too. /root
+    # is left out: tools that root installed for itself are nobody else's.
     entered = [folder for folder in own_folders if not f"{folder}/".startswith("/root/")]
     on_the_way = with_folders_above([*entered, *(folder.rstrip("/") for folder in _OF_USERS)])
+    below = (*_OF_USERS, *(f"{folder}/" for folder in own_folders))
 
     for path, facts in paths.items():
-        is_where_files_are = path in on_the_way or path.startswith((*_OF_USERS, *below))
-        if not is_where_files_are or is_link(facts):
+        is_users = path in on_the_way or path.startswith(below)
+        if not is_users or is_link(facts) or user.may_read(facts):
             continue
-        if not user.may_read(facts):
-            mode = f"{stat.S_IMODE(facts.st_mode):o}"
-            yield (
-                path,
-                f"has mode {mode} and is of uid {facts.st_uid}: the image's user (uid {user.uid}) can't read it",
-            )
+        owner = f"has mode {stat.S_IMODE(facts.st_mode):o} and is of uid {facts.st_uid}"
+        yield path, f"{owner}: the image's user (uid {user.uid}) can't read it"
 
 
 def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
-    """Yield files from the future, which a wrong clock makes: make and ninja build what depends on them for ever."""
+    """Yield path -> fault of files whose time is over a day ahead, as a wrong clock makes them.
+
+    make and ninja build anew for ever what depends on such a file.
+    """
     tomorrow = time.time() + _DAY
     for path, facts in paths.items():
         if facts.st_mtime > tomorrow and not is_link(facts) and not is_everybodys(path):
-            yield (
-                path,
-                f"is dated {time.strftime('%Y-%m-%d', time.gmtime(facts.st_mtime))}, in the future",
-            )
+            date = time.strftime("%Y-%m-%d", time.gmtime(facts.st_mtime))
+            yield path, f"is dated {date}, in the future"
 
 
 def is_for_all(path: str, facts: os.stat_result) -> bool:
-    """Return whether every user needs a file of a Debian package. What runs with more rights may be closed to some."""
+    """Return whether every user needs this file of a Debian package.
+
+    A program that runs with more rights than its caller's may be closed to some users.
+    """
     return path.startswith(_DEBIANS_FOR_ALL) and not facts.st_mode & _PRIVILEGES
 
 
 def is_program(path: str, facts: os.stat_result) -> bool:
-    """Return whether a file in a folder of programs is one, by its first bytes."""
+    """Return whether a file is a program: it lies in a bin or sbin folder, and begins like one."""
     folder = path.rpartition("/")[0]
     if not folder.endswith(("/bin", "/sbin")) or not is_plain_file(facts):
         return False
     with contextlib.suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123
-        return stream.read(4).startswith(_BEGINNINGS_OF_PROGRAMS)
+        return stream.read(4).startswith(_PROGRAM_HEADERS)
     return False
 
 
 def has_privileges(path: str, facts: os.stat_result) -> bool:
-    """Return whether a program runs with more rights than its caller's."""
+    """Return whether a path is a file with setuid, setgid or capabilities.
+
+    Such a program runs with more rights than its caller's.
+    """
     if not is_plain_file(facts):
         return False
     return bool(facts.st_mode & _PRIVILEGES) or has_capabilities(path)
 
 
 def has_capabilities(path: str) -> bool:
-    """Return whether a file has capabilities (capabilities(7))."""
+    """Return whether a file has capabilities (capabilities(7)). False if it can't be asked."""
     try:
         return bool(os.getxattr(path, "security.capability", follow_symlinks=False))
-    except OSError:  # it has none
+    except OSError:  # a file without capabilities has no such attribute
         return False
 
 
 def describe_privileges(path: str, facts: os.stat_result) -> str:
-    """Return `/usr/bin/helper has mode 4755`."""
+    """Return `/usr/bin/helper has mode 4755`, with `and capabilities` if it has some."""
     capabilities = " and capabilities" if has_capabilities(path) else ""
     return f"{path} has mode {stat.S_IMODE(facts.st_mode):o}{capabilities}"
 
 
 def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group") -> User:
-    """Return whom USER names: `1001`, `trainer` or `trainer:users`. Root where it names nobody."""
+    """Return the user whom an image's USER names: `1001`, `trainer` or `trainer:users`.
+
+    Numbers are looked up in the files `passwd` and `group`. A name that is not there is taken for
+    root, as is an empty USER.
+    """
     name, _, group_name = user.partition(":")
-    accounts = [line.split(":") for line in debian.read_lines(Path(passwd))]
     uid = int(name) if name.isdigit() else 0
     gid = 0
-    for account in accounts:
+    for line in debian.read_lines(Path(passwd)):
         # NAME:PASSWORD:UID:GID:...
+        account = line.split(":")
         if len(account) > 3 and name in (account[0], account[2]):
-            uid, gid = int(account[2]), int(account[3])
+            uid = int(account[2])
+            gid = int(account[3])
             break
 
     if group_name.isdigit():
         gid = int(group_name)
-    for row in (line.split(":") for line in debian.read_lines(Path(group)) if group_name):
-        if len(row) > 2 and row[0] == group_name:
-            gid = int(row[2])
+    elif group_name:
+        for line in debian.read_lines(Path(group)):
+            # NAME:PASSWORD:GID:...
+            entry = line.split(":")
+            if len(entry) > 2 and entry[0] == group_name:
+                gid = int(entry[2])
     return User(uid=uid, gid=gid)
 
 
 def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
-    """Name what users can't read, what others than root can change, and programs with more rights."""
+    """Fail where users can't read a file, others than root can change one, or one has rights."""
     if not evidence["files"]:
         return failed("no file was looked at")
-    faults = [
-        f"{program}: it runs with more rights than its caller's, and no Debian package brought it"
-        for program in evidence["privileged"]
-    ]
-    faults += [f"{path} {fault}" for path, fault in evidence["faults"].items()]
+    faults = []
+    for program in evidence["privileged"]:
+        faults.append(
+            f"{program}: it runs with more rights than its caller's, "
+            "and no Debian package brought it"
+        )
+    for path, fault in evidence["faults"].items():
+        faults.append(f"{path} {fault}")
     faults += count_unlisted(evidence, "faults", "paths have wrong modes or owners")
     good = f"{evidence['files']} paths can be read by users and changed by root alone"
-    return conclude(
-        faults, f"{good}; {evidence['packaged']} programs of Debian's run with more rights"
-    )
+    good += f"; {evidence['packaged']} programs of Debian's run with more rights"
+    return conclude(faults, good)
 
 
 CLAIMS = {"modes": judge}

@@ -1,10 +1,10 @@
-"""pins: `import` gives a user the pinned version, of the right build, from its own distribution, and nothing else.
+"""pins: check that each pinned package is installed at its version, and is what `import` loads.
 
-The evidence of the claim about the lock (subject `lock`) lists everything installed.
+The claim about the lock (`pins/lock`) compares everything installed with the lock. The claim about
+additions (`pins/additions`) looks in a derived image for packages that are known to fail there.
 """
 
 import ast
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,51 +23,57 @@ from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
 from validate.environment.installed import Distribution
+from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
 
 SETTINGS = Settings(reads_files_only=True)
 
 _OFF = frozenset(("", "0", "false", "no", "off", "n", "f"))
+"""Values, in lower case, with which a variable switches nothing on."""
 
 
 class _PinExpect(TypedDict):
     version: str
     locals: list[str]
-    """Local versions that name this wheel."""
+    """Local versions (`cu126` of `2.7.1+cu126`) that this wheel may have."""
     modules: list[str]
     python: str
     shares: list[str]
-    """Distributions that put files into its package by design."""
+    """Other distributions that install files into its modules by design."""
 
 
 class PinExpect(_PinExpect, total=False):
-    """A pinned distribution."""
+    """What a claim about a pinned distribution says."""
 
     machine: str
-    """In the kernel's words; absent: x86_64."""
+    """As `uname -m` prints it; absent: x86_64."""
     cuda: str
-    """What torch is built for."""
+    """Of torch only: the CUDA that it is built for."""
 
 
 class LockExpect(TypedDict):
-    """What the lock has. `closed`: nothing besides may be installed."""
+    """What a claim about the lock says."""
 
     versions: Mapping[str, str]
+    """Distribution -> version."""
     closed: bool
+    """Nothing else may be installed."""
 
 
 class KnownFailure(TypedDict):
-    """A package or variable that is known to fail in the base image, `unless` one of these is there, too."""
+    """A package or an environment variable that is known to fail in the base image."""
 
     name: str
     unless: list[str]
+    """Packages (`torch>=2.7`) and variables any of which makes it work."""
     why: str
 
 
 class KnownConflict(TypedDict):
-    """Releases that fail together: package -> range."""
+    """Releases of packages that fail together."""
 
     packages: Mapping[str, str]
+    """Package -> range of releases, such as `>=4.45,<5`; empty: every release."""
     why: str
 
 
@@ -78,9 +84,10 @@ class _AdditionsExpect(TypedDict):
 
 
 class AdditionsExpect(_AdditionsExpect, total=False):
-    """What a derived image must not add. Claims of runs long ago have no conflicts."""
+    """What a claim about the additions of a derived image says."""
 
     conflicts: list[KnownConflict]
+    """Absent in claims of old runs."""
 
 
 class InstalledCopy(TypedDict):
@@ -88,6 +95,7 @@ class InstalledCopy(TypedDict):
 
     version: str
     location: str
+    """The folder of sys.path that holds it."""
     has_record: bool
 
 
@@ -100,15 +108,16 @@ class _Module(TypedDict):
 
 
 class Module(_Module, total=False):
-    """What `import` of a name would load. Without a file: perhaps the folders of a namespace package."""
+    """What `import` of a name would load."""
 
     through: str
-    """The entry of sys.path that leads to it."""
+    """Where there is a file: the entry of sys.path that leads to it."""
     namespace: list[str]
+    """Where there is none: the folders of a namespace package of this name, if there are any."""
 
 
 class TorchVersion(TypedDict):
-    """What torch/version.py states; the file is None where there is none."""
+    """What torch/version.py states. All values are None where there is no such file."""
 
     file: str | None
     __version__: str | None
@@ -122,10 +131,12 @@ class _PinEvidence(TypedDict):
 
 
 class PinEvidence(_PinEvidence, total=False):
-    """A distribution as it is installed. `torch`: of that one alone. Runs long ago name no machine."""
+    """How a pinned distribution is installed, and what its modules would be imported from."""
 
     machine: str
+    """As `uname -m` prints it; absent in old runs."""
     torch: TorchVersion
+    """Of the claim about torch only."""
 
 
 class _LockEvidence(TypedDict):
@@ -134,65 +145,61 @@ class _LockEvidence(TypedDict):
 
 
 class LockEvidence(_LockEvidence, total=False):
-    """Everything that is installed; in a derived image, the variables that are switched on of those asked for."""
+    """Everything that is installed."""
 
     variables: list[str]
+    """Of a derived image: the variables of known failures that are switched on."""
 
 
 class Candidate(NamedTuple):
     """A place from which Python could import a module."""
 
     path_entry: str
-    """Of sys.path, that leads to it."""
+    """The entry of sys.path that leads to it."""
     spec: ModuleSpec
 
 
-Finders = Sequence[tuple[str, FileFinder]]
-"""An entry of sys.path, and what finds modules there."""
+class Finder(NamedTuple):
+    """What finds modules in one folder."""
+
+    path_entry: str
+    """The entry of sys.path that leads to the folder."""
+    finder: FileFinder
+
+
 Loaders = Sequence[tuple[Any, list[str]]]
-"""A class of loaders, and the ends of names of files that it loads."""
+"""A class of loaders, and the suffixes of the files that it loads."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEvidence]]:
-    """Look up every pinned distribution, and how its modules would be imported."""
+    """Yield how each pinned distribution is installed, and what its modules would be imported from.
+
+    For the claims about the lock and about additions, yield the versions of all distributions.
+    """
     user, start, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
-    providers: dict[str, set[str]] = {}
-    for distribution in distributions:
-        for module in distribution.modules():
-            providers.setdefault(module, set()).add(distribution.name)
-
-    # Where Python starts, it looks first.
+    providers = list_providers(distributions)
+    loaders = list_loaders(user, start)
     folders = list(start.path)
+    # Python looks first in the folder in which it starts.
     if not user.environ.get("PYTHONSAFEPATH"):
         folders.insert(0, user.directory)
-    triplet = machine_named(user.machine).triplet
-    suffixes = [f".cpython-{start.version.replace('.', '')}-{triplet}.so", ".abi3.so", ".so"]
-    loaders = [
-        (ExtensionFileLoader, suffixes),
-        (SourceFileLoader, [".py"]),
-        (SourcelessFileLoader, [".pyc"]),
-    ]
-    finders = [(folder, FileFinder(folder, *loaders)) for folder in folders]
+    finders = [Finder(folder, FileFinder(folder, *loaders)) for folder in folders]
 
     for claim in claims:
         if claim.subject in ("lock", "additions"):
-            yield (
-                claim.subject,
-                list_everything(distributions, claim.expect.get("known", ()), user.environ),
-            )
+            known_failures = claim.expect.get("known", ())
+            yield claim.subject, list_everything(distributions, known_failures, user.environ)
             continue
-        copies = [
-            distribution for distribution in distributions if distribution.name == claim.subject
-        ]
+
+        copies = [copy for copy in distributions if copy.name == claim.subject]
         modules: dict[str, Module] = {}
         for name in claim.expect["modules"]:
-            modules[name] = locate_module(
-                name, owners, sorted(providers.get(name, ())), finders, loaders
-            )
+            own_providers = sorted(providers.get(name, ()))
+            modules[name] = locate_module(name, owners, own_providers, finders, loaders)
         evidence: PinEvidence = {
             "python": start.version,
-            "installed": [describe_copy(distribution) for distribution in copies],
+            "installed": [describe_copy(copy) for copy in copies],
             "modules": modules,
             "machine": user.machine,
         }
@@ -201,24 +208,52 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
         yield claim.subject, evidence
 
 
+def list_providers(distributions: Iterable[Distribution]) -> dict[str, set[str]]:
+    """Return top-level module -> the distributions that install files into it."""
+    providers: dict[str, set[str]] = {}
+    for distribution in distributions:
+        for module in distribution.modules():
+            providers.setdefault(module, set()).add(distribution.name)
+    return providers
+
+
+def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
+    """Return the loaders of the image's Python with their suffixes, in the order of its tries.
+
+    The suite may run on another Python, whose own suffixes would be wrong.
+    """
+    triplet = machine_named(user.machine).triplet
+    version = start.version.replace(".", "")
+    return [
+        (ExtensionFileLoader, [f".cpython-{version}-{triplet}.so", ".abi3.so", ".so"]),
+        (SourceFileLoader, [".py"]),
+        (SourcelessFileLoader, [".pyc"]),
+    ]
+
+
 def list_everything(
     distributions: Iterable[Distribution], known: Iterable[KnownFailure], environ: Mapping[str, str]
 ) -> LockEvidence:
-    """Return the versions of all that is installed, and the variables of known failures that are switched on."""
+    """Return the versions of all distributions and, if failures are known, their variables.
+
+    Of the names in the known failures, only those are listed that the environment sets to a value
+    other than "off", "0" and the like.
+    """
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
         versions.setdefault(distribution.name, []).append(distribution.version)
-    asked: set[str] = set()
+
+    names: set[str] = set()
     for failure in known:
-        asked.update((failure["name"], *failure["unless"]))
-    if not asked:
+        names.update((failure["name"], *failure["unless"]))
+    if not names:
         return {"installed": versions}
-    switched_on = [name for name in sorted(asked) if environ.get(name, "").lower() not in _OFF]
+    switched_on = [name for name in sorted(names) if environ.get(name, "").lower() not in _OFF]
     return {"installed": versions, "variables": switched_on}
 
 
 def describe_copy(distribution: Distribution) -> InstalledCopy:
-    """Return where a copy of a distribution is."""
+    """Return the version and place of an installed distribution as evidence."""
     return {
         "version": distribution.version,
         "location": distribution.location,
@@ -230,90 +265,116 @@ def locate_module(
     module: str,
     owners: Mapping[str, Sequence[str]],
     providers: list[str],
-    finders: Finders,
+    finders: Sequence[Finder],
     loaders: Loaders,
 ) -> Module:
     """Return the file that `import module` would load, found without importing anything.
 
-    A dotted name is resolved part by part, as Python does: each part in the folders of the package before it. A name
-    that leads to a namespace package only has no file.
+    `owners` is path -> distributions that list it; `providers` are the distributions that install
+    files into the module.
+
+    A dotted name is resolved part by part, as Python does: each part in the folders of the package
+    before it. A name that leads to a namespace package only has no file.
     """
     candidates: list[Candidate] = []
     for part in module.split("."):
         candidates = find_candidates(part, finders)
-        finders = []
-        for candidate in candidates:
-            for folder in candidate.spec.submodule_search_locations or ():
-                finders.append((candidate.path_entry, FileFinder(folder, *loaders)))
+        finders = finders_inside(candidates, loaders)
 
     for candidate in candidates:
         if candidate.spec.loader:
-            # RECORD lists a file by its own name, whatever it is a link to.
+            # Links are resolved in the folder only: RECORD lists a file by its own name.
             folder, name = os.path.split(str(candidate.spec.origin))
             file = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
-            owned_by = list(owners.get(file, ()))
             return {
                 "file": file,
                 "through": candidate.path_entry,
-                "owners": owned_by,
+                "owners": list(owners.get(file, ())),
                 "providers": providers,
             }
 
     missing: Module = {"file": None, "owners": [], "providers": providers}
-    parts: list[str] = []
+    namespace_folders: list[str] = []
     for candidate in candidates:
-        parts += candidate.spec.submodule_search_locations or ()
-    if parts:
-        missing["namespace"] = parts
+        namespace_folders += candidate.spec.submodule_search_locations or ()
+    if namespace_folders:
+        missing["namespace"] = namespace_folders
     return missing
 
 
-def find_candidates(name: str, finders: Finders) -> list[Candidate]:
-    """Return what Python would import under a name: the first module or regular package, else a namespace's parts."""
-    parts = []
+def find_candidates(name: str, finders: Sequence[Finder]) -> list[Candidate]:
+    """Return what Python would import under a name, from the finders of the search path.
+
+    That is the first module or regular package. If there is none, it is all parts of the namespace
+    package of this name. The list is empty if the name can't be imported.
+    """
+    namespace_parts = []
     for path_entry, finder in finders:
         spec = finder.find_spec(name)
         if spec and spec.loader:
-            # It hides namespace packages of its name (PEP 420).
+            # A module or regular package hides namespace packages of its name (PEP 420).
             return [Candidate(path_entry, spec)]
         if spec:
-            parts.append(Candidate(path_entry, spec))
-    return parts
+            namespace_parts.append(Candidate(path_entry, spec))
+    return namespace_parts
+
+
+def finders_inside(packages: Iterable[Candidate], loaders: Loaders) -> list[Finder]:
+    """Return finders for the folders of these packages, to look for submodules in."""
+    finders = []
+    for package in packages:
+        for folder in package.spec.submodule_search_locations or ():
+            finders.append(Finder(package.path_entry, FileFinder(folder, *loaders)))
+    return finders
 
 
 def torch_version(folders: Iterable[str]) -> TorchVersion:
-    """Return `__version__` and `cuda` as torch/version.py states them, read as text: torch is not imported."""
+    """Return `__version__` and `cuda` as torch/version.py states them. torch is not imported.
+
+    The first of the folders that has such a file counts.
+    """
     for folder in folders:
         file = Path(folder, "torch", "version.py")
         if file.is_file():
-            values = read_constants(file)
+            constants = read_constants(file)
             return {
                 "file": str(file),
-                "__version__": values.get("__version__"),
-                "cuda": values.get("cuda"),
+                "__version__": constants.get("__version__"),
+                "cuda": constants.get("cuda"),
             }
     return {"file": None, "__version__": None, "cuda": None}
 
 
 def read_constants(file: Path) -> dict[str, str | None]:
-    """Return the variables of a Python file to which constants are assigned; none of one that can't be parsed."""
-    values: dict[str, str | None] = {}
-    with contextlib.suppress(SyntaxError, ValueError):
-        for statement in ast.parse(file.read_text(encoding="utf-8", errors="replace")).body:
-            if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(
-                statement.value, ast.Constant
-            ):
-                continue
-            value = statement.value.value
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    values[target.id] = None if value is None else str(value)
-    return values
+    """Return the top-level variables of a Python file that are set to a constant, as text.
+
+    None stays None. A file that can't be parsed has no variables.
+    """
+    try:
+        statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
+    except (SyntaxError, ValueError):
+        return {}
+
+    constants: dict[str, str | None] = {}
+    for statement in statements:
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        else:
+            continue
+        if not isinstance(statement.value, ast.Constant):
+            continue
+        value = statement.value.value
+        for target in targets:
+            if isinstance(target, ast.Name):
+                constants[target.id] = None if value is None else str(value)
+    return constants
 
 
 def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
-    """Judge whether a distribution is there once, of its version and build, and imported from its own files."""
+    """Fail unless a distribution is installed once, at its version, and is what is imported."""
     copies = evidence["installed"]
     if not copies:
         return failed(f"{subject} is not installed")
@@ -337,7 +398,7 @@ def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
 
 
 def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterator[str]:
-    """Yield what of the interpreter is another than expected."""
+    """Yield what is wrong if Python is for another machine or of another release than expected."""
     machine = evidence.get("machine", X86_64.name)
     expected_machine = expect.get("machine", X86_64.name)
     if machine != expected_machine:
@@ -347,22 +408,27 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
 
 
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
-    """Yield why `import` of a module does not load the distribution's own file."""
+    """Yield why `import NAME` does not load a file of the distribution `subject`, or not only."""
     if module["file"] is None:
         namespace = module.get("namespace")
-        what = f"is a namespace over {listed(namespace)}" if namespace else "can't be found"
-        yield f"`import {name}` {what}"
+        problem = f"is a namespace over {listed(namespace)}" if namespace else "can't be found"
+        yield f"`import {name}` {problem}"
         return
+
     if subject not in module["owners"]:
         owner = listed(module["owners"]) or "no distribution"
-        yield f"`import {name}` loads {module['file']} of {owner}, found through {module['through']}"
+        file = f"{module['file']} of {owner}"
+        yield f"`import {name}` loads {file}, found through {module['through']}"
     others = set(module["providers"]) - {subject} - set(expect["shares"])
     if others:
         yield f"{listed(sorted(others))} also installs files into {name}"
 
 
 def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
-    """Yield what torch says of itself and is not expected: a wheel for the CPU may have the same number."""
+    """Yield what is wrong if torch/version.py states another CUDA or version than expected.
+
+    The metadata does not tell: a wheel for the CPU may have the same version.
+    """
     version = torch["__version__"]
     if torch["cuda"] != expect["cuda"]:
         built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
@@ -372,80 +438,110 @@ def find_torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
 
 
 def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Finding:
-    """Judge the whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
-    expected, measured = expect["versions"], evidence["installed"]
-    faults = [
-        f"{name} {version} is not installed"
-        for name, version in expected.items()
-        if name not in measured
-    ]
+    """Fail where a locked distribution is missing or has another version, or one is not locked.
+
+    Local versions (`+cu126`) are not compared. What is not in the lock is a fault only if the claim
+    says `closed`.
+    """
+    expected = expect["versions"]
+    measured = evidence["installed"]
+    faults = []
+    for name, version in expected.items():
+        if name not in measured:
+            faults.append(f"{name} {version} is not installed")
+
     for name, versions in measured.items():
         locked = expected.get(name)
         if locked is None:
             if expect["closed"]:
                 faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
-        elif [version.partition("+")[0] for version in versions] != [locked.partition("+")[0]]:
+            continue
+        public_versions = [version.partition("+")[0] for version in versions]
+        if public_versions != [locked.partition("+")[0]]:
             faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {locked}")
     return conclude(faults, f"all {len(expected)} locked distributions, each at its version")
 
 
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
-    """Judge whether anything that a derived image added is known to fail in its base image, or beside another."""
+    """Fail where a derived image has what is known to fail: a package, variable or combination."""
     measured = evidence["installed"]
-    added = {
-        name: listed(versions)
-        for name, versions in measured.items()
-        if name not in expect["pinned"]
-    }
-    switched_on = evidence["variables"]
     faults = []
     for failure in expect["known"]:
-        name = failure["name"]
-        is_excused = any(
-            excuse in switched_on or _has(excuse, evidence) for excuse in failure["unless"]
-        )
-        if is_excused or (name not in added and name not in switched_on):
-            continue
-        what = f"{name} {added[name]} was added" if name in added else f"{name} is set"
-        faults.append(f"{what}: {failure['why']}")
+        fault = describe_failure(failure, expect["pinned"], evidence)
+        if fault:
+            faults.append(fault)
 
     for conflict in expect.get("conflicts", ()):
         packages = conflict["packages"]
-        if all(_has(f"{name}{releases}", evidence) for name, releases in packages.items()):
+        if all(is_installed(name, bounds, evidence) for name, bounds in packages.items()):
             releases = [f"{name} {listed(measured[name])}" for name in packages]
             faults.append(f"{' and '.join(releases)} fail together: {conflict['why']}")
+
+    added = [name for name in measured if name not in expect["pinned"]]
     return conclude(
         faults, f"{len(added)} distributions were added, and none of them is known to fail here"
     )
 
 
-def _has(wanted: str, evidence: LockEvidence) -> bool:
-    """Whether a package is installed; of `NAME>=X,<Y`, in one of these releases."""
-    start = next((at for at, character in enumerate(wanted) if character in "<>"), len(wanted))
-    name, bounds = wanted[:start], wanted[start:]
-    return any(_is_within(version, bounds) for version in evidence["installed"].get(name, []))
+def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvidence) -> str:
+    """Return a sentence if a package was added, or a variable set, that is known to fail.
+
+    `pinned` are the distributions of the base image. Empty if the failure is not met, or if
+    something is there that makes it work.
+    """
+    name = failure["name"]
+    switched_on = evidence["variables"]
+    is_added = name in evidence["installed"] and name not in pinned
+    if not is_added and name not in switched_on:
+        return ""
+    for excuse in failure["unless"]:
+        package, bounds = split_requirement(excuse)
+        if excuse in switched_on or is_installed(package, bounds, evidence):
+            return ""
+
+    if is_added:
+        versions = listed(evidence["installed"][name])
+        return f"{name} {versions} was added: {failure['why']}"
+    return f"{name} is set: {failure['why']}"
 
 
-def _is_within(version: str, bounds: str) -> bool:
-    """Whether a release lies in a range of `>=X`, `<Y` or both; in an empty one every release does."""
-    release = _release(version)
+def split_requirement(requirement: str) -> tuple[str, str]:
+    """Return name and bounds of a requirement: `torch` and `>=2.7,<3` of `torch>=2.7,<3`."""
+    name = re.split("[<>]", requirement, maxsplit=1)[0]
+    return name, requirement[len(name) :]
+
+
+def is_installed(name: str, bounds: str, evidence: LockEvidence) -> bool:
+    """Return whether a package is installed in a release within these bounds (see is_within)."""
+    return any(is_within(version, bounds) for version in evidence["installed"].get(name, []))
+
+
+def is_within(version: str, bounds: str) -> bool:
+    """Return whether a version lies within bounds such as `>=4.45,<5`, `>=2` or `<3`.
+
+    Without bounds, every version does.
+    """
+    release = release_numbers(version)
     for bound in filter(None, bounds.split(",")):
         if bound.startswith(">="):
-            fits = release >= _release(bound[2:])
+            fits = release >= release_numbers(bound[2:])
         else:
-            fits = release < _release(bound[1:])
+            fits = release < release_numbers(bound[1:])
         if not fits:
             return False
     return True
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release, without zeros at the end: 4.45.0 is 4.45, and 5.0rc1 counts as 5.0."""
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
-    parts = [int(part) for part in numbers[0].split(".")] if numbers else []
-    while parts and parts[-1] == 0:
-        parts.pop()
-    return tuple(parts)
+def release_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release, to compare: (4, 45) of 4.45.0.
+
+    Zeros at the end are left out, and what follows the numbers, too: 5.0rc1 counts as 5.
+    """
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
 
 
 CLAIMS = {"pins/lock": judge_lock, "pins/additions": judge_additions, "pins": judge}

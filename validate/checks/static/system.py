@@ -1,8 +1,10 @@
-"""system: programs that a training job calls, and rdma-core as NCCL's own loader would find it.
+"""system: check that programs a training job calls run, and that NCCL finds RDMA's libraries.
 
-NCCL opens libibverbs.so or libibverbs.so.1 by name and asks for each function under one version (dlvsym); where one is
-not found it goes over sockets, and says so only with NCCL_DEBUG=INFO. libibverbs opens a provider for each driver that
-/etc/libibverbs.d names, from the folder beside itself, of its own private version alone. The same is done here.
+NCCL opens libibverbs.so or libibverbs.so.1 (rdma-core) by name, and asks for each function under
+one version (dlvsym). If it does not find one, it uses sockets, and says so only with
+NCCL_DEBUG=INFO. libibverbs opens a provider library for each network driver that a file in
+/etc/libibverbs.d names. It takes it from the folder beside itself, and only if the file name has
+its own private version. This check does the same.
 """
 
 import ctypes
@@ -24,16 +26,19 @@ from validate.harness.forked import list_mapped_files
 from validate.judging import Finding, conclude, listed, unproven
 
 _SECONDS = 60
+"""A program that takes longer to print its version does not run."""
 _DRIVERS = "/etc/libibverbs.d"
-_PRIVATE = re.compile(r"IBVERBS_PRIVATE_(\d+)")
+_PRIVATE_VERSION = re.compile(r"IBVERBS_PRIVATE_(\d+)")
+"""A symbol version of libibverbs. Names of providers end with its number."""
 _VERBS = r"/libibverbs\.so\.1[^/]*$"
 _NCCL = "libnccl.so.2"
 
 
 class ToolsExpect(TypedDict):
-    """Program -> arguments with which it tells its version."""
+    """What the claim about programs says."""
 
     programs: Mapping[str, Sequence[str]]
+    """Name -> the arguments with which it prints its version."""
 
 
 class _Program(TypedDict):
@@ -41,40 +46,47 @@ class _Program(TypedDict):
 
 
 class Program(_Program, total=False):
-    """A program on the PATH, and what it said."""
+    """A program, where PATH finds it (None: nowhere), and what it printed."""
 
     version: str
+    """The first line that it printed, if it ended well."""
     error: str
+    """That line if it ended with an error, or why it did not run."""
 
 
 class ToolsEvidence(TypedDict):
-    """Each program that was asked for."""
+    """The programs that the claim names."""
 
     programs: dict[str, Program]
 
 
 class OpenedLibrary(TypedDict):
-    """A library of rdma-core. `by_nccl`: else another program of the network's user space opens it."""
+    """A library of rdma-core that a program opens by name."""
 
     names: Sequence[str]
-    """As they are tried."""
+    """Its names, in the order in which they are tried."""
     symbols: Mapping[str, str]
-    """Function -> its version."""
+    """Function -> the symbol version that it is asked for under."""
     by_nccl: bool
+    """NCCL opens it; else another program of the network does."""
 
 
 class VerbsExpect(TypedDict):
-    """What must be there, by SONAME, and the drivers of network cards as rdma-core names them."""
+    """What the claim about rdma-core says."""
 
     libraries: Mapping[str, OpenedLibrary]
+    """SONAME -> how it is opened."""
     providers: Sequence[str]
+    """Drivers of network cards, as rdma-core names them."""
 
 
 class Nccl(TypedDict):
-    """The NCCL that torch loads, and which names of libraries stand in it."""
+    """The NCCL that torch loads."""
 
     path: str | None
+    """None: there is none."""
     opens: list[str]
+    """Names of rdma-core's libraries that its file contains."""
 
 
 class _Library(TypedDict):
@@ -83,9 +95,10 @@ class _Library(TypedDict):
 
 
 class Library(_Library, total=False):
-    """A library as the loader opened it, or the loader's error."""
+    """What a library lacks of the functions that are asked for."""
 
     error: str
+    """Why the loader did not open it."""
 
 
 class _Provider(TypedDict):
@@ -93,9 +106,10 @@ class _Provider(TypedDict):
 
 
 class Provider(_Provider, total=False):
-    """A provider, and the loader's error where it can't be opened."""
+    """The library of a network driver."""
 
     error: str
+    """Why the loader did not open it."""
 
 
 class VerbsEvidence(TypedDict):
@@ -103,39 +117,37 @@ class VerbsEvidence(TypedDict):
 
     nccl: Nccl
     libraries: dict[str, Library]
+    """By SONAME."""
     providers: dict[str, Provider]
+    """By driver."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
-    """Start the programs, and open the libraries."""
+    """Start the programs (subject `tools`), and open the libraries (subject `verbs`)."""
     user, start, _ = installed.of_user()
     for claim in claims:
         if claim.subject == "tools":
-            programs = claim.expect["programs"]
-            yield (
-                claim.subject,
-                {
-                    "programs": {
-                        name: start_program(name, how, user) for name, how in programs.items()
-                    }
-                },
-            )
-        else:
-            expected: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
-            yield (
-                claim.subject,
-                {
-                    "nccl": read_nccl(start.path, user, expected),
-                    "libraries": {
-                        name: open_library(library) for name, library in expected.items()
-                    },
-                    "providers": open_providers(),
-                },
-            )
+            programs: dict[str, Program] = {}
+            for name, arguments in claim.expect["programs"].items():
+                programs[name] = start_program(name, arguments, user)
+            yield claim.subject, {"programs": programs}
+            continue
+
+        expected: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
+        nccl = read_nccl(start.path, user, expected)
+        libraries = {name: open_library(library) for name, library in expected.items()}
+        # The providers come last: they are looked for beside the libibverbs that is open by then.
+        yield (
+            claim.subject,
+            {"nccl": nccl, "libraries": libraries, "providers": open_providers()},
+        )
 
 
 def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) -> Program:
-    """Return what a program on the user's PATH says of its version."""
+    """Run a program on the user's PATH with arguments that make it print its version.
+
+    Return the first line that it prints: as `version` if it exits with 0, else as `error`.
+    """
     path = shutil.which(name, path=user.environ.get("PATH", ""))
     if path is None:
         return {"path": None}
@@ -145,16 +157,19 @@ def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) ->
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"path": path, "error": str(error)}
-    said = (done.stdout or done.stderr).strip().partition("\n")[0]
-    return (
-        {"path": path, "version": said} if done.returncode == 0 else {"path": path, "error": said}
-    )
+    first_line = (done.stdout or done.stderr).strip().partition("\n")[0]
+    if done.returncode:
+        return {"path": path, "error": first_line}
+    return {"path": path, "version": first_line}
 
 
 def read_nccl(
     folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]
 ) -> Nccl:
-    """Return which names of libraries stand in torch's NCCL: that of its wheels, else the system's."""
+    """Return which names of these libraries the file of torch's NCCL contains.
+
+    NCCL is that of a wheel in one of the folders of sys.path, else the one on the loader's path.
+    """
     candidates = []
     for folder in folders:
         candidates += sorted(str(path) for path in Path(folder).glob(f"nvidia/*/lib/{_NCCL}"))
@@ -167,20 +182,25 @@ def read_nccl(
     names: set[str] = set()
     for library in libraries.values():
         names.update(library["names"])
+    opens = []
     with (
         Path(path).open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return {
-            "path": path,
-            "opens": [
-                name for name in sorted(names) if content.find(b"\0%s\0" % name.encode()) >= 0
-            ],
-        }
+        for name in sorted(names):
+            # As a whole string of C: zeros around it.
+            if content.find(b"\0%s\0" % name.encode()) >= 0:
+                opens.append(name)
+    return {"path": path, "opens": opens}
 
 
 def open_library(library: OpenedLibrary) -> Library:
-    """Open a library by the first of its names that the loader takes, and look its functions up."""
+    """Open a library by the first of its names that the loader finds, and look up its functions.
+
+    Return the functions that it lacks under their version. If no name is found, return the loader's
+    error for the last one.
+    """
+    # The C library of this process. ctypes has no function of its own for a version.
     find_symbol = ctypes.CDLL(None).dlvsym
     find_symbol.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
     find_symbol.restype = ctypes.c_void_p
@@ -200,12 +220,17 @@ def open_library(library: OpenedLibrary) -> Library:
 
 
 def open_providers() -> dict[str, Provider]:
-    """Open the provider of each driver that the system names, as the libibverbs of this process would."""
+    """Open the provider of each driver that the system names, as libibverbs would.
+
+    This process must have libibverbs open (open_library). Without it there are no providers.
+    """
     verbs = next(iter(list_mapped_files(_VERBS)), None)
     if verbs is None:
         return {}
-    private = _PRIVATE.search(" ".join(sorted(dynsym.read(verbs).defined_versions)))
-    version = private[1] if private else ""
+    symbol_versions = " ".join(sorted(dynsym.read(verbs).defined_versions))
+    private_version = _PRIVATE_VERSION.search(symbol_versions)
+    version = private_version[1] if private_version else ""
+
     providers: dict[str, Provider] = {}
     for driver in named_drivers():
         path = f"{Path(verbs).parent}/libibverbs/lib{driver}-rdmav{version}.so"
@@ -218,7 +243,7 @@ def open_providers() -> dict[str, Provider]:
 
 
 def named_drivers() -> list[str]:
-    """Return the drivers that files of /etc/libibverbs.d name."""
+    """Return the network drivers that files in /etc/libibverbs.d name, on lines `driver mlx5`."""
     drivers = []
     for file in Path(_DRIVERS).glob("*.driver"):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -229,12 +254,12 @@ def named_drivers() -> list[str]:
 
 
 _NAMELESS = "No user exists for uid"
-"""ssh started, and refuses a UID that has no line in /etc/passwd, in any image (ssh.c, main): it is not broken,
-the user who runs the suite has no name."""
+"""What ssh prints if the UID has no line in /etc/passwd (ssh.c, main). That is no fault of ssh: the
+user who runs the suite has no name."""
 
 
 def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> Finding:
-    """Name each program that is missing or does not start."""
+    """Fail where a program is missing from the PATH or does not run."""
     faults = []
     for name in expect["programs"]:
         program = evidence["programs"][name]
@@ -247,17 +272,22 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
 
 
 def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> Finding:
-    """Name what NCCL does not get of rdma-core."""
-    nccl, libraries = evidence["nccl"], expect["libraries"]
+    """Fail where NCCL would not get a library, function or network driver of rdma-core.
+
+    The verdict is UNPROVEN without NCCL, and for an NCCL that opens other libraries than expected.
+    """
+    nccl = evidence["nccl"]
+    libraries = expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
-    opened: set[str] = set()
+    names_in_nccl: set[str] = set()
     for library in libraries.values():
         if library["by_nccl"]:
-            opened.update(library["names"])
-    if not opened & set(nccl["opens"]):
+            names_in_nccl.update(library["names"])
+    if names_in_nccl.isdisjoint(nccl["opens"]):
         return unproven(
-            f"{nccl['path']} names none of {listed(sorted(opened))}: this is another loader than ours"
+            f"{nccl['path']} names none of {listed(sorted(names_in_nccl))}: "
+            "this is another loader than ours"
         )
 
     faults = []
@@ -268,8 +298,9 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
             )
         elif measured["lacking"]:
             faults.append(f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets")
-    absent = [name for name in expect["providers"] if name not in evidence["providers"]]
-    faults += [f"/etc/libibverbs.d names no driver {name}" for name in absent]
+    for name in expect["providers"]:
+        if name not in evidence["providers"]:
+            faults.append(f"/etc/libibverbs.d names no driver {name}")
     for provider in evidence["providers"].values():
         if "error" in provider:
             faults.append(f"the provider {provider['path']} can't be opened: {provider['error']}")

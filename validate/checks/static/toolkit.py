@@ -1,5 +1,9 @@
-"""toolkit: code that is compiled in the image gets another CUDA than torch's where the toolkit's parts differ from it,
-or where the loader's path holds a second one. Parts and versions are read as the toolkit's own files state them."""
+"""toolkit: check that the CUDA toolkit is whole, and of one version that fits torch's CUDA.
+
+Code that is compiled in the image would else get another CUDA than torch's. The libraries of the
+toolkit must not be on the loader's path: programs would get them in place of torch's. Nothing is
+run: versions are read as the toolkit's own files state them.
+"""
 
 import contextlib
 import glob
@@ -24,15 +28,19 @@ from validate.judging import Finding, conclude, failed, listed
 SETTINGS = Settings(reads_files_only=True)
 
 _RELEASE = re.compile(rb"release (\d+\.\d+), V[\d.]+")
+"""What nvcc and ptxas hold to print as their version: `release 12.6, V12.6.85`."""
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 
 
 class ToolkitExpect(TypedDict):
-    """A toolkit, its CUDA version (`12.6`), and names of the parts that it must have."""
+    """What a claim about the toolkit says."""
 
     home: str
+    """Its folder."""
     version: str
+    """`12.6`."""
     parts: list[str]
+    """Names of the parts that it must have: keys of _PARTS."""
 
 
 class _Part(TypedDict):
@@ -40,45 +48,50 @@ class _Part(TypedDict):
 
 
 class Part(_Part, total=False):
-    """What was found of a part; each kind of part has some of these."""
+    """The files of a part, none if it is missing. Each kind of part has some of the fields."""
 
     minor: str | None
-    """`12.6`, as the part itself says."""
+    """The CUDA version that the part itself states: `12.6`. None: it states none."""
     sonames: dict[str, str | None]
-    """File -> its SONAME."""
+    """File -> its SONAME. None: it is no library that can be read."""
     links: list[str]
-    """Names without a version, by which compilers link."""
+    """Paths without a version (`libcudart.so`), which compilers link with."""
     absent: list[str]
+    """Files of the part that are missing or empty."""
 
 
 LoaderFolder = TypedDict("LoaderFolder", {"folder": str, "real": str, "from": str})
-"""A folder on the loader's path, without links (`real`), and what adds it (`from`)."""
+"""A folder on the loader's path, the same without links (`real`), and what adds it (`from`)."""
 
 
 class DriverLibrary(TypedDict):
-    """A file of the host's driver that lies in the image."""
+    """A file of the image with the name of a library of the host's driver."""
 
     path: str
     real: str
+    """The path without links."""
 
 
 class ToolkitEvidence(TypedDict):
-    """A toolkit, and what leads to it or away from it."""
+    """A toolkit, and what leads to it or to another one."""
 
     home_exists: bool
     real_home: str
+    """Its folder without links."""
     parts: dict[str, Part]
     variables: dict[str, str | None]
+    """CUDA_HOME and CUDA_PATH."""
     default_link: str | None
-    """Where the `cuda` beside it leads to."""
+    """What the `cuda` beside its folder leads to; None: there is no such link."""
     programs_on_path: dict[str, str | None]
+    """`nvcc` and `ptxas` -> what PATH finds, without links."""
     torch: TorchVersion
     loader_folders: list[LoaderFolder]
     driver_libraries: list[DriverLibrary]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
-    """Look at each part of a toolkit, and at what PATH and the loader find."""
+    """Yield the parts of each claim's toolkit, and what PATH, variables and the loader lead to."""
     user, _, distributions = installed.of_user()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     torch = [distribution for distribution in distributions if distribution.name == "torch"]
@@ -89,25 +102,28 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
 
     for claim in claims:
         home = Path(claim.expect["home"])
-        default = home.parent / "cuda"
-        yield (
-            claim.subject,
-            {
-                "home_exists": home.is_dir(),
-                "real_home": os.path.realpath(home),
-                "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
-                "variables": {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-                "default_link": os.path.realpath(default) if os.path.lexists(default) else None,
-                "programs_on_path": programs,
-                "torch": torch_version(installed.locations(torch)),
-                "loader_folders": _loader_folders(search),
-                "driver_libraries": driver_libraries(search),
-            },
-        )
+        default_link = home.parent / "cuda"
+        evidence: ToolkitEvidence = {
+            "home_exists": home.is_dir(),
+            "real_home": os.path.realpath(home),
+            "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
+            "variables": {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
+            "default_link": None,
+            "programs_on_path": programs,
+            "torch": torch_version(installed.locations(torch)),
+            "loader_folders": list_loader_folders(search),
+            "driver_libraries": driver_libraries(search),
+        }
+        if os.path.lexists(default_link):
+            evidence["default_link"] = os.path.realpath(default_link)
+        yield claim.subject, evidence
 
 
-def _program(relative: str, home: Path) -> Part:
-    """A program that holds what it prints of its version, `release 12.6, V12.6.85`."""
+def read_program(relative: str, home: Path) -> Part:
+    """Return a program of the toolkit in `home`, with the CUDA version that is written in its code.
+
+    The program, `bin/nvcc` for example, is not run.
+    """
     path = home / relative
     if not path.is_file():
         return {"files": []}
@@ -115,22 +131,26 @@ def _program(relative: str, home: Path) -> Part:
     return {"files": [str(path)], "minor": release[1].decode() if release else None}
 
 
-def _header(relative: str, macro: str, home: Path) -> Part:
-    """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
+def read_header(relative: str, macro: str, home: Path) -> Part:
+    """Return a header of the toolkit in `home`, with the CUDA version that it defines.
+
+    It defines the macro as 1000 x major + 10 x minor: 12060 for 12.6.
+    """
     path = home / relative
     if not path.is_file():
         return {"files": []}
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
-    number = int(found[1]) if found else 0
+    definition = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
+    number = int(definition[1]) if definition else 0
     minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
     return {"files": [str(path)], "minor": minor}
 
 
-def _library(stem: str, home: Path) -> Part:
-    """A shared library by its SONAME."""
-    sonames: dict[str, str | None] = dict.fromkeys(_files(stem, home))
+def read_library(stem: str, home: Path) -> Part:
+    """Return the files of a library (`libcudart`) of the toolkit in `home`, with their SONAMEs."""
+    sonames: dict[str, str | None] = dict.fromkeys(list_library_files(stem, home))
     for path in sonames:
+        # What can't be read stays without a SONAME, and the judge reports it.
         with contextlib.suppress(ElfError, OSError):
             sonames[path] = elf.read(path).soname
     return {
@@ -140,14 +160,24 @@ def _library(stem: str, home: Path) -> Part:
     }
 
 
-def _versioned_library(stem: str, companion: str, home: Path) -> Part:
-    """One whose minor version the name of another tells."""
-    versions = (Path(path).name.partition(".so.")[2].split(".") for path in _files(companion, home))
-    minors = {".".join(version[:2]) for version in versions if len(version) > 1}
-    return {**_library(stem, home), "minor": "/".join(sorted(minors)) or None}
+def read_versioned_library(stem: str, companion: str, home: Path) -> Part:
+    """Return the files of a library, with the CUDA version in the file name of another library.
+
+    libnvrtc.so.12 names the major only; its companion is libnvrtc-builtins.so.12.6. Several
+    versions are joined by a slash, and None stands for none.
+    """
+    minors = set()
+    for path in list_library_files(companion, home):
+        version = Path(path).name.partition(".so.")[2].split(".")
+        if len(version) > 1:
+            minors.add(".".join(version[:2]))
+    part = read_library(stem, home)
+    part["minor"] = "/".join(sorted(minors)) or None
+    return part
 
 
-def _files(stem: str, home: Path) -> list[str]:
+def list_library_files(stem: str, home: Path) -> list[str]:
+    """Return the files of a library in all folders of a toolkit, without links and sorted."""
     folders = (
         "lib64",
         "lib",
@@ -156,92 +186,125 @@ def _files(stem: str, home: Path) -> list[str]:
         "targets/x86_64-linux/lib",
         "targets/sbsa-linux/lib",
     )
-    return sorted(
-        {os.path.realpath(path) for folder in folders for path in home.glob(f"{folder}/{stem}.so*")}
-    )
+    files = set()
+    for folder in folders:
+        for path in home.glob(f"{folder}/{stem}.so*"):
+            files.add(os.path.realpath(path))
+    return sorted(files)
 
 
-def _present(relative: Sequence[str], home: Path) -> Part:
-    """Files that state no version of their own."""
-    found = [
-        str(home / path)
-        for path in relative
-        if (home / path).is_file() and (home / path).stat().st_size
-    ]
-    return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
+def find_files(relative: Sequence[str], home: Path) -> Part:
+    """Return which of these files the toolkit in `home` has, for files that state no version.
+
+    An empty file counts as absent.
+    """
+    part: Part = {"files": [], "absent": []}
+    for name in relative:
+        path = home / name
+        if path.is_file() and path.stat().st_size:
+            part["files"].append(str(path))
+        else:
+            part["absent"].append(name)
+    return part
 
 
 _PARTS: Mapping[str, Callable[[Path], Part]] = {
-    "ptxas": partial(_program, "bin/ptxas"),
-    "nvcc": partial(_program, "bin/nvcc"),
-    "cudart": partial(_library, "libcudart"),
-    "cudart headers": partial(_header, "include/cuda_runtime_api.h", "CUDART_VERSION"),
-    "driver headers": partial(_header, "include/cuda.h", "CUDA_VERSION"),
-    "nvrtc": partial(_versioned_library, "libnvrtc", "libnvrtc-builtins"),
-    "nvrtc headers": partial(_present, ["include/nvrtc.h"]),
-    "nvvm": partial(_library, "libnvvm"),
-    "libdevice": partial(_present, ["nvvm/libdevice/libdevice.10.bc"]),
+    "ptxas": partial(read_program, "bin/ptxas"),
+    "nvcc": partial(read_program, "bin/nvcc"),
+    "cudart": partial(read_library, "libcudart"),
+    "cudart headers": partial(read_header, "include/cuda_runtime_api.h", "CUDART_VERSION"),
+    "driver headers": partial(read_header, "include/cuda.h", "CUDA_VERSION"),
+    "nvrtc": partial(read_versioned_library, "libnvrtc", "libnvrtc-builtins"),
+    "nvrtc headers": partial(find_files, ["include/nvrtc.h"]),
+    "nvvm": partial(read_library, "libnvvm"),
+    "libdevice": partial(find_files, ["nvvm/libdevice/libdevice.10.bc"]),
     "crt headers": partial(
-        _present, ["include/crt/host_config.h", "include/crt/device_functions.h"]
+        find_files, ["include/crt/host_config.h", "include/crt/device_functions.h"]
     ),
     "half-precision headers": partial(
-        _present, [f"include/cuda_{name}" for name in ("fp16.h", "fp16.hpp", "bf16.h", "bf16.hpp")]
+        find_files,
+        [f"include/cuda_{name}" for name in ("fp16.h", "fp16.hpp", "bf16.h", "bf16.hpp")],
     ),
     "compiler passes": partial(
-        _present, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]
+        find_files, ["nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]
     ),
 }
-"""What a toolkit is made of, and how each part is looked at."""
+"""Part of a toolkit -> the function that looks at it, given the folder of the toolkit."""
 
 
-def _loader_folders(search: SearchPath) -> list[LoaderFolder]:
-    """Return every folder that the environment or the system adds to the loader's path, and what says so."""
+def list_loader_folders(search: SearchPath) -> list[LoaderFolder]:
+    """Return every folder that the environment or the system adds to the loader's path.
+
+    Each comes with what adds it: LD_LIBRARY_PATH, a file of ld.so.conf, or ld.so.cache.
+    """
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
-    sources += [(folder, file) for folder, file in configured("/etc/ld.so.conf")]
-    in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
-    sources += [(folder, "ld.so.cache") for folder in sorted(in_cache)]
-    return [
-        {"folder": folder, "real": os.path.realpath(folder), "from": source}
-        for folder, source in dict.fromkeys(sources)
-    ]
+    sources += configured("/etc/ld.so.conf")
+    cached_folders = set()
+    for paths in search.cache.values():
+        for path in paths:
+            cached_folders.add(str(Path(path).parent))
+    sources += [(folder, "ld.so.cache") for folder in sorted(cached_folders)]
+
+    folders: list[LoaderFolder] = []
+    for folder, source in dict.fromkeys(sources):
+        folders.append({"folder": folder, "real": os.path.realpath(folder), "from": source})
+    return folders
 
 
 def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Folders of ld.so.conf and what it includes, each with the file that names it."""
+    """Yield the folders in a file like /etc/ld.so.conf, each with the file that names it.
+
+    Files that it includes are read, too, up to five deep: a file may include itself.
+    """
     if depth > 5 or not Path(file).is_file():
         return
     for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
-        told = line.partition("#")[0].strip()
-        if include := re.fullmatch(r"include\s+(.+)", told):
-            for included in sorted(glob.glob(str(Path(file).parent / include[1]))):  # noqa: PTH207
+        text = line.partition("#")[0].strip()
+        include = re.fullmatch(r"include\s+(.+)", text)
+        if include:
+            pattern = str(Path(file).parent / include[1])
+            for included in sorted(glob.glob(pattern)):  # noqa: PTH207
                 yield from configured(included, depth + 1)
-        elif told:  # a folder's name may hold blanks
-            yield told, file
+        elif text:  # the whole line, because a folder's name may hold blanks
+            yield text, file
 
 
 def driver_libraries(search: SearchPath) -> list[DriverLibrary]:
-    """Return files of the host's driver on the loader's path that lie in the image, and are not mounted into it."""
+    """Return files on the loader's path that have names of the host driver's libraries.
+
+    Those that the container runtime has mounted from the host are left out: only what lies in the
+    image itself is returned.
+    """
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    mounted = frozenset(line.split()[4] for line in lines)
-    found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
-    return [
-        {"path": path, "real": os.path.realpath(path)}
-        for path in sorted(found)
-        if not any(point in (path, os.path.realpath(path)) for point in mounted)
-    ]
+    # The fifth field is the mount point (proc(5)).
+    mount_points = {line.split()[4] for line in lines}
+    paths: set[str] = set()
+    for name in _DRIVER:
+        paths.update(path for path in search.everywhere(name) if Path(path).exists())
+
+    libraries: list[DriverLibrary] = []
+    for path in sorted(paths):
+        real = os.path.realpath(path)
+        if path not in mount_points and real not in mount_points:
+            libraries.append({"path": path, "real": real})
+    return libraries
 
 
 def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
-    """Judge whether a toolkit is whole, of one version that fits torch's, and found by compilers only."""
-    home, version = expect["home"], expect["version"]
+    """Fail unless a toolkit is whole, of one version and torch's major, and off the loader's path.
+
+    Another minor than that of torch's CUDA is a warning.
+    """
+    home = expect["home"]
+    version = expect["version"]
     if not evidence["home_exists"]:
         return failed(f"{home} does not exist")
     faults: list[str] = []
     for part in expect["parts"]:
         faults += find_part_faults(part, evidence["parts"][part], version)
-    faults += find_faults_of_way(home, evidence)
+    faults += find_misleading_settings(home, evidence)
     for folder in evidence["loader_folders"]:
-        reason = _bad_folder(folder, evidence["real_home"])
+        reason = reason_against(folder, evidence["real_home"])
         if reason:
             faults.append(
                 f"{folder['folder']} is on the loader's path ({folder['from']}): {reason}"
@@ -249,20 +312,25 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
     for library in evidence["driver_libraries"]:
         faults.append(f"the image brings the host driver's {library['path']} itself")
 
-    of_torch = str(evidence["torch"]["cuda"])
-    if of_torch.partition(".")[0] != version.partition(".")[0]:
+    good = f"CUDA {version} in {home}, {len(expect['parts'])} parts"
+    torch_cuda = str(evidence["torch"]["cuda"])
+    if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
-            f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal"
+            f"the toolkit is CUDA {version}, torch is built for CUDA {torch_cuda}: "
+            "majors must be equal"
         )
-    warning = (
-        f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
-    )
-    return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
+    elif torch_cuda != version:
+        good += f"; WARNING: torch is built for {torch_cuda}, another minor"
+    return conclude(faults, good)
 
 
-def find_faults_of_way(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
-    """Yield what leads compilers to another toolkit: variables, the unversioned link, programs on the PATH."""
-    variables, real_home = evidence["variables"], evidence["real_home"]
+def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
+    """Yield what leads compilers to another toolkit than the one in `home`.
+
+    That is a variable, the `cuda` link without a version, or a program on the PATH.
+    """
+    variables = evidence["variables"]
+    real_home = evidence["real_home"]
     if variables["CUDA_HOME"] != home:
         yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, the toolkit is {home}"
     if variables["CUDA_PATH"] not in (None, home):
@@ -275,7 +343,7 @@ def find_faults_of_way(home: str, evidence: ToolkitEvidence) -> Iterator[str]:
 
 
 def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
-    """Yield what of a part is missing, or of another version."""
+    """Yield what of a part of the toolkit is missing, or of another CUDA version than `version`."""
     if not part["files"]:
         yield f"the toolkit lacks {name}"
         return
@@ -293,9 +361,12 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
             yield f"{path} is {soname}, CUDA {version} is expected"
 
 
-def _bad_folder(row: LoaderFolder, real_home: str) -> str:
-    """Return why a folder must not be on the loader's path; empty: it may."""
-    for folder in (row["folder"], row["real"]):
+def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
+    """Return why a folder must not be on the loader's path; empty if it may.
+
+    `real_home` is the toolkit's folder, without links.
+    """
+    for folder in (loader_folder["folder"], loader_folder["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:
             return "stubs stand in for the driver and do nothing"
