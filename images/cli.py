@@ -1,6 +1,7 @@
-"""The command line: its verbs, and how every way to end is told. Results: stdout; talk: stderr.
+"""The command line: its verbs, and how errors and interrupts are shown.
 
-A verb's module is imported when the verb is called, and not before: `plan` needs no Docker client and no signing.
+Results go to stdout, all else to stderr. The module of a verb is imported when the verb is called,
+and not before: `plan` needs no Docker client and no signing.
 """
 
 import os
@@ -22,9 +23,9 @@ from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, command, problem_of
 
-_talk = Console(stderr=True, highlight=False)
+_messages = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
-"""Exit status after SIGINT: 128 + 2, as shells have it."""
+"""Exit status after an interrupt: 128 + SIGINT, as shells have it."""
 _SETTINGS: Mapping[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -32,11 +33,12 @@ _SETTINGS: Mapping[str, Any] = {
 }
 _HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
-"""click's own; since typer 0.26 that of its copy of click. Only subclasses of it have a public name in both."""
+"""click's own class; since typer 0.26 that of its copy of click. Only its subclasses have a public
+name in both."""
 
 
 class LazyGroup(TyperGroup):
-    """The verbs as a group of commands, each imported when it is asked for."""
+    """The verbs as a group of commands. Each is imported when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -44,112 +46,139 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        single = typer.Typer(**_SETTINGS)
-        verb = getattr(import_module(f"images.commands.{cmd_name}"), cmd_name)
-        single.command(cmd_name, context_settings=_HELP)(verb)
-        return typer.main.get_command(single)
+        module = import_module(f"images.commands.{cmd_name}")
+        function = getattr(module, cmd_name)
+        app_of_verb = typer.Typer(**_SETTINGS)
+        app_of_verb.command(cmd_name, context_settings=_HELP)(function)
+        return typer.main.get_command(app_of_verb)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([*VERBS.items()])
+            formatter.write_dl(list(VERBS.items()))
 
 
 app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_HELP, **_SETTINGS)
 
 
 @app.callback()
-def _verbs(
+def _without_verb(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version, and the commit.")
     ] = False,
 ) -> None:
     """Build and validate CUDA images for training, from matrix.yaml."""
-    if version and errors.IS_CHECKOUT:
-        from images.host import checkout  # no verb needs it
-
-        project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))[
-            "project"
-        ]
-        commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
-        typer.echo(
-            f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else "")
-        )
-    elif version:
-        typer.echo(f"truetag {metadata.version('truetag')}")
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
     if version:
+        typer.echo(_version_text())
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _version_text() -> str:
+    """Return name and version of this program; of a checkout also the commit."""
+    if not errors.IS_CHECKOUT:
+        return f"truetag {metadata.version('truetag')}"
+    # Imported only here: no verb needs it.
+    from images.host import checkout
+
+    pyproject = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))
+    text = f"{pyproject['project']['name']} {pyproject['project']['version']}"
+    commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
+    return f"{text}, commit {commit}" if commit else text
 
 
 def main() -> NoReturn:
-    """Run a verb. Ends the process: 0 well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted."""
+    """Run the verb of the command line, and end the process.
+
+    Exit status: 0 all is well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted.
+    """
     try:
-        code = _run()
+        code = _run_app()
     except UserError as error:
         for problem in error.problems:
             _print_problem(problem)
         sys.exit(error.code)
-    except BrokenPipeError:  # whoever read the output has enough
+    except BrokenPipeError:
+        # Whoever read the output has stopped. Python would complain when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_INTERRUPTED)
     except OSError as error:
         _print_problem(problem_of(error))
         sys.exit(1)
     except (typer.Abort, KeyboardInterrupt):
-        _stopped()
+        _exit_interrupted()
     except _ClickException as error:
-        help_of_all = "python -m images --help" if errors.IS_CHECKOUT else "truetag --help"
-        then = command(sys.argv[1], "--help") if sys.argv[1] in VERBS else help_of_all
-        _print_problem(
-            Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=f"`{then}`")
-        )
+        _print_problem(_usage_problem(error))
         sys.exit(2)
-    if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
-        _stopped()
+
+    # Typer returns this status for an interrupt, and prints nothing.
+    if code == _INTERRUPTED:
+        _exit_interrupted()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run() -> object:
-    """Whatever a signal's interrupt comes out as, it is told as KeyboardInterrupt."""
-    got: list[int] = []
+def _run_app() -> object:
+    """Run the verb, and raise KeyboardInterrupt if a signal ends it. Returns Typer's status.
+
+    SIGINT, SIGTERM and SIGHUP are treated alike.
+    """
+    received: list[int] = []
 
     def interrupt(number: int, _frame: object) -> None:
-        got.append(number)
+        received.append(number)
         if number == signal.SIGTERM:
-            # Schedulers send it to each process of a job, and more than once: the second must not end the tidying up.
+            # Schedulers send it to each process of a job, and more than once. A second one must not
+            # end the cleaning up.
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` has it ignored
+        # `nohup` ignores SIGHUP, and that stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     try:
         return app(standalone_mode=False)
     except Exception:
-        if got:  # within a lock's own code it becomes "RuntimeError: release unlocked lock"
+        # Code that is interrupted may raise another error: within a lock of `threading`,
+        # "RuntimeError: release unlocked lock".
+        if received:
             raise KeyboardInterrupt from None
         raise
 
 
-def _stopped() -> NoReturn:
-    _talk.print("[red]stopped[/]: nothing is left running, and no unfinished image was tagged")
+def _usage_problem(error: Any) -> Problem:
+    """Return an error of click, such as an unknown option, as a problem that names the help."""
+    if sys.argv[1] in VERBS:
+        help_command = command(sys.argv[1], "--help")
+    elif errors.IS_CHECKOUT:
+        help_command = "python -m images --help"
+    else:
+        help_command = "truetag --help"
+    arguments = " ".join(sys.argv[1:])
+    return Problem(where=arguments, cause=error.format_message(), then=f"`{help_command}`")
+
+
+def _exit_interrupted() -> NoReturn:
+    _messages.print("[red]stopped[/]: nothing is left running, and no unfinished image was tagged")
     sys.exit(_INTERRUPTED)
 
 
 def _print_problem(problem: Problem) -> None:
+    """Print a problem, and what to do next, to stderr."""
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
-    _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
+    _messages.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
-        _talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)
-    if re.search("`docker (?!login|context)", problem.then) and not os.environ.get("DOCKER_HOST"):
-        from images.engine.client import private_home  # not before: it imports Docker's client
+        _messages.print(f"      next: {escape(problem.then)}", soft_wrap=True)
 
-        if (socket := private_home() / "docker.sock").exists() and not os.access(
-            "/var/run/docker.sock", os.R_OK
-        ):
-            _talk.print(
-                f"      for the private engine: `export DOCKER_HOST=unix://{socket}`",
-                soft_wrap=True,
-            )
+    # The advised `docker` command may not reach the engine that we use.
+    advises_docker = re.search("`docker (?!login|context)", problem.then)
+    if advises_docker and not os.environ.get("DOCKER_HOST"):
+        # Imported only here: it imports Docker's client.
+        from images.engine.client import private_home
+
+        private_socket = private_home() / "docker.sock"
+        has_system_engine = os.access("/var/run/docker.sock", os.R_OK)
+        if private_socket.exists() and not has_system_engine:
+            advice = f"`export DOCKER_HOST=unix://{private_socket}`"
+            _messages.print(f"      for the private engine: {advice}", soft_wrap=True)

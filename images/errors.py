@@ -1,4 +1,4 @@
-"""What a person is told when something they can change is wrong."""
+"""Errors that a person can solve: where, why, and what to do next."""
 
 import errno
 import shutil
@@ -9,71 +9,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IS_CHECKOUT = (Path(__file__).resolve().parents[1] / "noxfile.py").is_file()
-"""Whether the code runs from a checkout, whose verbs are nox sessions, and not from an installed package."""
+"""Whether the code runs from a checkout, whose verbs are nox sessions, and not from an installed
+package."""
 
 
 def command(verb: str, *arguments: str) -> str:
-    """A command line of ours, as this installation spells it: `nox -s lock -- NAME` or `truetag lock NAME`."""
-    if IS_CHECKOUT:
-        return " ".join([f"nox -s {verb}", *(["--", *arguments] if arguments else ())])
-    return " ".join(["truetag", verb, *arguments])
+    """Return a command line of ours, as this installation spells it.
+
+    `nox -s lock -- NAME` in a checkout, `truetag lock NAME` with the installed package.
+    """
+    if not IS_CHECKOUT:
+        return " ".join(["truetag", verb, *arguments])
+    if not arguments:
+        return f"nox -s {verb}"
+    return f"nox -s {verb} -- {' '.join(arguments)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong: where it is, why, and what to do next."""
+    """One thing that is wrong."""
 
     where: str
+    """A file, an image, an option; empty: it is clear."""
     cause: str
     then: str = ""
+    """What to do next."""
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.cause}" if self.where else self.cause
-        return f"{head}\n    next: {self.then}" if self.then else head
-
-
-def problem_of(error: OSError, where: str = "") -> Problem:
-    """What the system refused, as a problem: a folder that can't be written, a full disk, a connection that broke."""
-    place = str(error.filename or where)
-    cause = error.strerror or str(error) or type(error).__name__
-    if (
-        error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename
-    ):  # a write does not say where it was
-        folders = (
-            Path.cwd(),
-            Path(tempfile.gettempdir()),
-            Path.home(),
-            *filter(Path.is_dir, map(Path, sys.argv[1:])),
-        )
-        free = {folder: shutil.disk_usage(folder).free / 1e9 for folder in folders}
-        cause += (
-            f" (free: {', '.join(f'{room:.1f} GB in {folder}' for folder, room in free.items())})"
-        )
-    return Problem(
-        where=place,
-        cause=cause,
-        then="check permissions, free space and file type, or name another place",
-    )
-
-
-def root_of(error: BaseException) -> BaseException:
-    """The innermost error: the SDK and requests wrap an OSError four times over."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
-
-
-def root_cause(error: BaseException) -> str:
-    """What the innermost error says."""
-    error = root_of(error)
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text or type(error).__name__
+        text = f"{self.where}: {self.cause}" if self.where else self.cause
+        if self.then:
+            text += f"\n    next: {self.then}"
+        return text
 
 
 class UserError(Exception):
-    """Problems a person can solve: the CLI prints each one and exits with `code`, never with a traceback.
+    """Problems that a person can solve: the command line prints them, without a traceback.
 
-    Codes: 2 for wrong input (matrix, names, options), 1 for a step that failed (build, network, verdict).
+    `code`: exit status, 2 for wrong input (matrix, names, options), 1 for a step that failed
+    (build, network, verdict).
     """
 
     def __init__(self, problems: Problem | Sequence[Problem], *, code: int = 2) -> None:
@@ -83,10 +56,55 @@ class UserError(Exception):
 
 
 def wrong(where: str, cause: str, then: str = "") -> UserError:
-    """Wrong input, as the error to raise."""
+    """Return the error to raise for wrong input (exit status 2)."""
     return UserError(Problem(where=where, cause=cause, then=then))
 
 
 def failed(where: str, cause: str, then: str = "") -> UserError:
-    """A step that failed, as the error to raise."""
+    """Return the error to raise for a step that failed (exit status 1)."""
     return UserError(Problem(where=where, cause=cause, then=then), code=1)
+
+
+def problem_of(error: OSError, where: str = "") -> Problem:
+    """Return an error of the operating system as a problem.
+
+    `where`: what it is about, if the error names no file. A full disk is reported with the free
+    space of the folders that may be meant.
+    """
+    cause = error.strerror or str(error) or type(error).__name__
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # The error of a write does not say where it was.
+    if is_full and not error.filename:
+        cause += f" (free: {', '.join(free_space())})"
+    return Problem(
+        where=str(error.filename or where),
+        cause=cause,
+        then="check permissions, free space and file type, or name another place",
+    )
+
+
+def free_space() -> list[str]:
+    """Return the free space of each folder that a command may write to: `1.5 GB in /tmp`."""
+    folders = [Path.cwd(), Path(tempfile.gettempdir()), Path.home()]
+    for argument in sys.argv[1:]:
+        if Path(argument).is_dir():
+            folders.append(Path(argument))
+    free = []
+    for folder in dict.fromkeys(folders):
+        gigabytes = shutil.disk_usage(folder).free / 1e9
+        free.append(f"{gigabytes:.1f} GB in {folder}")
+    return free
+
+
+def innermost_error(error: BaseException) -> BaseException:
+    """Return the error that caused all others: the SDK and requests wrap an OSError four times."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return error
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the text of the innermost error, or the name of its type if it has none."""
+    error = innermost_error(error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__

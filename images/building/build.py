@@ -124,7 +124,7 @@ def build_image(
         text = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
         progress.say(name, text, "dim")
 
-    with engine.alone(f"build {tag}", say_waiting):
+    with engine.hold_lock(f"build {tag}", say_waiting):
         # The machine first: if GPUs can't be attached as asked, nothing is built.
         if engine.facts.containerd_images:
             warn(

@@ -40,7 +40,7 @@ def acquire(
     `on_progress` gets a line about everything but a base found by its digest. Raises UserError.
     """
     # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
-    with engine.alone(
+    with engine.hold_lock(
         f"base {base.key} {base.platform}",
         lambda: on_progress(f"waits: another build acquires {base.reference}"),
     ):

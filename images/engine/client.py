@@ -109,10 +109,11 @@ class Engine(AbstractContextManager["Engine"]):
             self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
 
     @contextmanager
-    def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Keep this user's other processes on this machine from the same work on this engine: an image of one name.
+    def hold_lock(self, work: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Keep this user's other processes on this machine from doing the same work on this engine.
 
-        `waiting` is called once if another is at it. Raises Cancelled after `cancel`, UserError where no lock can be
+        `work`: a name for it, such as `build cu126-torch27`. `on_wait` is called once if another
+        process does it at the moment. Raises Cancelled after `cancel`, UserError if no lock can be
         written.
         """
 
@@ -123,7 +124,7 @@ class Engine(AbstractContextManager["Engine"]):
         where = self.facts.data_root if self.facts.local else self.facts.url
         known = f"{socket.gethostname()}\n{where}\n{work}"
         file = cache.folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
-        with cache.alone(file, waiting=waiting, pause=pause):
+        with cache.hold_lock(file, on_wait=on_wait, pause=pause):
             yield
 
     def build(

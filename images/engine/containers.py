@@ -21,7 +21,7 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.engine.runtime import KILLED, ContainerSpec, Exit, Stopped
-from images.errors import Problem, command, root_cause, root_of
+from images.errors import Problem, command, innermost_error, root_cause
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
@@ -66,7 +66,7 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
         tarfile.ReadError,
         OSError,
     ) as error:
-        root = root_of(error)
+        root = innermost_error(error)
         if (
             isinstance(root, OSError) and root.filename
         ):  # a file of ours, read while the request was sent

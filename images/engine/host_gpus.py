@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from images.engine.client import Engine
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import command, failed, wrong
-from images.hardware.inventory import GpuMode, Inventory, of_nvml
+from images.hardware.inventory import GpuMode, Inventory, inventory_from
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
 """Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
@@ -138,7 +138,7 @@ def inventory(folder: str = "") -> Inventory | None:
 
     for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
         try:
-            return of_nvml(nvml.read_by_nvml(place))
+            return inventory_from(nvml.read_by_nvml(place))
         except nvml.DriverError:
             continue
     return None
@@ -148,7 +148,7 @@ def of_host(host: Mapping[str, Any]) -> Attachment:
     """How the containers of a validation run had GPUs, as claims see it: from the `host` of its evidence."""
     try:
         found = host.get("attached") or {}
-        gpus = of_nvml(host) if host.get("gpus") else None
+        gpus = inventory_from(host) if host.get("gpus") else None
         mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
         reason = str(found.get("reason") or NO_GPU.reason)
         return Attachment(

@@ -43,7 +43,7 @@ def open_engine(
     except NoEngine:
         if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
-        with cache.alone(
+        with cache.hold_lock(
             private_home() / "lock"
         ):  # two builds started together must not start two engines
             if not shutil.which("dockerd"):
@@ -117,7 +117,7 @@ def stop(*, wipe: bool = False) -> bool:
 
     `wipe`: also throw away all it keeps: images, layers, build cache. Raises UserError.
     """
-    with cache.alone(private_home() / "lock"):
+    with cache.hold_lock(private_home() / "lock"):
         if (pid := _running()) is not None:
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS

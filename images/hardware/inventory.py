@@ -1,4 +1,7 @@
-"""The GPUs of a host as plain data: models, memory, links, how containers get them. Pure: what NVML says goes in."""
+"""Describes the GPUs of a host: models, memory, links, and how containers get them.
+
+Nothing here asks a driver: `inventory_from` takes what NVML says.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +23,8 @@ class GpuMode(StrEnum):
     """How containers get GPUs, as `--gpus` names it."""
 
     AUTO = "auto"
-    """The first of NVIDIA, HOST_DRIVER and NONE that this host has: a wish, never what a container got."""
+    """The first of NVIDIA, HOST_DRIVER and NONE that this host has: a wish, never what a container
+    got."""
     NONE = "none"
     NVIDIA = "nvidia"
     """By NVIDIA's container runtime."""
@@ -30,46 +34,52 @@ class GpuMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU. Memory in bytes."""
+    """One GPU."""
 
     name: str
     capability: tuple[int, int]
+    """Compute capability: (9, 0)."""
     memory: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """The GPUs of a host, and who says so."""
+    """The GPUs of a host."""
 
     driver: str
+    """Version of the NVIDIA driver."""
     gpus: tuple[Gpu, ...]
     source: str
+    """Who says so: `NVML`."""
     links: tuple[tuple[int, int, Link], ...] = ()
-    """Each pair of GPUs, by number; none where the driver does not tell."""
+    """Each pair of GPUs, by their numbers, and its link; none where the driver does not tell."""
 
     def __str__(self) -> str:
-        """`2 x NVIDIA H100 80GB HBM3, driver 570.86` for people."""
-        counts = Counter(gpu.name for gpu in self.gpus)
-        gpus = ", ".join(
-            f"{count} x {name}" if count > 1 else name for name, count in counts.items()
-        )
-        return f"{gpus}, driver {self.driver}"
+        """Return a text for people: `2 x NVIDIA H100 80GB HBM3, driver 570.86`."""
+        models = []
+        for name, count in Counter(gpu.name for gpu in self.gpus).items():
+            models.append(f"{count} x {name}" if count > 1 else name)
+        return f"{', '.join(models)}, driver {self.driver}"
 
     def as_json(self) -> dict[str, Any]:
-        """For claims and evidence."""
-        return {
-            **asdict(self),
-            "gpus": [{**asdict(one), "capability": list(one.capability)} for one in self.gpus],
-        }
+        """Return what claims and evidence hold of it."""
+        gpus = [{**asdict(gpu), "capability": list(gpu.capability)} for gpu in self.gpus]
+        return {**asdict(self), "gpus": gpus}
 
 
-def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
-    """What `nvml.read_by_nvml` read; None where it counts no GPU."""
-    gpus = tuple(
-        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"])
-        for one in found["gpus"]
-    )
-    links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
-    return (
-        Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
-    )
+def inventory_from(nvml: Mapping[str, Any]) -> Inventory | None:
+    """Return the inventory that NVML's answer describes; None if it has no GPU.
+
+    `nvml`: what `nvml.read_by_nvml` returns, or the `host` of evidence.
+    """
+    gpus = []
+    for gpu in nvml["gpus"]:
+        capability = tuple(gpu["capability"])
+        gpus.append(Gpu(name=gpu["name"], capability=capability, memory=gpu["memory"]))
+    if not gpus:
+        return None
+    links = []
+    for first, second, link in nvml.get("links", ()):
+        links.append((first, second, Link(link)))
+    return Inventory(driver=nvml["driver"], gpus=tuple(gpus), source="NVML", links=tuple(links))

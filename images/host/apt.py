@@ -1,4 +1,4 @@
-"""Debian packages for the machine this runs on."""
+"""Installs Debian packages on the machine that this runs on."""
 
 import os
 import subprocess
@@ -6,20 +6,30 @@ import subprocess
 from images.errors import failed
 from images.host import cache
 
-_WAIT = "-oDPkg::Lock::Timeout=600"
+_WAIT_FOR_LOCK = "-oDPkg::Lock::Timeout=600"
 """Seconds to wait for another program that installs packages, such as unattended-upgrades."""
 
 
 def install(*packages: str) -> None:
-    """Fetch the lists of packages and install these on this machine, as root. Raises UserError with apt's last words.
+    """Install Debian packages on this machine, as root, after an update of the package lists.
 
-    One process of ours at a time: `apt-get update` does not wait for its locks, it fails.
+    Raises UserError with the last lines that apt-get printed. Only one of our processes does this
+    at a time: `apt-get update` does not wait for its locks, it fails.
     """
-    install = ["apt-get", "-q", _WAIT, "install", "-y", "--no-install-recommends", *packages]
+    update = ["apt-get", "-q", "update"]
+    install = [
+        "apt-get",
+        "-q",
+        _WAIT_FOR_LOCK,
+        "install",
+        "-y",
+        "--no-install-recommends",
+        *packages,
+    ]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with cache.alone(cache.folder() / "apt.lock"):
-        for command in (["apt-get", "-q", "update"], install):
-            done = subprocess.run(
+    with cache.hold_lock(cache.folder() / "apt.lock"):
+        for command in (update, install):
+            result = subprocess.run(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -28,11 +38,10 @@ def install(*packages: str) -> None:
                 errors="replace",
                 check=False,
             )
-            if done.returncode != 0:
-                lines = (done.stderr or done.stdout).strip().splitlines()
-                then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
-                raise failed(
-                    " ".join(command),
-                    "; ".join(lines[-3:]) or f"ended with {done.returncode}",
-                    then,
-                )
+            if result.returncode == 0:
+                continue
+            lines = (result.stderr or result.stdout).strip().splitlines()
+            cause = "; ".join(lines[-3:]) or f"ended with {result.returncode}"
+            names = " ".join(packages)
+            then = f"make `apt-get update && apt-get install {names}` work, then try again"
+            raise failed(" ".join(command), cause, then)

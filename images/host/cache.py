@@ -1,4 +1,7 @@
-"""The folder of what can be made again, outside the project: clones share it. Locks between processes; whole files."""
+"""Finds the user's cache folder, writes files whole, and holds locks between processes.
+
+The cache has what can be made again. It lies outside the project, so that clones share it.
+"""
 
 import os
 import time
@@ -13,60 +16,69 @@ from filelock import FileLock, Timeout
 from images.errors import failed, wrong
 
 _PAUSE = 0.2
-"""Seconds between two looks at a lock that somebody holds."""
+"""Seconds between two attempts to take a lock that another process holds."""
 
 
 def folder() -> Path:
-    """Raises UserError for a user without a home."""
-    found = platformdirs.user_cache_path("truetag")
-    if not found.is_absolute():  # an unknown uid without HOME
+    """Return the user's cache folder. Raises UserError for a user without a home."""
+    cache_folder = platformdirs.user_cache_path("truetag")
+    # An unknown user ID without HOME gets a relative path.
+    if not cache_folder.is_absolute():
         then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
         raise wrong("HOME", "this user has no home folder", then)
-    return found
+    return cache_folder
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a file and its folder, with the umask's modes. Whole and on the disk or not at all, whoever is killed."""
+    """Write a file so that it is on the disk with all its content, or not at all.
+
+    That holds even if the process is killed. An older file of that name is replaced. Its folder is
+    made if it is missing. Raises OSError.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    partly = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
-        with partly.open("xb") as stream:
+        with unfinished.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        partly.replace(file)
+        unfinished.replace(file)
     finally:
-        partly.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
-def alone(
+def hold_lock(
     file: Path,
     *,
-    waiting: Callable[[], None] = lambda: None,
+    on_wait: Callable[[], None] = lambda: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Hold the lock of a file; it ends with the process. Threads of one process wait for each other, too.
+    """Hold a lock file while the block runs; wait for it if another process or thread holds it.
 
-    `waiting` is called once if somebody holds it. `pause` waits the seconds between two looks: what it raises ends
-    the waiting. Raises UserError where the file can't be written, or its file system has no locks.
+    The operating system frees it when the process ends, however that is. `on_wait` is called once
+    if somebody else holds it. `pause` gets the seconds to wait between two attempts; an exception
+    that it raises ends the waiting. Raises UserError if the file can't be written, or if its file
+    system has no locks.
     """
     lock = FileLock(file, timeout=0)
-    said = False
+    has_waited = False
     while not lock.is_locked:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout:
-            if not said:
-                waiting()
-            said = True
+            if not has_waited:
+                on_wait()
+            has_waited = True
             pause(_PAUSE)
         except (OSError, NotImplementedError) as error:
-            then = "name a folder of a local disk that you may write to (XDG_CACHE_HOME=/var/tmp/cache), then try again"
-            raise failed(
-                str(file), f"can't be locked: {getattr(error, 'strerror', None) or error}", then
-            ) from None
+            reason = getattr(error, "strerror", None) or error
+            then = (
+                "name a folder of a local disk that you may write to"
+                " (XDG_CACHE_HOME=/var/tmp/cache), then try again"
+            )
+            raise failed(str(file), f"can't be locked: {reason}", then) from None
     try:
         yield
     finally:

@@ -1,20 +1,26 @@
-"""What git knows of the checkout that this runs from, where there is git."""
+"""Asks git about a checkout of this project."""
 
 import subprocess
 from pathlib import Path
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """What a git command prints there; None where it fails, or there is no git."""
+    """Return what a git command prints in the folder `root`.
+
+    None if it fails: there is no git, or no checkout.
+    """
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 def commit(root: Path) -> str:
-    """The commit of a checkout as it lies there; empty where something was changed in it, or there is no git."""
-    return "" if git(root, "status", "--porcelain") != "" else git(root, "rev-parse", "HEAD") or ""
+    """Return the commit of a checkout; empty if a file differs from it, or if git can't tell."""
+    changed_files = git(root, "status", "--porcelain")
+    if changed_files != "":
+        return ""
+    return git(root, "rev-parse", "HEAD") or ""

@@ -1,4 +1,4 @@
-"""Requests to web servers: indexes and releases."""
+"""Downloads files from web servers, such as package indexes and releases."""
 
 import os
 import ssl
@@ -8,24 +8,33 @@ import requests
 from requests.adapters import HTTPAdapter
 
 CONNECTIONS = 16
-"""At once, to one server."""
+"""Connections to one server at once."""
 _CHUNK = 1 << 20
 
 
 def session() -> requests.Session:
-    """Return a session that keeps its connections, and believes the certificates that Python itself does."""
+    """Return a session that reuses connections, and trusts the certificates that Python trusts.
+
+    A certificate file that SSL_CERT_FILE or PIP_CERT names comes first. By itself, requests would
+    trust the certificates that it ships.
+    """
     web = requests.Session()
-    web.headers["Accept-Encoding"] = "identity"  # the file itself, and not a compressed form
+    # The file itself, and not a compressed form.
+    web.headers["Accept-Encoding"] = "identity"
     web.mount("https://", HTTPAdapter(pool_maxsize=CONNECTIONS))
     web.mount("http://", HTTPAdapter(pool_maxsize=CONNECTIONS))
-    trusted = ssl.get_default_verify_paths()
-    named = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
-    web.verify = named or trusted.cafile or trusted.capath or True
+    chosen_file = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
+    defaults = ssl.get_default_verify_paths()
+    web.verify = chosen_file or defaults.cafile or defaults.capath or True
     return web
 
 
 def download(url: str, target: Path, *, patience: float) -> None:
-    """Fetch a file whole. `patience`: seconds between two chunks. Raises OSError, also where it breaks off."""
+    """Download a URL to a file.
+
+    `patience`: seconds to wait for the answer, and for each further part of it. Raises OSError,
+    also if the connection breaks off; then a part of the file is left.
+    """
     with (
         session() as web,
         web.get(url, timeout=patience, stream=True) as answer,

@@ -118,7 +118,7 @@ def built(engine: Engine, out: Path) -> Mapping[str, Any]:
     The worker that comes first builds it, once for all.
     """
     kept = out / "parent.json"
-    with host_cache.alone(out / "parent.lock"):
+    with host_cache.hold_lock(out / "parent.lock"):
         if not kept.is_file():
             finished = commands.run("build", NAME, "--out", str(out), DOCKER_HOST=engine.facts.url)
             assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]

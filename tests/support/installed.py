@@ -17,7 +17,7 @@ def install(factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's content, beside nothing of the checkout: one for all workers of a run."""
     ours = factory.getbasetemp()
     folder = (ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "installed"
-    with cache.alone(folder.with_suffix(".lock")):
+    with cache.hold_lock(folder.with_suffix(".lock")):
         if (folder / "site").is_dir():
             return folder / "site"
         sources = folder / "sources"

@@ -33,7 +33,7 @@ def options(folder: Path, **more: Any) -> BuildOptions:
 
 def engine(*, containerd_images: bool = False) -> Any:
     facts = SimpleNamespace(architecture="amd64", containerd_images=containerd_images)
-    return SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
+    return SimpleNamespace(facts=facts, hold_lock=lambda *_args: nullcontext())
 
 
 class Enough(Exception):  # noqa: N818  # no error: the build need not go on
@@ -120,7 +120,7 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits(
     cancelled, ended = threading.Event(), threading.Event()
 
     @contextmanager
-    def alone(*_args: object) -> Iterator[None]:
+    def hold_lock(*_args: object) -> Iterator[None]:
         if cancelled.wait(20):
             ended.set()
             raise Cancelled
@@ -129,7 +129,7 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits(
     monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
     facts = SimpleNamespace(local=False)
     waiting: Any = SimpleNamespace(
-        alone=alone, cancel=cancelled.set, find=lambda _name: object(), facts=facts
+        hold_lock=hold_lock, cancel=cancelled.set, find=lambda _name: object(), facts=facts
     )
     with pytest.raises(KeyboardInterrupt):
         build.build_all(waiting, [(image(), LOCK)], options(tmp_path), Progress())

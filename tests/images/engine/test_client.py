@@ -77,7 +77,7 @@ def test_machines_of_one_home_do_not_wait_for_each_others_engines(
     @contextmanager
     def work_on(machine: str) -> Iterator[None]:
         monkeypatch.setattr(socket, "gethostname", lambda: machine)
-        with engine.alone("build a", at_work):
+        with engine.hold_lock("build a", at_work):
             yield
 
     with work_on("n1"), work_on("n2"), pytest.raises(AtWorkError), work_on("n1"):

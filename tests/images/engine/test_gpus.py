@@ -33,7 +33,7 @@ def test_auto_takes_nvidia_then_the_drivers_folder() -> None:
 
 
 def test_auto_without_a_way_attaches_nothing_and_says_why() -> None:
-    assert inventory.of_nvml({"driver": "580.1", "gpus": []}) is None
+    assert inventory.inventory_from({"driver": "580.1", "gpus": []}) is None
     none = host_gpus.choose(GpuMode.AUTO, HostState(local=True))
     assert not none.attached and none.reason == "no GPU was found on the engine's host"
     chosen = host_gpus.choose(GpuMode.AUTO, HostState(local=True, inventory=H100, nodes=NODES))

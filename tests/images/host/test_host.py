@@ -36,7 +36,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from images.host import cache
-with cache.alone(Path(sys.argv[1])):
+with cache.hold_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -64,7 +64,7 @@ def test_another_process_is_waited_for_until_it_is_killed_and_it_is_said_once(
             process.kill()
             process.communicate()
 
-    with cache.alone(file, waiting=lambda: told.append("waits"), pause=pause):
+    with cache.hold_lock(file, on_wait=lambda: told.append("waits"), pause=pause):
         assert told == ["waits"] and len(pauses) == 3
 
 
@@ -75,9 +75,9 @@ def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
         raise InterruptedError
 
     with (
-        cache.alone(tmp_path / "x.lock"),
+        cache.hold_lock(tmp_path / "x.lock"),
         pytest.raises(InterruptedError),
-        cache.alone(
+        cache.hold_lock(
             tmp_path / "x.lock", pause=cancelled
         ),  # a second opening of the file: as another thread's
     ):
@@ -86,7 +86,10 @@ def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(UserError) as caught, cache.alone(tmp_path / "cache" / "locks" / "x.lock"):
+    with (
+        pytest.raises(UserError) as caught,
+        cache.hold_lock(tmp_path / "cache" / "locks" / "x.lock"),
+    ):
         pytest.fail("there is no lock")
     (problem,) = caught.value.problems
     assert str(tmp_path / "cache") in problem.where and "XDG_CACHE_HOME" in problem.then

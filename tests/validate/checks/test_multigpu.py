@@ -17,7 +17,7 @@ from images.building import validating
 from images.config.paths import RESOURCES as ROOT
 from images.engine import host_gpus
 from images.engine.gpus import Attachment
-from images.hardware.inventory import Gpu, GpuMode, Inventory, Link, of_nvml
+from images.hardware.inventory import Gpu, GpuMode, Inventory, Link, inventory_from
 from images.validation import containers
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
@@ -374,7 +374,7 @@ def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> 
 
 def test_links_are_part_of_the_inventory() -> None:
     row = {"name": "H", "capability": [9, 0], "memory": 1}
-    found = of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
+    found = inventory_from({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
     assert found is not None
     assert found.links == ((0, 1, Link.NVLINK),)
 
