@@ -75,7 +75,7 @@ def machine_named(name: str) -> Machine:
     return _MACHINES[name]
 
 
-def machine_spoken(number: int) -> str:
+def name_machine(number: int) -> str:
     """Return the name of the machine with this e_machine:
 
     `x86-64`, or `machine 243` for an unknown one.
@@ -225,7 +225,7 @@ class Files:
                 self.known[path] = None
         return self.known[path]
 
-    def loadable(self, path: str) -> bool:
+    def is_loadable(self, path: str) -> bool:
         """Return whether the loader of this machine can load a file."""
         file = self.get(path)
         return file is not None and file.dynamic and file.machine == self.machine.number
@@ -235,26 +235,31 @@ class Process:
     """The libraries that a process has loaded, by file name and soname."""
 
     def __init__(
-        self, search: SearchPath, files: Files, held: Mapping[str, str] | None = None
+        self, search: SearchPath, files: Files, loaded: Mapping[str, str] | None = None
     ) -> None:
-        """Begin a process that has loaded the libraries `held` (name -> path); by default none."""
+        """Begin a process that has loaded these libraries (name -> path), by default none.
+
+        search: where it looks for libraries; files: what was read of them, which processes may
+        share.
+        """
         self._search = search
         self._files = files
-        self.held: dict[str, str] = dict(held or {})
+        self.loaded: dict[str, str] = dict(loaded or {})
+        """File name or soname -> path."""
 
     def copy(self) -> Process:
         """Return a process that has loaded the same libraries, and can load others of its own."""
-        return Process(self._search, self._files, self.held)
+        return Process(self._search, self._files, self.loaded)
 
     def load(self, path: str) -> list[Missing]:
         """Load a file and all libraries that it needs.
 
         Returns the libraries that were not found.
         """
-        _, missing = self.scope(path)
+        _, missing = self.load_with_scope(path)
         return missing
 
-    def scope(self, path: str) -> tuple[list[str], list[Missing]]:
+    def load_with_scope(self, path: str) -> tuple[list[str], list[Missing]]:
         """Load a file and all libraries that it needs, breadth first, as the loader does.
 
         Returns the file's local scope (the paths of the file and of all these libraries, in the
@@ -284,12 +289,12 @@ class Process:
 
         `ancestors`: the files through which `asking` came to be loaded, the first of them first.
         """
-        if name in self.held:
-            return self.held[name]
+        if name in self.loaded:
+            return self.loaded[name]
         # A name with a slash is a path already.
         candidates = [name] if "/" in name else self._candidates(name, asking, ancestors)
         for path in candidates:
-            if self._files.loadable(path):
+            if self._files.is_loadable(path):
                 return os.path.realpath(path)
         return None
 
@@ -318,14 +323,14 @@ class Process:
 
         The first of a name stays.
         """
-        self.held.setdefault(name, path)
+        self.loaded.setdefault(name, path)
         file = self._files.get(path)
         if file and file.soname:
-            self.held.setdefault(file.soname, path)
+            self.loaded.setdefault(file.soname, path)
 
 
 @dataclass(frozen=True)
-class Found:
+class Binary:
     """A library or program of the image, with what was read of it."""
 
     path: str
@@ -334,21 +339,20 @@ class Found:
     """Names of the distributions that list it in their RECORDs."""
 
 
-def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of libraries and programs of Python packages.
+def find_binaries(locations: Sequence[str], owned_files: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of libraries and programs of Python packages, by their names.
 
-    These are the files below `locations` (sys.path's folders of packages) that are named like one,
-    and those of the paths `owners` (files that distributions list) that are in another folder
-    `bin`.
+    locations: sys.path's folders of packages, in which all files are looked at. owned_files: paths
+    that RECORDs list; of those elsewhere, the files in a folder `bin` count.
     """
-    yield from objects_under(locations)
+    yield from find_binaries_under(locations)
     prefixes = tuple(f"{location}/" for location in locations)
-    for path in owners:
+    for path in owned_files:
         if "/bin/" in path and not path.startswith(prefixes):
             yield path
 
 
-def objects_under(folders: Iterable[str]) -> Iterator[str]:
+def find_binaries_under(folders: Iterable[str]) -> Iterator[str]:
     """Yield the files below these folders that are named as libraries or are in a folder `bin`."""
     for top in folders:
         for folder, _, names in os.walk(top):
@@ -358,9 +362,9 @@ def objects_under(folders: Iterable[str]) -> Iterator[str]:
                     yield f"{folder}/{name}"
 
 
-def read_all(
+def read_binaries(
     paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
-) -> tuple[list[Found], list[dict[str, Any]]]:
+) -> tuple[list[Binary], list[dict[str, Any]]]:
     """Read the ELF files among these paths.
 
     `owners`: path -> names of the distributions that list the file.
@@ -376,7 +380,7 @@ def read_all(
     Files that are no ELF files are left out, unless their name says that they are libraries. What
     is read is also put into `files`.
     """
-    libraries: list[Found] = []
+    libraries: list[Binary] = []
     damaged: list[dict[str, Any]] = []
     for_other_machines: list[dict[str, Any]] = []
     for path in dict.fromkeys(paths):
@@ -389,7 +393,7 @@ def read_all(
             file = elf.read(path)
             files.known[path] = file
             if file.machine != files.machine.number:
-                built_for = machine_spoken(file.machine)
+                built_for = name_machine(file.machine)
                 wrong_machine = f"it is built for {built_for}, not {files.machine.spoken}"
         except elf.OtherClassError as error:
             wrong_machine = str(error)
@@ -401,15 +405,15 @@ def read_all(
             for_other_machines.append(
                 {"path": path, "error": wrong_machine, "owners": list(file_owners)}
             )
-        elif files.loadable(path):
-            libraries.append(Found(path, file, file_owners))
+        elif files.is_loadable(path):
+            libraries.append(Binary(path, file, file_owners))
 
     _name_replacements(for_other_machines, libraries)
     return libraries, [*damaged, *for_other_machines]
 
 
-def _name_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Found]) -> None:
-    """Add `alternative` or `beside` (see read_all) to the rows about files for other machines."""
+def _name_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Binary]) -> None:
+    """Add `alternative` or `beside` (see read_binaries) to rows about files for other machines."""
     same_name: dict[tuple[str, str], str] = {}
     any_file: dict[str, str] = {}
     for library in libraries:
@@ -462,8 +466,8 @@ _PRELOADED = ("libnvrtc", "libnvJitLink")
 """What torch/__init__.py loads by path after libtorch_global_deps.so (torch 2.6 to 2.15)."""
 
 
-def import_torch(
-    process: Process, locations: Sequence[str], libraries: Sequence[Found]
+def load_torch(
+    process: Process, locations: Sequence[str], libraries: Sequence[Binary]
 ) -> list[Missing]:
     """Load into a process what `import torch` loads, in its order.
 
@@ -481,12 +485,12 @@ def import_torch(
     missing = process.load(str(torch_folder / "libtorch_global_deps.so"))
     for library in libraries:
         is_of_nvidia = f"{os.sep}nvidia{os.sep}" in library.path
-        if is_of_nvidia and stem(library.elf.soname) in _PRELOADED:
+        if is_of_nvidia and library_stem(library.elf.soname) in _PRELOADED:
             missing += process.load(library.path)
     missing += process.load(str(torch_folder / "libtorch_python.so"))
     return missing
 
 
-def stem(name: str) -> str:
+def library_stem(name: str) -> str:
     """Return `libcudart` for `libcudart.so.12`."""
     return name.partition(".so")[0]

@@ -145,37 +145,29 @@ def _environment(
     package_folders: Sequence[str],
     environ: Mapping[str, str],
 ) -> Environment:
-    """Return the environment of an interpreter. `package_folders`: those of its own prefix."""
-    settings = _read_venv_settings(prefix)
-    base = str(Path(settings["home"]).parent) if "home" in settings else prefix
-    if settings:
+    """Return the environment of an interpreter (`python`, the path of its program).
+
+    package_folders: those of its own prefix; environ: the variables of the image.
+    """
+    venv_settings = _read_venv_settings(prefix)
+    base = prefix
+    if "home" in venv_settings:
+        base = str(Path(venv_settings["home"]).parent)
+    if venv_settings:
         kind = "venv"
     elif Path(prefix, "conda-meta").is_dir():
         kind = "conda"
     else:
         kind = "system"
 
-    # Debian's Python looks into /usr/local before /usr.
-    folders = sorted(
-        package_folders,
-        key=lambda path: (
-            not path.startswith("/usr/local/"),
-            not path.startswith(f"{prefix}/lib"),
-            path,
-        ),
-    )
-    if settings.get("include-system-site-packages") == "true":
-        system_folders = (
-            f"{base}/lib/python{version}/site-packages",
-            f"{base}/lib/python3/dist-packages",
-        )
-        folders += [folder for folder in system_folders if Path(folder).is_dir()]
-
-    # `pip install --user` installs here. A venv does not look into it.
-    home = environ.get("HOME") or "/root"
-    user_folder = f"{home}/.local/lib/python{version}/site-packages"
-    if kind != "venv" and Path(user_folder).is_dir() and user_folder not in folders:
-        folders.insert(0, user_folder)
+    folders = _in_debians_order(package_folders, prefix)
+    if venv_settings.get("include-system-site-packages") == "true":
+        folders += _system_folders(base, version)
+    # A venv does not look into the folder of `pip install --user`.
+    if kind != "venv":
+        user_folder = _user_folder(environ, version)
+        if Path(user_folder).is_dir() and user_folder not in folders:
+            folders.insert(0, user_folder)
 
     from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
     entries = [
@@ -194,6 +186,35 @@ def _environment(
     return Environment(
         prefix=prefix, kind=kind, python=python, version=version, path=path, start=start
     )
+
+
+def _in_debians_order(package_folders: Sequence[str], prefix: str) -> list[str]:
+    """Return folders of packages as Debian's Python has them on sys.path: /usr/local before /usr."""
+
+    def place(folder: str) -> tuple[bool, bool, str]:
+        is_local = folder.startswith("/usr/local/")
+        is_below_prefix = folder.startswith(f"{prefix}/lib")
+        return not is_local, not is_below_prefix, folder
+
+    return sorted(package_folders, key=place)
+
+
+def _system_folders(base: str, version: str) -> list[str]:
+    """Return the existing folders of packages of the interpreter that a venv was made from.
+
+    base: the prefix of that interpreter.
+    """
+    candidates = (
+        f"{base}/lib/python{version}/site-packages",
+        f"{base}/lib/python3/dist-packages",
+    )
+    return [folder for folder in candidates if Path(folder).is_dir()]
+
+
+def _user_folder(environ: Mapping[str, str], version: str) -> str:
+    """Return the folder into which `pip install --user` installs."""
+    home = environ.get("HOME") or "/root"
+    return f"{home}/.local/lib/python{version}/site-packages"
 
 
 def _read_venv_settings(prefix: str) -> dict[str, str]:

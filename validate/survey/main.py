@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
-from validate.binaries.loader import SearchPath, objects_under
+from validate.binaries.loader import SearchPath, find_binaries_under
 from validate.checks.static.files import size
 from validate.checks.static.pins import torch_version
 from validate.checks.static.toolkit import driver_libraries
@@ -103,7 +103,7 @@ def _find_libraries(
     homes = [toolkit["home"] for toolkit in toolkits]
 
     libraries = set()
-    for path in objects_under([*sorted(folders), *homes]):
+    for path in find_binaries_under([*sorted(folders), *homes]):
         if ".so" in path:
             libraries.add(os.path.realpath(path))
     return sorted(libraries)

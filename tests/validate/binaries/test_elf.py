@@ -22,7 +22,7 @@ from validate.binaries.loader import (
     Process,
     SearchPath,
     machine_named,
-    machine_spoken,
+    name_machine,
 )
 from validate.checks.static.libraries import judge
 from validate.judging import Status
@@ -164,7 +164,7 @@ def test_the_library_path_comes_between_rpath_and_runpath(
     write(tmp_path / "forced/libb.so")
     found = process(tmp_path / "forced")
     found.load(asking)
-    assert found.held["libb.so"] == str(tmp_path / winner / "libb.so")
+    assert found.loaded["libb.so"] == str(tmp_path / winner / "libb.so")
 
 
 def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_path: Path) -> None:
@@ -177,18 +177,20 @@ def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_p
         intel,
         arm,
     ]
-    found, unreadable = loader.read_all([intel], {}, Files(AARCH64))
+    found, unreadable = loader.read_binaries([intel], {}, Files(AARCH64))
     assert [machine_named(one.name) for one in (X86_64, AARCH64)] == [X86_64, AARCH64]
-    assert machine_spoken(243) == "machine 243"
+    assert name_machine(243) == "machine 243"
     error = "it is built for x86-64, not AArch64"
     assert (found, unreadable) == ([], [{"path": intel, "error": error, "owners": []}])
     (old := tmp_path / "bin/apm_arm").parent.mkdir()
     old.write_bytes(b"\x7fELF\x01\x01" + bytes(60))  # of a 32-bit machine
-    _, unreadable = loader.read_all([str(old)], {str(old): ("gekko",)}, Files(X86_64))
+    _, unreadable = loader.read_binaries([str(old)], {str(old): ("gekko",)}, Files(X86_64))
     row = {"path": str(old), "error": "it is not 64-bit little-endian", "owners": ["gekko"]}
     assert unreadable == [row]
     owners = {str(old): ("gekko",), intel: ("gekko",)}
-    assert loader.read_all(list(owners), owners, Files(X86_64))[1] == [{**row, "beside": intel}]
+    assert loader.read_binaries(list(owners), owners, Files(X86_64))[1] == [
+        {**row, "beside": intel}
+    ]
 
 
 def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_library_of_that_name(
@@ -200,7 +202,7 @@ def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_li
         for folder in ("stubs", "elsewhere")
     )
     owners = {here: ("cutlass",), stub: ("cutlass",), other: ("another",)}
-    _, unreadable = loader.read_all(list(owners), owners, Files(X86_64))
+    _, unreadable = loader.read_binaries(list(owners), owners, Files(X86_64))
     assert {one["path"]: one.get("alternative") for one in unreadable} == {stub: here, other: None}
     evidence: Any = {"files": 1, "unreadable": unreadable, "linked": []}
     found = judge(

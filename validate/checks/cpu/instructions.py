@@ -26,7 +26,7 @@ from typing import TypedDict
 
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import AARCH64, Machine, machine_named, objects
+from validate.binaries.loader import AARCH64, Machine, find_binaries, machine_named
 from validate.checks import Settings
 from validate.checks.static.files import size
 from validate.claims import Claim
@@ -112,7 +112,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     """Yield each claimed subject and its evidence: AVX-512 or SVE, as the image's processor has."""
     environment, _, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
-    programs = objects(installed.locations(distributions), owners)
+    programs = find_binaries(installed.locations(distributions), owners)
     # The largest first, so that no core works on one alone at the end.
     paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
     examine = partial(examine_file, machine_named(environment.machine))

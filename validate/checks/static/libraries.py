@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict, cast
 
 from validate.binaries.loader import (
+    Binary,
     Files,
-    Found,
     Process,
     SearchPath,
-    import_torch,
+    find_binaries,
+    find_binaries_under,
+    library_stem,
+    load_torch,
     machine_named,
-    objects,
-    objects_under,
-    read_all,
-    stem,
+    read_binaries,
 )
 from validate.checks import Settings
 from validate.claims import Claim
@@ -148,7 +148,7 @@ class LibrariesEvidence(_LibrariesEvidence, total=False):
 class UserLibraries(NamedTuple):
     """The libraries and programs of the user's Python environment."""
 
-    libraries: list[Found]
+    libraries: list[Binary]
     unreadable: list[Unreadable]
     files: Files
     """Everything that was read, so that no file is read twice."""
@@ -172,8 +172,8 @@ def of_user() -> UserLibraries:
     user, _, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
     files = Files(machine_named(user.machine))
-    paths = objects(installed.locations(distributions), owners)
-    libraries, unreadable = read_all(paths, owners, files)
+    paths = find_binaries(installed.locations(distributions), owners)
+    libraries, unreadable = read_binaries(paths, owners, files)
     return UserLibraries(libraries, cast("list[Unreadable]", unreadable), files)
 
 
@@ -189,12 +189,14 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
     # The toolkit of a -devel image has links to torch's CUDA libraries. These are left to the claim
     # about the environment.
     of_environment = set()
-    for path in objects(installed.locations(distributions), owners):
+    for path in find_binaries(installed.locations(distributions), owners):
         if Path(path).exists():
             of_environment.add(os.path.realpath(path))
-    own = [path for path in objects_under([home]) if os.path.realpath(path) not in of_environment]
+    own = [
+        path for path in find_binaries_under([home]) if os.path.realpath(path) not in of_environment
+    ]
 
-    libraries, unreadable = read_all(own, {}, files)
+    libraries, unreadable = read_binaries(own, {}, files)
     process = Process(search, files)
     linked = []
     for library in libraries:
@@ -222,7 +224,7 @@ def measure_environment(
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
     with_torch = interpreter_only.copy()
-    missing_at_start += import_torch(with_torch, installed.locations(distributions), libraries)
+    missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
     holders = index_by_owner(libraries)
     offered: dict[str, set[str]] = {}
@@ -240,12 +242,12 @@ def measure_environment(
         linked.append(resolved)
 
     torch_holds: dict[str, HeldLibrary] = {}
-    for name, path in sorted(with_torch.held.items()):
-        if stem(name) in cuda_stems:
+    for name, path in sorted(with_torch.loaded.items()):
+        if library_stem(name) in cuda_stems:
             torch_holds[name] = {"path": path, "owners": list(owners.get(path, ()))}
     provided = set()
     for library in libraries:
-        if stem(library.elf.soname) in cuda_stems:
+        if library_stem(library.elf.soname) in cuda_stems:
             provided.add((library.elf.soname, library.path, library.owners))
     return {
         "files": len(libraries),
@@ -260,7 +262,7 @@ def measure_environment(
     }
 
 
-def index_by_owner(libraries: Iterable[Found]) -> dict[tuple[str, str], str]:
+def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
     """Return (distribution, library name) -> the file. A name is the file's own or its SONAME."""
     holders: dict[tuple[str, str], str] = {}
     for library in libraries:
@@ -272,7 +274,7 @@ def index_by_owner(libraries: Iterable[Found]) -> dict[tuple[str, str], str]:
 
 
 def resolve_needs(
-    library: Found,
+    library: Binary,
     process: Process,
     cuda_stems: Collection[str],
     holders: Mapping[tuple[str, str], str],
@@ -293,7 +295,9 @@ def resolve_needs(
         "owners": list(library.owners),
         "missing": [name for name in missing if name not in assumed],
         "assumed": assumed,
-        "needs_cuda": sorted(name for name in library.elf.needed if stem(name) in cuda_stems),
+        "needs_cuda": sorted(
+            name for name in library.elf.needed if library_stem(name) in cuda_stems
+        ),
     }
 
 
@@ -317,7 +321,7 @@ def choose_telling(linked: Sequence[LinkedLibrary]) -> list[LinkedLibrary]:
 
 
 def find_rivals(
-    libraries: Sequence[Found],
+    libraries: Sequence[Binary],
     cuda_stems: Collection[str],
     search: SearchPath,
     files: Files,
@@ -332,11 +336,11 @@ def find_rivals(
         if not library.owners:
             continue
         for name in sorted({library.elf.soname, Path(library.path).name}):
-            if stem(name) not in cuda_stems:
+            if library_stem(name) not in cuda_stems:
                 continue
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
-                if real not in owners and files.loadable(real):
+                if real not in owners and files.is_loadable(real):
                     yield {
                         "name": name,
                         "path": library.path,
@@ -462,7 +466,11 @@ def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[st
     cuda = expect["cuda_libraries"]
     return sorted(
         names,
-        key=lambda name: (stem(name) not in cuda, not name.startswith(_TORCHS_LIBRARIES), name),
+        key=lambda name: (
+            library_stem(name) not in cuda,
+            not name.startswith(_TORCHS_LIBRARIES),
+            name,
+        ),
     )
 
 
@@ -478,7 +486,7 @@ def is_excused(
             return True
 
     lacks_cuda_or_torch = any(
-        stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS_LIBRARIES)
+        library_stem(name) in expect["cuda_libraries"] or name.startswith(_TORCHS_LIBRARIES)
         for name in library.troubles
     )
     if is_added(expect, library.owners) and not lacks_cuda_or_torch:

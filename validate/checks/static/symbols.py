@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypedDict
 from validate.binaries import dynsym
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.loader import Found, Process, SearchPath, import_torch, machine_named
+from validate.binaries.loader import Binary, Process, SearchPath, load_torch, machine_named
 from validate.checks import Settings
 from validate.checks.static import libraries
 from validate.claims import Claim
@@ -120,9 +120,9 @@ class SymbolTask(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     """Look up every symbol that a library or program of the environment needs."""
-    found = libraries.of_user().libraries
+    binaries = libraries.of_user().libraries
     for claim in claims:
-        tasks = list(list_tasks(found, claim.expect))
+        tasks = list(list_tasks(binaries, claim.expect))
         symbols, unreadable = read_symbols(tasks)
 
         lacking = []
@@ -142,7 +142,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
             if task.path in symbols:
                 needed += len(symbols[task.path].undefined)
         evidence: SymbolsEvidence = {
-            "files": len(found),
+            "files": len(binaries),
             "checked": len(tasks),
             "symbols": needed,
             "unreadable": unreadable,
@@ -152,7 +152,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
         yield claim.subject, evidence
 
 
-def list_tasks(found: Sequence[Found], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
+def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
     """Yield a task for each library and program whose closure is whole, or lacks only the driver.
 
     Of the others nothing can be said: what is missing might export the symbols.
@@ -160,16 +160,16 @@ def list_tasks(found: Sequence[Found], expect: Mapping[str, Any]) -> Iterator[Sy
     user, _, distributions = installed.of_user()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     interpreter_only = Process(search, libraries.of_user().files)
-    interpreter_scope, _ = interpreter_only.scope(os.path.realpath(user.python))
+    interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
     with_torch = interpreter_only.copy()
-    import_torch(with_torch, installed.locations(distributions), found)
+    load_torch(with_torch, installed.locations(distributions), binaries)
 
-    global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", found)
-    torch_scope = scope_of(with_torch, "libtorch_python.so", found)
-    for library in found:
+    global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", binaries)
+    torch_scope = scope_of(with_torch, "libtorch_python.so", binaries)
+    for library in binaries:
         is_program = library.elf.executable
         process = (interpreter_only if is_program else with_torch).copy()
-        own_scope, missing = process.scope(library.path)
+        own_scope, missing = process.load_with_scope(library.path)
         if not all(matches(library.name, expect["host"]) for library in missing):
             continue
         # torch's libraries find each other's symbols, as one import opens them all.
@@ -177,8 +177,8 @@ def list_tasks(found: Sequence[Found], expect: Mapping[str, Any]) -> Iterator[Sy
         scope = opened_scope if is_program else global_scope + opened_scope
         file_of = {}
         for name in library.elf.needed:
-            if name in process.held:
-                file_of[name] = process.held[name]
+            if name in process.loaded:
+                file_of[name] = process.loaded[name]
         yield SymbolTask(
             path=library.path,
             owners=library.owners,
@@ -189,14 +189,14 @@ def list_tasks(found: Sequence[Found], expect: Mapping[str, Any]) -> Iterator[Sy
         )
 
 
-def scope_of(process: Process, name: str, found: Sequence[Found]) -> list[str]:
+def scope_of(process: Process, name: str, binaries: Sequence[Binary]) -> list[str]:
     """Return a library's file and all that it needs, in the order in which symbols are looked up.
 
     `name` is the name of its file. Empty where there is no such library.
     """
-    for library in found:
+    for library in binaries:
         if Path(library.path).name == name:
-            scope, _ = process.copy().scope(library.path)
+            scope, _ = process.copy().load_with_scope(library.path)
             return scope
     return []
 
