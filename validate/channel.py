@@ -35,12 +35,12 @@ def receive_key() -> str:
     return key
 
 
-def signed(key: str, text: str) -> str:
+def sign(key: str, text: str) -> str:
     """Return the line that the suite prints for a record: its signature and its text."""
     return f"{_signature(key, text)} {text}"
 
 
-def accepted(key: str, line: str) -> str | None:
+def verify(key: str, line: str) -> str | None:
     """Return the text of a line that was signed with this key; None for any other line."""
     signature, _, text = line.partition(" ")
     # Programs may print millions of other lines: most are refused without computing a signature.

@@ -126,15 +126,15 @@ class ClaimSet:
         """Choose the claims of these tiers."""
         return self.choose(lambda claim: claim.tier in tiers)
 
-    def inside(self) -> ClaimSet:
+    def measurable_inside(self) -> ClaimSet:
         """Return the claims that can be measured in a container."""
         return self.where(lambda claim: claim.is_inside)
 
-    def only(self, probes: Collection[str]) -> ClaimSet:
+    def measured_by(self, probes: Collection[str]) -> ClaimSet:
         """Return the claims that these probes measure."""
         return self.where(lambda claim: claim.probe in probes)
 
-    def less(self, probes: Collection[str]) -> ClaimSet:
+    def not_measured_by(self, probes: Collection[str]) -> ClaimSet:
         """Return the claims that other probes measure."""
         return self.where(lambda claim: claim.probe not in probes)
 

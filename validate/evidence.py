@@ -181,7 +181,7 @@ def _sha256(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
+def strict_json(value: Any) -> Any:
     """Return a value as strict JSON can hold it, however deep.
 
     Not-a-number and infinity become text, which no judge takes for a number. Bytes of a file's name
@@ -192,7 +192,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {plain(str(key)): plain(item) for key, item in value.items()}
+        return {strict_json(str(key)): strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [strict_json(item) for item in value]
     return value

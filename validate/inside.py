@@ -61,12 +61,12 @@ def _measurable_claims() -> ClaimSet:
 
     Raises OSError, ValueError, LookupError or TypeError if the file of claims cannot be read.
     """
-    claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).inside()
+    claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).measurable_inside()
     of_other_users = []
     for claim in claims.claims:
         if checks.settings(claim.probe).run_as is not checks.RunAs.IMAGE_USER:
             of_other_users.append(claim.probe)
-    return claims.less(of_other_users)
+    return claims.not_measured_by(of_other_users)
 
 
 def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:

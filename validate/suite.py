@@ -40,7 +40,7 @@ from validate import channel, checks
 from validate.claims import ClaimSet, Tier
 from validate.environment import installed, user_environment
 from validate.environment.user_environment import UserEnvironment
-from validate.evidence import Measurement, Outcome, Record, plain
+from validate.evidence import Measurement, Outcome, Record, strict_json
 from validate.harness import seeding
 from validate.harness.forked import PASSIVE_WAITING, ForkEnd, Work, end_session, fork_each
 from validate.survey import environments
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=options.seed,
     )
     for record in records:
-        line = channel.signed(key, json.dumps(asdict(record)))
+        line = channel.sign(key, json.dumps(asdict(record)))
         print(line, flush=True)  # noqa: T201  the suite's output
     return 0
 
@@ -191,7 +191,7 @@ def run(
     seed: what probes draw random inputs with; None: a new one.
     """
     probes = []
-    asked_for = [claim.probe for claim in claims.inside().claims if not claim.unproven]
+    asked_for = [claim.probe for claim in claims.measurable_inside().claims if not claim.unproven]
     for probe in dict.fromkeys(asked_for):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
@@ -455,13 +455,17 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
     for variable, name in _CACHES.items():
         os.environ[variable] = str(folder / "cache" / name)
 
-    measurable = [claim for claim in claims.only([probe]).claims if not claim.unproven]
+    measurable = [claim for claim in claims.measured_by([probe]).claims if not claim.unproven]
     applicable = [claim for claim in measurable if not claim.expect.get("not_applicable")]
     with open(results, "w", encoding="utf-8", buffering=1) as lines:
 
         def write(subject: str, seconds: float, evidence: Mapping[str, Any]) -> None:
             """Write the line of a measurement."""
-            line = {"subject": subject, "seconds": round(seconds, 3), "evidence": plain(evidence)}
+            line = {
+                "subject": subject,
+                "seconds": round(seconds, 3),
+                "evidence": strict_json(evidence),
+            }
             lines.write(json.dumps(line) + "\n")
 
         for claim in measurable:

@@ -60,4 +60,4 @@ def left_unproven(
     reason = f"nothing of the image was run: {key} failed"
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"
-    return {claim.key: reason for claim in not_measured.inside().claims}
+    return {claim.key: reason for claim in not_measured.measurable_inside().claims}

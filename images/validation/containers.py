@@ -91,13 +91,13 @@ def plan_containers(
     Only containers of the GPU tiers get GPUs. What attaches them (the driver's libraries,
     LD_LIBRARY_PATH) is thereby never mistaken for a part of the image.
     """
-    claims = claims.inside().where(lambda claim: not claim.unproven)
+    claims = claims.measurable_inside().where(lambda claim: not claim.unproven)
     static = claims.in_tiers([Tier.STATIC])
     cpu = claims.in_tiers([Tier.CPU])
     as_any_user = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.ARBITRARY_UID)
     as_user_of_claim = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.EACH_CLAIM)
     of_other_users = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
-    as_image_user = cpu.less(of_other_users)
+    as_image_user = cpu.not_measured_by(of_other_users)
 
     # What runs the image's code gets an empty home that it can write to.
     writable = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
@@ -312,7 +312,7 @@ def run_suite(
             container.put(content, folder)
         container.start(f"{key}\n".encode())
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
-            text = channel.accepted(key, line) if stream == "stdout" else None
+            text = channel.verify(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
             if record and record.probe in missing_probes:
                 missing_probes.remove(record.probe)

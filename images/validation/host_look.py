@@ -22,7 +22,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
 
     Raises NoSuchImage, EngineError.
     """
-    image_claims = claims.only([HOST_PROBE]).claims
+    image_claims = claims.measured_by([HOST_PROBE]).claims
     if not image_claims:
         return ()
     started = time.monotonic()

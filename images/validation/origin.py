@@ -24,7 +24,7 @@ def known_forms(claims: ClaimSet) -> dict[str, str]:
     Engines write the same files of a layer in different ways, so that its diff ID differs.
     """
     canonical_of: dict[str, str] = {}
-    for claim in claims.only([ORIGIN_PROBE]).claims:
+    for claim in claims.measured_by([ORIGIN_PROBE]).claims:
         for layer in claim.expect["layers"]:
             for diff_id in layer["written_as"]:
                 canonical_of[diff_id] = layer["diff_id"]
@@ -43,7 +43,7 @@ def measure_origin(
     `layer_reading`: the image's layers, as read from the engine. `steps_above`: the build steps of
     a derived image above ours, the first one first. Raises EngineError.
     """
-    origin_claims = claims.only([ORIGIN_PROBE]).claims
+    origin_claims = claims.measured_by([ORIGIN_PROBE]).claims
     if not origin_claims:
         return ()
     started = time.monotonic()

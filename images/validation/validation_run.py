@@ -29,7 +29,7 @@ from images.validation.containers import (
 from validate import checks, host_faults
 from validate.claims import ClaimSet, Tier
 from validate.environment import host as host_facts
-from validate.evidence import Evidence, MeasuredOn, Outcome, Record, plain
+from validate.evidence import Evidence, MeasuredOn, Outcome, Record, strict_json
 
 _AT_ONCE_ON_SMALL = 2
 """Containers side by side on a small machine: one reads files and waits for the disk, one runs
@@ -145,8 +145,8 @@ class GrowingEvidence:
 
     def add(self, record: Record) -> None:
         """Add what a probe measured in one container."""
-        strict_json = plain(asdict(record))
-        record = Record.from_json(strict_json)
+        json_record = strict_json(asdict(record))
+        record = Record.from_json(json_record)
         with self._lock:
             self._records.append(record)
             self._on_record(record)
@@ -213,7 +213,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
             timeout=SUITE_SECONDS,
             on_record=evidence.add,
         )
-    return evidence.claims.less({claim.probe for claim in about_files.claims})
+    return evidence.claims.not_measured_by({claim.probe for claim in about_files.claims})
 
 
 def look_from_host(

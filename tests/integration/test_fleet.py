@@ -361,7 +361,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
     monkeypatch.setattr(reads, "suite_files", waiting)
     claims = validating.claims_of(image(NAME), SOURCES, {}, (), tuple(Tier))
     # None of the claims that would keep the image from being run.
-    asked = replace(claims.only([comes, waits]), admission=())
+    asked = replace(claims.measured_by([comes, waits]), admission=())
     monkeypatch.setattr(validating, "claims_of", lambda *_, **__: asked)
     options: Any = {"tiers": (Tier.STATIC, Tier.CPU), "gpus": GpuMode.NONE, "say": kill}
     with pytest.raises(UserError, match="no kill for memory"):

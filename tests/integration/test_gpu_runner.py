@@ -49,7 +49,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from validate.checks import _silent
 from validate.checks.gpu import speed, step
-from validate.kernels._sdpa import forced
+from validate.kernels._sdpa import force_backend
 from validate.kernels.silent import error
 
 SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
@@ -73,7 +73,7 @@ print(json.dumps({
     "nan": [str(error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
     "speed": {name: speed.measure_subject(name, torch, "cpu", dict) for name in floors},
     "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in ("matmul-bf16", "convolution-bf16")],
-    "attention": counted(*speed.prepare_attention(forced("MATH"), torch, "cpu")),
+    "attention": counted(*speed.prepare_attention(force_backend("MATH"), torch, "cpu")),
     "step": step.train("eager", torch, "cpu", 2, dict),
 }))
 """

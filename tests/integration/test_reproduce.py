@@ -67,7 +67,7 @@ def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
     parent: ImageInfo, out: Path
 ) -> None:
     evidence = read_evidence(out / NAME / "evidence.json")
-    (claim,) = evidence.claim_set.only([ORIGIN_PROBE]).claims
+    (claim,) = evidence.claim_set.measured_by([ORIGIN_PROBE]).claims
     record = evidence.record_of(claim.probe)
     assert record and evidence.digest == parent.id
     measured: Any = record.measurements[0].evidence

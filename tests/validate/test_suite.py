@@ -78,7 +78,7 @@ def start(
 
 
 def accepted(key: str, line: str) -> Record:
-    return Record.from_json(json.loads(channel.accepted(key, line.strip()) or ""))
+    return Record.from_json(json.loads(channel.verify(key, line.strip()) or ""))
 
 
 def run(suite: Path, folder: Path, asked: ClaimSet, *options: str, **how: Any) -> dict[str, Record]:

@@ -64,18 +64,19 @@ Supports = Callable[[Capability, Mapping[str, str]], str | None]
 """Given a capability and packages' versions, returns why a kernel cannot run; None: it can."""
 
 
-def below(capability: Capability, least: Capability, why: str) -> str | None:
-    """Return the reason `why`, with both capabilities, if one is below the least; else None."""
+def below(capability: Capability, least: Capability, reason: str) -> str | None:
+    """Return `reason`, with both capabilities, if one is below the least; else None."""
     if capability >= least:
         return None
     return (
-        f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
+        f"{reason}: compute capability {capability[0]}.{capability[1]} "
+        f"is below {least[0]}.{least[1]}"
     )
 
 
-def from_capability(major: int, minor: int, why: str) -> Supports:
+def from_capability(major: int, minor: int, reason: str) -> Supports:
     """Return a `Kernel.supports` that claims the kernel from this compute capability on."""
-    return lambda capability, _versions: below(capability, (major, minor), why)
+    return lambda capability, _versions: below(capability, (major, minor), reason)
 
 
 class SeededRandom:
@@ -188,8 +189,8 @@ class Kernel:
     def gated(self, capability: Capability) -> Mapping[str, str]:
         """Return the cases that a GPU of this compute capability cannot run -> the reason."""
         reasons = {}
-        for case, (least, why) in self.needs_capability.items():
-            reason = below(capability, least, why)
+        for case, (least, rule) in self.needs_capability.items():
+            reason = below(capability, least, rule)
             if reason:
                 reasons[case] = reason
         return reasons

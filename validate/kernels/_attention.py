@@ -29,7 +29,7 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
     return score.softmax(-1) @ value
 
 
-def rolled(result: Any) -> Any:
+def roll_heads(result: Any) -> Any:
     """Return a result over (batch, heads, ...) with each head in another's place: a control."""
     return result.roll(1, dims=1)
 
@@ -52,6 +52,7 @@ def case(
     """
 
     def make(rng: SeededRandom) -> Case:
+        """Draw the inputs, and return the case."""
         inputs: Mapping[str, Any] = {
             "query": rng.normal(_BATCH, heads[0], lengths[0], dim),
             "key": rng.normal(_BATCH, heads[1], lengths[1], dim),
@@ -70,7 +71,7 @@ def case(
             run=fused,
             plain=plain,
             grad_inputs=("query", "key", "value"),
-            controls={"heads rolled": rolled},
+            controls={"heads rolled": roll_heads},
         )
 
     return make

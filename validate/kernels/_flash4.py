@@ -13,10 +13,10 @@ from validate.kernels import Capability, Kernel, Supports, from_capability
 from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
 
 
-def on_majors(*majors: int, why: str) -> Supports:
+def on_majors(*majors: int, reason: str) -> Supports:
     """Return a `Kernel.supports` that claims the kernel only on these major compute capabilities.
 
-    why: the reason, with its source.
+    reason: for which others cannot run it, with its source.
     """
 
     def supports(capability: Capability, _versions: Mapping[str, str]) -> str | None:
@@ -24,7 +24,7 @@ def on_majors(*majors: int, why: str) -> Supports:
         if major in majors:
             return None
         listed = ", ".join(map(str, majors))
-        return f"{why}: compute capability {major}.{minor} is none of {listed}"
+        return f"{reason}: compute capability {major}.{minor} is none of {listed}"
 
     return supports
 
@@ -52,7 +52,7 @@ FEATURES = on_majors(
     9,
     10,
     11,
-    why=(
+    reason=(
         "soft cap and deterministic gradients "
         "(flash_attn/cute/interface.py, _flash_attn_bwd, SM 12.0)"
     ),
@@ -60,7 +60,7 @@ FEATURES = on_majors(
 """The GPUs on which flash-attn-4 has all its features. Soft cap is a `score_mod` there."""
 
 
-def padded(query: Any, key: Any, value: Any, causal: bool, **options: Any) -> Any:
+def flash_attention_4(query: Any, key: Any, value: Any, causal: bool, **options: Any) -> Any:
     """Return attention over (batch, heads, length, dim) by flash-attn-4.
 
     The package has heads after the length, and returns the log-sum-exp beside the output.

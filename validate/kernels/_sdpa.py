@@ -19,7 +19,7 @@ of_sdpa = partial(
 PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
 
 
-def others(own: str) -> Mapping[str, str]:
+def kernels_of_others(own: str) -> Mapping[str, str]:
     """Return pattern of CUDA kernels -> whose they are, for all backends but one.
 
     own: the backend's own name, as FUSED and PLAIN have it.
@@ -28,7 +28,7 @@ def others(own: str) -> Mapping[str, str]:
     return {pattern: owner for pattern, owner in patterns.items() if owner != own}
 
 
-def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
+def force_backend(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     """Return a function that computes attention by one backend: (query, key, value, causal).
 
     torch raises RuntimeError if the backend cannot do it, instead of taking another.
@@ -53,7 +53,7 @@ def cases(
     backend: a name of torch.nn.attention.SDPBackend.
     in_128s: lengths are multiples of 128, else odd numbers.
     """
-    run = forced(backend)
+    run = force_backend(backend)
     suffix, length, unequal_lengths = "", 257, (129, 331)
     if in_128s:
         suffix, length, unequal_lengths = " in 128s", 256, (128, 384)

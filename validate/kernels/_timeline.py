@@ -36,7 +36,9 @@ Stretch = tuple[str, str]
 """A case, and who runs: ASKED, the kernel of the table, or PLAIN, plain torch."""
 
 
-def profiled(torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]) -> ProfileEvidence:
+def profile_kernels(
+    torch: Any, work: Callable[[Mark], None], patterns: Sequence[str]
+) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran.
 
     If the profiler lost kernels that surely ran, `work` runs again, behind a longer lead-in.

@@ -9,7 +9,7 @@ from typing import Any
 
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_ADAMW_8BIT, EAGER, PRODUCT
-from validate.kernels.bitsandbytes_nf4 import around, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import bounds_around, of_bitsandbytes
 
 _SHAPE = (317, 331)
 """More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit
@@ -18,7 +18,7 @@ _STEPS, _LEARNING_RATE, _WEIGHT_DECAY = 20, 1e-3, 1e-2
 DIFFERENCE = "difference from float64"
 ASIDE = (EAGER, PRODUCT, r"kOptimizer32bit|kfunc")
 """Kernels of the control with 32-bit states, and those that fill managed memory."""
-EXPECTED = around(0.01556, 6e-5)
+EXPECTED = bounds_around(0.01556, 6e-5)
 """Twenty seeds with bitsandbytes 0.50.2 on an H100: 0.015546, sigma 4.9e-5. It is a mean over
 104,927 parameters."""
 

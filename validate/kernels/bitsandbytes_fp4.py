@@ -2,7 +2,7 @@
 
 from validate.kernels import Observed, SeededRandom
 from validate.kernels._names import BNB_QUANTISE
-from validate.kernels.bitsandbytes_nf4 import around, mean_error, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import bounds_around, mean_error, of_bitsandbytes
 
 
 def _observe(rng: SeededRandom) -> Observed:
@@ -17,6 +17,6 @@ KERNEL = of_bitsandbytes(
     statement="FP4 errs as much as bitsandbytes says",
     observe=_observe,
     # bitsandbytes' own mean (its tests/test_functional.py); sigma of 40 samples of its CPU code.
-    figures={"mean error": around(0.096545, 1.16e-4)},
+    figures={"mean error": bounds_around(0.096545, 1.16e-4)},
     expected_kernels={"quantiser": BNB_QUANTISE},
 )

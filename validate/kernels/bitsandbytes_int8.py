@@ -4,7 +4,7 @@ import importlib
 
 from validate.kernels import Case, Observed, SeededRandom
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
-from validate.kernels.bitsandbytes_nf4 import around, of_bitsandbytes
+from validate.kernels.bitsandbytes_nf4 import bounds_around, of_bitsandbytes
 
 
 def _case(rng: SeededRandom) -> Case:
@@ -44,7 +44,7 @@ KERNEL = of_bitsandbytes(
     tolerance={"int8": 0.0},
     observe=_observe,
     # 40 samples of N(0,1) in rows of 1024, rounded in plain torch.
-    figures={"mean error": around(0.006774, 2.03e-5)},
+    figures={"mean error": bounds_around(0.006774, 2.03e-5)},
     expected_kernels={"quantiser": BNB_INT8_ROWS, "product": INT8_PRODUCT},
     aside_kernels=(EAGER,),
 )

@@ -26,7 +26,7 @@ _OUT, _IN = 192, 320
 """The shape of the weight."""
 
 
-def around(mean: float, sigma: float) -> tuple[float, float]:
+def bounds_around(mean: float, sigma: float) -> tuple[float, float]:
     """Return the least and the most of a quantiser's error.
 
     An error that is too small is wrong as well: then nothing was quantised.
@@ -100,6 +100,6 @@ KERNEL = of_bitsandbytes(
         "float16 one token": partial(_case, "float16", 1, []),
     },
     observe=_observe,
-    figures={"mean error": around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
+    figures={"mean error": bounds_around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
     expected_kernels={"quantiser": BNB_QUANTISE, "product": BNB_DEQUANTISE},
 )

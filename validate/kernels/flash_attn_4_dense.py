@@ -3,9 +3,9 @@
 from functools import partial
 
 from validate.kernels._attention import case
-from validate.kernels._flash4 import of_flash_attn_4, padded
+from validate.kernels._flash4 import flash_attention_4, of_flash_attn_4
 
-_dense = partial(case, run=padded, bottom_right=True)
+_dense = partial(case, run=flash_attention_4, bottom_right=True)
 KERNEL = of_flash_attn_4(
     statement=(
         "flash-attn-4 for head dimensions 64, 96, 128, causal with unequal lengths, "

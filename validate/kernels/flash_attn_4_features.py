@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import RULE_T, Case, Observed, SeededRandom
-from validate.kernels._attention import case, rolled
-from validate.kernels._flash4 import FEATURES, of_flash_attn_4, padded
+from validate.kernels._attention import case, roll_heads
+from validate.kernels._flash4 import FEATURES, flash_attention_4, of_flash_attn_4
 
 _DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
 """Scores then have a deviation of 4, so that a cap of 5 changes them."""
@@ -51,10 +51,10 @@ def _case(change: Callable[[Any, Any], Any], options: Mapping[str, Any], rng: Se
     return Case(
         dtype="bfloat16",
         inputs=inputs,
-        run=partial(padded, causal=True, **options),
+        run=partial(flash_attention_4, causal=True, **options),
         plain=partial(_plain_attention, change),
         grad_inputs=tuple(inputs),
-        controls={"heads rolled": rolled},
+        controls={"heads rolled": roll_heads},
     )
 
 
@@ -70,7 +70,7 @@ def _observe(rng: SeededRandom) -> Observed:
     inputs = [query, key, value]
     runs = []
     for _ in range(2):
-        output = padded(query, key, value, True, deterministic=True)
+        output = flash_attention_4(query, key, value, True, deterministic=True)
         runs.append(torch.autograd.grad(output, inputs, torch.ones_like(output)))
 
     same = all(bool((first == second).all()) for first, second in zip(*runs, strict=True))
@@ -88,7 +88,7 @@ KERNEL = of_flash_attn_4(
             lengths=(257, 257),
             dim=256,
             causal=True,
-            run=padded,
+            run=flash_attention_4,
             bottom_right=True,
         ),
     },

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from validate.kernels import Case, SeededRandom
-from validate.kernels._attention import rolled
+from validate.kernels._attention import roll_heads
 from validate.kernels._names import LIGER_ROPE
 from validate.kernels.liger_rms_norm import of_liger
 
@@ -41,7 +41,7 @@ def _case(dtype: str, rng: SeededRandom) -> Case:
         run=_run,
         plain=_plain,
         grad_inputs=("query", "key"),
-        controls={"heads rolled": rolled},
+        controls={"heads rolled": roll_heads},
     )
 
 

@@ -13,7 +13,7 @@ from validate.harness.forked import attempt, list_mapped_files
 from validate.harness.reference import relative_error
 from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel_of
 from validate.kernels._evidence import CaseEvidence, DeviceFacts, KernelEvidence, Output
-from validate.kernels._timeline import ASKED, PLAIN, profiled
+from validate.kernels._timeline import ASKED, PLAIN, profile_kernels
 
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """The tolerance must notice a result scaled by this, or by 1.01 in all other dtypes. bfloat16's own
@@ -91,7 +91,7 @@ def examine(
     def run(mark: Mark) -> None:
         _run_cases(torch, subject, kernel, cases, device, evidence, mark)
 
-    evidence["kernels"] = profiled(torch, run, patterns)
+    evidence["kernels"] = profile_kernels(torch, run, patterns)
     evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in kernel.libraries}
     return evidence
 

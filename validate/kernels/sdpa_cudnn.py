@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from validate.kernels import from_capability
 from validate.kernels._names import SDPA_CUDNN_BACKWARD, SDPA_CUDNN_FORWARD, at_least
-from validate.kernels._sdpa import cases, of_sdpa, others
+from validate.kernels._sdpa import cases, kernels_of_others, of_sdpa
 
 _WITHOUT_NVRTC = (
     "torch 2.5's wheels leave cuDNN without libnvrtc, and without it cuDNN's attention has no"
@@ -36,7 +36,7 @@ KERNEL = of_sdpa(
     cases={**_ODD_LENGTHS, **cases("CUDNN_ATTENTION", "float16", "bfloat16", in_128s=True)},
     leaves_out=_leaves_out,
     expected_kernels={"forward": SDPA_CUDNN_FORWARD, "backward": SDPA_CUDNN_BACKWARD},
-    other_kernels=others("cuDNN's"),
+    other_kernels=kernels_of_others("cuDNN's"),
     excludes=lambda versions: None if at_least(versions, "torch", "2.6") else _WITHOUT_NVRTC,
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

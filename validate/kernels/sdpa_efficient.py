@@ -2,7 +2,7 @@
 
 from validate.kernels import RULE_T
 from validate.kernels._names import SDPA_EFFICIENT_BACKWARD, SDPA_EFFICIENT_FORWARD
-from validate.kernels._sdpa import cases, of_sdpa, others
+from validate.kernels._sdpa import cases, kernels_of_others, of_sdpa
 
 KERNEL = of_sdpa(
     statement=(
@@ -12,5 +12,5 @@ KERNEL = of_sdpa(
     cases=cases("EFFICIENT_ATTENTION", "float32", "float16"),
     tolerance={"float32": RULE_T, "float16": RULE_T},
     expected_kernels={"forward": SDPA_EFFICIENT_FORWARD, "backward": SDPA_EFFICIENT_BACKWARD},
-    other_kernels=others("memory-efficient attention's"),
+    other_kernels=kernels_of_others("memory-efficient attention's"),
 )

@@ -2,7 +2,7 @@
 
 from validate.kernels import from_capability
 from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD
-from validate.kernels._sdpa import cases, of_sdpa, others
+from validate.kernels._sdpa import cases, kernels_of_others, of_sdpa
 
 KERNEL = of_sdpa(
     statement=(
@@ -11,6 +11,6 @@ KERNEL = of_sdpa(
     ),
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
     expected_kernels={"forward": SDPA_FLASH_FORWARD, "backward": SDPA_FLASH_BACKWARD},
-    other_kernels=others("FlashAttention's"),
+    other_kernels=kernels_of_others("FlashAttention's"),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

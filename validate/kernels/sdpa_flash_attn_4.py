@@ -9,7 +9,7 @@ from typing import Any
 from validate.kernels._attention import case
 from validate.kernels._flash4 import of_flash_attn_4, on_majors
 from validate.kernels._names import at_least
-from validate.kernels._sdpa import forced
+from validate.kernels._sdpa import force_backend
 
 
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -20,7 +20,7 @@ def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
     attention = importlib.import_module("torch.nn.attention")
     if attention.current_flash_attention_impl() != "FA4":
         attention.activate_flash_attention_impl("FA4")
-    return forced("FLASH_ATTENTION")(query, key, value, causal)
+    return force_backend("FLASH_ATTENTION")(query, key, value, causal)
 
 
 _UNPACKS_TWO = (
@@ -41,5 +41,7 @@ KERNEL = of_flash_attn_4(
         ),
     },
     excludes=lambda versions: None if at_least(versions, "torch", "2.14") else _UNPACKS_TWO,
-    supports=on_majors(9, 10, why="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"),
+    supports=on_majors(
+        9, 10, reason="torch takes flash-attn-4 on these (torch/nn/attention/_fa4.py)"
+    ),
 )

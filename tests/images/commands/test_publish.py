@@ -138,7 +138,7 @@ def test_a_published_image_is_judged_by_its_own_recipe_after_a_template_was_edit
     expected = {}
     for recipe, claims in by_label.items():
         assert claims
-        expected[recipe] = claims.only([ORIGIN_PROBE]).claims[0].expect
+        expected[recipe] = claims.measured_by([ORIGIN_PROBE]).claims[0].expect
     assert expected[own_recipe]["recipe"] == own_recipe
     assert all(len(row["builds"]) >= 2 for row in expected[own_recipe]["layers"])
     assert expected["unknown"]["recipe"] == "of the edited template"

@@ -40,7 +40,7 @@ def of_build(**base: Any) -> origin.Origin:
 
 def claim(found: origin.Origin) -> Claim:
     context = ClaimContext.from_lock(IMAGE, LOCK, SOURCES.facts, missing=MISSING, origin=found)
-    (made,) = image_claims(context).only([ORIGIN_PROBE]).claims
+    (made,) = image_claims(context).measured_by([ORIGIN_PROBE]).claims
     return made
 
 
@@ -95,7 +95,7 @@ def test_a_build_on_a_custom_base_has_a_recipe_of_its_own_and_the_command_names_
 
 def test_the_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
     context = ClaimContext.from_lock(IMAGE, LOCK, SOURCES.facts, missing=MISSING)
-    assert not image_claims(context).only([ORIGIN_PROBE]).claims
+    assert not image_claims(context).measured_by([ORIGIN_PROBE]).claims
 
 
 # --- an image that was built before a template was edited ----------------------------------------------------

@@ -42,7 +42,7 @@ def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet)
     reasons = validation_run.unsupported_claims(
         facts, replace(image_info(), architecture="arm64"), claims
     )
-    measured = {claim.probe for claim in claims.inside().claims if claim.key not in reasons}
+    measured = {claim.probe for claim in claims.measurable_inside().claims if claim.key not in reasons}
     assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
     assert {claim.tier for claim in claims.claims if claim.key in reasons} == {
         Tier.STATIC,
@@ -68,7 +68,7 @@ def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can
         for plan in containers.plan_containers("", limited, NO_GPU)
         for one in map(_key, plan.claims.claims)
     }
-    assert planned == {_key(one) for one in limited.inside().claims if not one.unproven}
+    assert planned == {_key(one) for one in limited.measurable_inside().claims if not one.unproven}
     again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
     assert validation_run.with_host_limits(claims, again.host) == limited
     assert validation_run.with_host_limits(claims, {}) == claims

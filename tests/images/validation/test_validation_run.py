@@ -25,7 +25,7 @@ from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
 
-CLAIMS = bare_claims("cu126-torch27").inside()
+CLAIMS = bare_claims("cu126-torch27").measurable_inside()
 CPU = ClaimSet(
     image="a",
     claims=(
@@ -116,7 +116,7 @@ class Engine:
             record = Record(
                 probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured
             )
-            yield "stdout", channel.signed(key, json.dumps(asdict(record)))
+            yield "stdout", channel.sign(key, json.dumps(asdict(record)))
 
 
 def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:
@@ -177,7 +177,7 @@ def test_a_record_that_was_not_signed_not_asked_for_or_came_before_is_not_taken(
                     )
                 )
             )
-            yield "stdout", channel.signed(key, text) if key else text
+            yield "stdout", channel.sign(key, text) if key else text
 
     monkeypatch.setattr(Engine, "lines", lines)
     (record,) = measure(Engine(), CPU).records

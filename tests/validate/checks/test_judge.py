@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record, plain
+from validate.evidence import Evidence, Measurement, Outcome, Record, strict_json
 from validate.judge import Verdict, judge
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
@@ -124,7 +124,7 @@ def test_a_name_that_is_no_utf_8_or_moves_the_cursor_is_escaped() -> None:
     ).claims
     assert one.reason.endswith("/x\\udcff\\x1b[2J")
     assert one.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": "/x\udcff\x1b[2J"}
-    assert plain({"a\udcff": ["b\udcff", "\u00fc"]}) == {"a\\udcff": ["b\\udcff", "\u00fc"]}
+    assert strict_json({"a\udcff": ["b\udcff", "\u00fc"]}) == {"a\\udcff": ["b\\udcff", "\u00fc"]}
 
 
 def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:

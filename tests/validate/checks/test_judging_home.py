@@ -9,7 +9,9 @@ from tests.support.judging import judge_claim, spoiled
 from validate.claims import Claim
 from validate.judging import Status
 
-CLAIMS = {claim.subject: claim for claim in bare_claims("cu126-torch27").only(["cpu.home"]).claims}
+CLAIMS = {
+    claim.subject: claim for claim in bare_claims("cu126-torch27").measured_by(["cpu.home"]).claims
+}
 VOLUME, FOREIGN = CLAIMS["named-volume"], CLAIMS["foreign-folder"]
 PREFIX = "/home/trainer/.cache/venvs/cu126-torch27-0"
 HF_HOME = VOLUME.expect["caches"]["HF_HOME"]

@@ -16,7 +16,7 @@ from validate.checks.static import system
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Status
 
-TOOLS, VERBS = bare_claims("cu126-torch27").only(["static.system"]).claims
+TOOLS, VERBS = bare_claims("cu126-torch27").measured_by(["static.system"]).claims
 
 PROVIDER = {"path": "/p.so"}
 LIBRARY: Mapping[str, Any] = {"lacking": []}

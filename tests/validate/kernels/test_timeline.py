@@ -116,7 +116,7 @@ def test_kernels_dropped_at_the_start_cost_only_the_lead_in(
         gpu.run(GEMM)
         gpu.run(OWN)
 
-    found: Any = _timeline.profiled(gpu, work, [])
+    found: Any = _timeline.profile_kernels(gpu, work, [])
     assert gpu.sessions == sessions
     if lost > 400:
         assert not found["works"] and found["marks"] == {"made": 4, "seen": 3, "lead_in": 0}

@@ -23,8 +23,8 @@ from validate.harness.timing import Conditions, Timed, Watch
 from validate.judging import Finding, failed, joined, passed, suspects, unproven
 from validate.kernels import runner, xformers_cutlass
 from validate.kernels._evidence import DeviceFacts
-from validate.kernels._flash4 import padded
-from validate.kernels._sdpa import forced
+from validate.kernels._flash4 import flash_attention_4
+from validate.kernels._sdpa import force_backend
 
 SETTINGS = Settings(runs_alone=True, time_limit=300)
 
@@ -285,9 +285,9 @@ WORKS: Mapping[str, Callable[[Any, str], Work]] = {
     "fused-adamw": prepare_fused_adamw,
     "nf4-matmul": prepare_nf4_matmul,
     "attention": partial(prepare_attention, default_attention),
-    "attention-flash": partial(prepare_attention, forced("FLASH_ATTENTION")),
-    "attention-cudnn": partial(prepare_attention, forced("CUDNN_ATTENTION")),
-    "attention-flash-attn-4": partial(prepare_attention, padded),
+    "attention-flash": partial(prepare_attention, force_backend("FLASH_ATTENTION")),
+    "attention-cudnn": partial(prepare_attention, force_backend("CUDNN_ATTENTION")),
+    "attention-flash-attn-4": partial(prepare_attention, flash_attention_4),
     "attention-xformers": partial(prepare_attention, partial(xformers_cutlass.attention, "")),
 }
 """Subject -> the function that prepares its work, given torch and the device."""

@@ -28,7 +28,7 @@ from typing import Any, TypedDict, cast
 from validate.checks.multigpu._ranks import Worker
 from validate.claims import Claim
 from validate.environment import nvml
-from validate.evidence import plain
+from validate.evidence import strict_json
 from validate.harness.forked import describe_error, describe_exit, find_free_port
 
 LIMIT_SECONDS = 480.0
@@ -319,7 +319,7 @@ def measure_claim(
         traceback.print_exc()
         sys.stderr.write(f"rank {worker.rank}: {claim.subject}: {format_error(error)}\n")
         evidence = {"error": describe_error(error)}
-    return cast("dict[str, Any]", plain(evidence))
+    return cast("dict[str, Any]", strict_json(evidence))
 
 
 def wait_for_other_ranks(worker: Worker, subject: str, patience: float) -> None:
