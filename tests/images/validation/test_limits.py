@@ -42,7 +42,9 @@ def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet)
     reasons = validation_run.unsupported_claims(
         facts, replace(image_info(), architecture="arm64"), claims
     )
-    measured = {claim.probe for claim in claims.measurable_inside().claims if claim.key not in reasons}
+    measured = {
+        claim.probe for claim in claims.measurable_inside().claims if claim.key not in reasons
+    }
     assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
     assert {claim.tier for claim in claims.claims if claim.key in reasons} == {
         Tier.STATIC,
