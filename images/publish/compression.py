@@ -1,8 +1,9 @@
-"""How layers are compressed for registries: the same tar gives the same bytes, on any machine, on all of its cores.
+"""Compress layers of images with gzip: the same tar gives the same bytes on any machine.
 
-gzip, as every engine takes it, by zlib-ng at level 6: a member (RFC 1952 section 2.2) for each 4 MiB. It gave the same
-bytes for 1 to 4 threads on every kind of CPU that was tried, from SSE2 on; ISA-L did not, and what libdeflate writes
-takes half as long again to unpack. docs/publishing.md has the tool for other compressions.
+The tar is cut into blocks of 4 MiB, and each becomes a gzip member of its own (RFC 1952 section
+2.2), so all cores can work on it. zlib-ng at level 6 gave the same bytes for 1 to 4 threads on
+every kind of CPU that was tried, from SSE2 on. ISA-L did not, and what libdeflate writes takes half
+as long again to unpack. docs/publishing.md names the tool for other compressions.
 """
 
 import hashlib
@@ -20,18 +21,19 @@ BLOCK = 4 << 20
 """Bytes of a tar that are compressed at a time."""
 _LEVEL = 6
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
-"""Of a layer (OCI image specification)."""
+"""The media type of such a layer (OCI image specification)."""
 RECIPE = f"gzip-{_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
-"""What the bytes depend on, beside the tar."""
+"""Everything but the tar that decides the compressed bytes."""
 _FORMAT = 16 + zlib_ng.MAX_WBITS
-"""zlib's number for a gzip header around a window of 32 KiB. No time and no name go into that header."""
+"""zlib's number for a gzip header and a window of 32 KiB. The header has no time and no name."""
 _OS, _UNKNOWN = 9, 255
-"""The byte of that header for the operating system (RFC 1952 section 2.3.1): other machines give the same layer."""
+"""The byte of the header for the operating system, and its value for `unknown` (RFC 1952 section
+2.3.1): so other machines give the same layer."""
 _MOST_THREADS = 16
 
 
 class SpooledBlob:
-    """A compressed layer in a file without a name: whatever ends this process takes it along."""
+    """A compressed layer in a temporary file without a name, which vanishes with this process."""
 
     def __init__(self, folder: Path) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
@@ -39,19 +41,21 @@ class SpooledBlob:
         self.size = 0
 
     def write(self, content: bytes) -> None:
-        """Raises OSError, for a full disk say."""
+        """Append bytes. Raises OSError, as for a full disk."""
         self._hash.update(content)
         self.size += len(content)
-        view = memoryview(content)
-        while view:
-            view = view[self._file.write(view) :]
+        # An unbuffered file may write less than it is given.
+        remaining = memoryview(content)
+        while remaining:
+            written = self._file.write(remaining)
+            remaining = remaining[written:]
 
     @property
     def digest(self) -> str:
         return f"sha256:{self._hash.hexdigest()}"
 
     def read(self, offset: int, size: int) -> bytes:
-        """From any thread."""
+        """Read up to `size` bytes. Several threads may read at the same time."""
         return os.pread(self._file.fileno(), size, offset)
 
     def close(self) -> None:
@@ -65,19 +69,23 @@ def compress(
     threads: int = 0,
     on_read: Callable[[int], object] = lambda _bytes: None,
 ) -> tuple[str, SpooledBlob]:
-    """Compress a tar into a file without a name below `folder`.
+    """Compress a tar into a temporary file in a folder. Return the tar's digest and the file.
 
-    Returns what the digest of the tar (the diff ID) came to, and the file, for the caller to close. Memory is bounded
-    by the threads, not by the layer. `on_read` gets how many bytes were read. Raises what `tar` raises, and OSError for
-    a full disk.
+    The digest of the uncompressed tar is the layer's diff ID. The caller must close the file.
+    `threads` is by default the number of CPUs, at most 16; memory grows with it and not with the
+    tar. `on_read` is called with the bytes that were read since the last call. Raises OSError for a
+    full disk, and whatever reading the tar raises.
     """
     threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    members: deque[Future[bytes]] = deque()  # in their order
-    blob, digest = SpooledBlob(folder), hashlib.sha256()
+    blob = SpooledBlob(folder)
+    digest = hashlib.sha256()
+    members: deque[Future[bytes]] = deque()
     try:
         with ThreadPoolExecutor(max_workers=threads) as pool:
             for block in blocks(tar):
                 members.append(pool.submit(_gzip, block))
+                # Members are written in the order of their blocks. Waiting for the oldest bounds
+                # the memory.
                 if len(members) > threads:
                     blob.write(members.popleft().result())
                 digest.update(block)
@@ -91,18 +99,22 @@ def compress(
 
 
 def _gzip(block: bytes) -> bytes:
+    """Compress a block into a gzip member whose header does not name this operating system."""
     member = bytearray(zlib_ng.compress(block, _LEVEL, wbits=_FORMAT))
     member[_OS] = _UNKNOWN
     return bytes(member)
 
 
 def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
-    """The same bytes in blocks of one size, the last one shorter: what is compressed must not depend on the reader."""
-    held = bytearray()
+    """Yield the bytes of chunks in blocks of exactly `size` bytes; the last block may be shorter.
+
+    So the compressed bytes do not depend on the sizes in which a tar is read.
+    """
+    buffer = bytearray()
     for chunk in chunks:
-        held += chunk
-        while len(held) >= size:
-            yield bytes(held[:size])
-            del held[:size]
-    if held:
-        yield bytes(held)
+        buffer += chunk
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+    if buffer:
+        yield bytes(buffer)

@@ -1,4 +1,7 @@
-"""Provenance of an image: SLSA's predicate (slsa.dev/spec/v1.0/provenance)."""
+"""Write and read the provenance of an image: what it was built from.
+
+Its form is SLSA's predicate: slsa.dev/spec/v1.0/provenance.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,60 +14,47 @@ from images.errors import command, failed
 BUILD_TYPE = "https://truetag.dev/build/v1"
 """Names the form of `externalParameters` below; docs/publishing.md describes it."""
 _BASE = "base:"
+"""Prefix that marks the base image among the dependencies."""
 
 
 def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
-    """A folder's build.json. Raises UserError when it is not of this very image, or lacks what the provenance says."""
+    """Return the content of a folder's build.json, which `build` wrote for the image `name`.
+
+    Raises UserError if it cannot be read, if it lacks what a provenance needs, or if it is the
+    record of another image than `image_id`.
+    """
     path = folder / "build.json"
-    then = f"publish first where `{command('build', name)}` was run (its folder holds build.json), with the same options"
+    build = command("build", name)
+    then = (
+        f"publish first where `{build}` was run (its folder holds build.json), "
+        "with the same options"
+    )
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        digest, _ = (
-            found["digest"],
-            (found["base"]["reference"], found["base"]["origin"], found["engine"]["version"]),
-        )
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        digest = record["digest"]
+        # A provenance needs these: see `predicate`.
+        _ = record["base"]["reference"], record["base"]["origin"], record["engine"]["version"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
     if digest != image_id:
         raise failed(str(path), "is the record of another build", then)
-    return found
+    return record
 
 
 def predicate(
     build: Mapping[str, Any], *, name: ImageName, revision: str, created: str
 ) -> dict[str, Any]:
-    """What one image was built from, and how. Pure.
+    """Return the predicate of an image's provenance: what it was built from, and how.
 
-    `build`: a build.json; its `commit` is empty where none says all, and older ones have neither that nor `locks`.
-    `revision`: of matrix and facts.
+    `build` is the content of its build.json, `revision` the label `matrix-revision`, and `created`
+    the date to publish it with.
     """
-    base = {
-        "name": f"{_BASE}{build['base']['reference']}",
-        "annotations": {"origin": build["base"]["origin"]},
-    }
-    digest = build["base"].get("digest")
-    dependencies = [
-        *(
-            [{"name": "checkout", "digest": {"gitCommit": build["commit"]}}]
-            if build.get("commit")
-            else []
-        ),
-        *(
-            {"name": path, "digest": _digest(its)}
-            for path, its in sorted(build.get("locks", {}).items())
-        ),
-        {**base, "digest": _digest(digest)} if digest else base,
-        *(
-            {"name": wheel, "digest": _digest(its)}
-            for wheel, its in sorted(build.get("wheels", {}).items())
-        ),
-    ]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"name": str(name), "matrixRevision": revision},
             "internalParameters": {"missing": build.get("missing", {})},
-            "resolvedDependencies": dependencies,
+            "resolvedDependencies": list_dependencies(build),
         },
         "runDetails": {
             "builder": {
@@ -72,22 +62,57 @@ def predicate(
                 "version": {"engine": build["engine"]["version"]},
             },
             "metadata": {"finishedOn": created},
-            "byproducts": [{"name": "image-id", "digest": _digest(build["digest"])}],
+            "byproducts": [{"name": "image-id", "digest": as_digest(build["digest"])}],
         },
     }
 
 
-def _digest(text: str) -> dict[str, str]:
+def list_dependencies(build: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what an image was built from: the checkout, lock files, the base image, and wheels.
+
+    The commit in `build` (build.json) is empty if the checkout had other changes. Records of older
+    releases have neither commit nor locks, and a base image that was built locally has no digest.
+    """
+    dependencies: list[dict[str, Any]] = []
+    if build.get("commit"):
+        dependencies.append({"name": "checkout", "digest": {"gitCommit": build["commit"]}})
+    for path, digest in sorted(build.get("locks", {}).items()):
+        dependencies.append({"name": path, "digest": as_digest(digest)})
+
+    base: dict[str, Any] = {
+        "name": f"{_BASE}{build['base']['reference']}",
+        "annotations": {"origin": build["base"]["origin"]},
+    }
+    base_digest = build["base"].get("digest")
+    if base_digest:
+        base["digest"] = as_digest(base_digest)
+    dependencies.append(base)
+
+    for wheel, digest in sorted(build.get("wheels", {}).items()):
+        dependencies.append({"name": wheel, "digest": as_digest(digest)})
+    return dependencies
+
+
+def as_digest(text: str) -> dict[str, str]:
+    """Return `sha256:VALUE`, or a bare VALUE, as SLSA writes digests: `{"sha256": VALUE}`."""
     algorithm, _, value = text.rpartition(":")
     return {algorithm or "sha256": value}
 
 
 def read(predicate: Mapping[str, Any]) -> dict[str, str]:
-    """Its `matrix-revision` and `base-digest`. Raises LookupError, TypeError, AttributeError."""
+    """Return what a provenance says of the labels `matrix-revision` and `base-digest`.
+
+    The base digest is empty where the provenance has none. Raises LookupError, TypeError or
+    AttributeError for a predicate of another form.
+    """
     definition = predicate["buildDefinition"]
-    bases = [row for row in definition["resolvedDependencies"] if row["name"].startswith(_BASE)]
-    digest: Mapping[str, str] = (bases[0].get("digest") or {}) if bases else {}
+    digests: list[str] = []
+    for dependency in definition["resolvedDependencies"]:
+        if dependency["name"].startswith(_BASE):
+            for algorithm, value in (dependency.get("digest") or {}).items():
+                digests.append(f"{algorithm}:{value}")
+            break
     return {
         "matrix-revision": str(definition["externalParameters"]["matrixRevision"]),
-        "base-digest": ",".join(f"{algorithm}:{value}" for algorithm, value in digest.items()),
+        "base-digest": ",".join(digests),
     }

@@ -1,8 +1,9 @@
-"""Push an image from an engine into a registry by ourselves: compressed on all cores, several layers under way at once.
+"""Push an image from a local engine into a registry, without tags and without `docker push`.
 
-Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So the same command
-finishes a push that ended halfway. What layers came to when they were compressed is kept in the cache, a small file for
-each: a layer that a registry has is then neither read nor compressed again.
+Layers are compressed on all cores, and several are sent at the same time. Manifests are stored by
+their digest, after every blob that they name, so the same command finishes an interrupted push. The
+cache remembers which blob each layer was compressed to, in a small file for each: a layer that the
+registry has is then neither read nor compressed again.
 """
 
 import json
@@ -26,8 +27,51 @@ from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image
 from images.registry.errors import Stopped
 
 _AT_ONCE = 4
-"""Blobs that are sent at a time, and layers that lie compressed on the disk."""
+"""How many blobs are sent at the same time. As many compressed layers lie on the disk."""
 _CHUNK = 1 << 18
+
+
+class PushProgress:
+    """Counts the bytes of a push and reports them as the progress of one build step.
+
+    Several threads may use it.
+    """
+
+    def __init__(self, target: Registry, on_event: Callable[[BuildEvent], None]) -> None:
+        self._step = str(target.repository)
+        self._name = f"pushing {target.repository}"
+        self._on_event = on_event
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self.sent = 0
+        """Bytes of compressed layers that were sent."""
+        self.read = 0
+        """Bytes of layers that were read from the engine."""
+        self.total = 0
+        """Bytes of all layers that the engine gives, without the headers of their tars; 0 if it
+        does not say."""
+        on_event(StepStarted(step=self._step, name=self._name))
+
+    def add(self, *, sent: int = 0, read: int = 0) -> None:
+        """Count more bytes, and report how far the push is."""
+        with self._lock:
+            self.sent += sent
+            self.read += read
+            event = StepProgress(
+                step=self._step,
+                name=self._name,
+                what=f"sent {self.sent / 1e6:.0f} MB, compressed",
+                current=min(self.read, self.total) if self.total else self.read,
+                total=self.total,
+            )
+            self._on_event(event)
+
+    def finish(self) -> None:
+        """Report that the push has ended, with the seconds that it took."""
+        seconds = time.monotonic() - self._start
+        self._on_event(
+            StepFinished(step=self._step, name=self._name, seconds=seconds, cached=False)
+        )
 
 
 def push(
@@ -39,155 +83,146 @@ def push(
     created: str = "",
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> tuple[Manifest, int]:
-    """Store an image's blobs and its manifest, without a tag.
+    """Store an image in a registry without a tag. Return its manifest and the bytes that were sent.
 
-    `cache`: records of layers, and room for those under way, on a disk: gigabytes pass through it. `created`: its date.
-    Returns the manifest, and how many bytes of layers were sent. Raises UserError.
+    Only bytes of compressed layers are counted. `cache` is a folder on a disk with room for
+    gigabytes: it has the records of layers, and layers under way. `created` is the date to write
+    into the manifest. Raises UserError, also if the engine's store does not match the image ID.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    diff_ids = tuple(dict.fromkeys(info.layers))  # images repeat empty layers
-    placed = _there(target, cache, diff_ids)
-    missing = [diff_id for diff_id in diff_ids if diff_id not in placed]
+    # An image may repeat a layer, as the empty one.
+    diff_ids = tuple(dict.fromkeys(info.layers))
+    blobs = find_pushed_layers(target, cache, diff_ids)
+    missing = [diff_id for diff_id in diff_ids if diff_id not in blobs]
+    progress = PushProgress(target, on_event)
+
+    # If the registry has everything, nothing is read from the engine: some engines export all
+    # layers even for the configuration alone.
+    config = None if missing else fetch_config(target, info.id)
+    if config is None:
+        parts = engine.parts(info, missing)
+        config = send_parts(parts, info, target, cache, blobs, progress)
+    progress.finish()
+
+    if oci_digest(config) != info.id:
+        raise changed_in_store(info, "its configuration")
+    for diff_id in missing:
+        if diff_id not in blobs:
+            raise changed_in_store(info, f"layer {diff_id}, which the engine does not give,")
+    target.put_blob(config)
+    layers = [blobs[diff_id] for diff_id in info.layers]
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers, created)
+    target.put(manifest)
+    return manifest, progress.sent
+
+
+def fetch_config(target: Registry, image_id: str) -> bytes | None:
+    """Return an image's configuration from the registry; None where it has none of known size."""
+    stored = target.stat_blob(image_id)
+    if stored.size is None:
+        return None
+    return target.blob(Descriptor(media_type=OCI_CONFIG, digest=image_id, size=stored.size))
+
+
+def send_parts(
+    parts: Iterable[ImagePart],
+    info: ImageInfo,
+    target: Registry,
+    cache: Path,
+    blobs: dict[str, Descriptor],
+    progress: PushProgress,
+) -> bytes:
+    """Compress and send the layers of an image as the engine gives them. Return its configuration.
+
+    `blobs` (diff ID -> compressed layer) has the layers that the registry has already, and gets an
+    entry for each one that is sent. The result is empty if the engine gives no configuration.
+    Raises UserError.
+    """
     config = b""
-    tally = _Tally(target, on_event)
-    room, sending = threading.Semaphore(_AT_ONCE), list[Future[None]]()
+    room = threading.Semaphore(_AT_ONCE)
+    sending: list[Future[None]] = []
 
     def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
         try:
-            target.put_stream(blob.digest, blob.size, partial(_outgoing, spooled, target, tally))
-            _note(cache, diff_id, blob)
+            chunks = partial(read_chunks, spooled, target, progress)
+            target.put_stream(blob.digest, blob.size, chunks)
+            write_record(cache, diff_id, blob)
         finally:
             spooled.close()
             room.release()
 
-    # What the engine must give: nothing where the registry has all of it, as an export would be of everything.
-    _, size = target.held(info.id) if not missing else (False, None)
-    parts: Iterable[ImagePart] = [] if size is not None else engine.parts(info, missing)
-    if size is not None:
-        config = target.blob(Descriptor(media_type=OCI_CONFIG, digest=info.id, size=size))
-    with _threads(target, _AT_ONCE) as pool:
+    with sending_threads(target, _AT_ONCE) as pool:
         for part in parts:
             if part.digest == info.id:
-                config, tally.total = b"".join(part.chunks), part.following
+                config = b"".join(part.chunks)
+                progress.total = part.following
                 continue
-            diff_id, spooled = _compressed(part, info, cache, lambda count: tally.add(read=count))
-            if diff_id in placed:  # an engine that gives all layers
+            diff_id, spooled = compress_layer(part, info, cache, progress)
+            if diff_id in blobs:
+                # Engines before 25 export all layers, also those that the registry has.
                 spooled.close()
                 continue
-            placed[diff_id] = Descriptor(
-                media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size
-            )
+            blob = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
+            blobs[diff_id] = blob
+
+            # Wait until the disk has room for one more layer, and stop early if sending failed.
             room.acquire()
-            for one in [one for one in sending if one.done()]:
-                one.result()
-            sending.append(pool.submit(send, diff_id, spooled, placed[diff_id]))
-        for done in as_completed(sending):
-            done.result()
-    tally.finish()
-    if oci_digest(config) != info.id:
-        raise _changed(info, "its configuration")
-    if lost := [diff_id for diff_id in missing if diff_id not in placed]:
-        raise _changed(info, f"layer {lost[0]}, which the engine does not give,")
-    target.put_blob(config)
-    manifest = image_manifest(
-        Descriptor.of(OCI_CONFIG, config), [placed[one] for one in info.layers], created
-    )
-    target.put(manifest)
-    return manifest, tally.sent
+            for future in sending:
+                if future.done():
+                    future.result()
+            sending.append(pool.submit(send, diff_id, spooled, blob))
+        for future in as_completed(sending):
+            future.result()
+    return config
 
 
-def _compressed(
-    part: ImagePart, info: ImageInfo, cache: Path, on_read: Callable[[int], None]
+def compress_layer(
+    part: ImagePart, info: ImageInfo, cache: Path, progress: PushProgress
 ) -> tuple[str, SpooledBlob]:
-    """A layer's diff ID and its file, its tar checked against the image. Raises UserError."""
+    """Compress a layer into a temporary file in the cache. Return its diff ID and the file.
+
+    The caller must close the file. Raises UserError for a full disk, and if the tar is no layer of
+    the image or not the one that the engine says it is.
+    """
     try:
-        diff_id, spooled = compress(part.chunks, cache, on_read=on_read)
+        diff_id, spooled = compress(
+            part.chunks, cache, on_read=lambda count: progress.add(read=count)
+        )
     except OSError as error:
         raise UserError(problem_of(error, str(cache)), code=1) from None
-    if diff_id not in info.layers or part.digest not in ("", diff_id):
+    # Some engines do not say which layer a part is.
+    is_expected = part.digest in ("", diff_id)
+    if diff_id not in info.layers or not is_expected:
         spooled.close()
-        raise _changed(info, f"layer {part.digest or diff_id}")
+        raise changed_in_store(info, f"layer {part.digest or diff_id}")
     return diff_id, spooled
 
 
-def _changed(info: ImageInfo, what: str) -> UserError:
+def changed_in_store(info: ImageInfo, what: str) -> UserError:
+    """Return the error for a part of an image that does not match its digest; `what` names it."""
     cause = (
         f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     )
     return failed(info.id, cause, "build the image anew")
 
 
-def _there(target: Registry, cache: Path, diff_ids: Sequence[str]) -> dict[str, Descriptor]:
-    """Layers that were compressed before, and that the registry has."""
-
-    def placed(diff_id: str) -> Descriptor | None:
-        known = _known(cache, diff_id)
-        if known and target.has_blob(known.digest, known.size):
-            return known
-        return None
-
-    with _threads(target, _AT_ONCE * 2) as pool:
-        return {
-            one: found
-            for one, found in zip(diff_ids, pool.map(placed, diff_ids), strict=True)
-            if found
-        }
-
-
-def _record(cache: Path, diff_id: str) -> Path:
-    return cache / "layers" / RECIPE / f"{diff_id.removeprefix('sha256:')}.json"
-
-
-def _known(cache: Path, diff_id: str) -> Descriptor | None:
-    """What a layer came to; None where there is no record, or none that can be read."""
-    try:
-        data = json.loads(_record(cache, diff_id).read_bytes())
-        return Descriptor(media_type=MEDIA_TYPE, digest=str(data["digest"]), size=int(data["size"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def _note(cache: Path, diff_id: str, blob: Descriptor) -> None:
-    """A cache that can't be written is none."""
-    with suppress(OSError):
-        write_whole(
-            _record(cache, diff_id), json.dumps({"digest": blob.digest, "size": blob.size}).encode()
-        )
-
-
-class _Tally:
-    """How far a push is, in bytes. Told as progress of one step; used from several threads."""
-
-    def __init__(self, target: Registry, on_event: Callable[[BuildEvent], None]) -> None:
-        self._step, self._on_event = str(target.repository), on_event
-        self._name, self._start = f"pushing {target.repository}", time.monotonic()
-        self._lock = threading.Lock()
-        self.total = self.sent = self.read = 0
-        """`total`: sizes of files, without headers, of the layers that the engine gives; 0 where it doesn't say."""
-        on_event(StepStarted(step=self._step, name=self._name))
-
-    def add(self, *, sent: int = 0, read: int = 0) -> None:
-        with self._lock:
-            self.sent += sent
-            self.read += read
-            current = min(self.read, self.total) if self.total else self.read
-            what = f"sent {self.sent / 1e6:.0f} MB, compressed"
-            self._on_event(
-                StepProgress(
-                    step=self._step, name=self._name, what=what, current=current, total=self.total
-                )
-            )
-
-    def finish(self) -> None:
-        seconds = time.monotonic() - self._start
-        self._on_event(
-            StepFinished(step=self._step, name=self._name, seconds=seconds, cached=False)
-        )
+def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) -> Iterator[bytes]:
+    """Yield a compressed layer in chunks for its upload. Raises Stopped once all is to end."""
+    for offset in range(0, spooled.size, _CHUNK):
+        if target.stopping.is_set():
+            raise Stopped
+        chunk = spooled.read(offset, _CHUNK)
+        yield chunk
+        progress.add(sent=len(chunk))
 
 
 @contextmanager
-def _threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that ask or send. When the block ends with an error, theirs too, none makes another attempt."""
+def sending_threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool of threads that talk to a registry.
+
+    If the block ends with an error, for whatever reason, their requests end without another
+    attempt.
+    """
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:
             yield pool
@@ -197,11 +232,48 @@ def _threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _outgoing(spooled: SpooledBlob, target: Registry, tally: _Tally) -> Iterator[bytes]:
-    """A compressed layer, for an upload; ends with the piece that is being sent when all is to end."""
-    for offset in range(0, spooled.size, _CHUNK):
-        if target.stopping.is_set():
-            raise Stopped
-        chunk = spooled.read(offset, _CHUNK)
-        yield chunk
-        tally.add(sent=len(chunk))
+# --- records of compressed layers -----------------------------------------------------------------
+
+
+def find_pushed_layers(
+    target: Registry, cache: Path, diff_ids: Sequence[str]
+) -> dict[str, Descriptor]:
+    """Return the layers that were compressed here before and that the registry has.
+
+    The result maps the diff ID of a layer to its blob. Raises UserError.
+    """
+
+    def find(diff_id: str) -> Descriptor | None:
+        blob = read_record(cache, diff_id)
+        if blob and target.has_blob(blob.digest, blob.size):
+            return blob
+        return None
+
+    with sending_threads(target, _AT_ONCE * 2) as pool:
+        found = list(pool.map(find, diff_ids))
+    blobs = {}
+    for diff_id, blob in zip(diff_ids, found, strict=True):
+        if blob:
+            blobs[diff_id] = blob
+    return blobs
+
+
+def record_path(cache: Path, diff_id: str) -> Path:
+    """Return the file in the cache that says which blob a layer was compressed to."""
+    return cache / "layers" / RECIPE / f"{diff_id.removeprefix('sha256:')}.json"
+
+
+def read_record(cache: Path, diff_id: str) -> Descriptor | None:
+    """Return the blob that a layer was compressed to; None without a readable record."""
+    try:
+        data = json.loads(record_path(cache, diff_id).read_bytes())
+        return Descriptor(media_type=MEDIA_TYPE, digest=str(data["digest"]), size=int(data["size"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def write_record(cache: Path, diff_id: str, blob: Descriptor) -> None:
+    """Record which blob a layer was compressed to. Does nothing if the cache cannot be written."""
+    content = json.dumps({"digest": blob.digest, "size": blob.size}).encode()
+    with suppress(OSError):
+        write_whole(record_path(cache, diff_id), content)

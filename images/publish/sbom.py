@@ -1,8 +1,8 @@
-"""What is in an image, as CycloneDX: Debian packages, toolkit wheels, Python distributions and what they bundle."""
+"""Write the SBOM of an image (CycloneDX): its Debian packages, toolkit wheels, Python packages."""
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,82 +18,110 @@ from images.engine import Engine
 from images.validation import own_python
 
 Packages = Mapping[str, Any]
-"""What validate/survey/packages.py prints: rows of `python`, `toolkit` and `debian`, and `os` of /etc/os-release."""
+"""What validate/survey/packages.py prints: lists of packages under `python`, `toolkit` and
+`debian`, and the content of /etc/os-release under `os`."""
 _FILE = "dev.truetag:file"
 _SECONDS = 600.0
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
-"""Serial numbers come from it and the image's digest: the same image has the same SBOM, byte by byte."""
+"""Serial numbers are made from it and the image's digest: an image always gets the same SBOM."""
 
 
 def read(engine: Engine, reference: str) -> Packages:
-    """Read the packages, of whose image nothing is run. Raises UserError where it has no Python with packages."""
-    return own_python.query_files(engine, engine.inspect(reference), "packages", timeout=_SECONDS)
+    """Return the packages of an image, without running anything of it.
+
+    Raises UserError if the image has no Python with packages.
+    """
+    image = engine.inspect(reference)
+    return own_python.query_files(engine, image, "packages", timeout=_SECONDS)
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
-    """The SBOM of an image, as CycloneDX 1.6 in JSON. `digest` is the image's. Pure: the clock stays outside."""
-    root = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
-    metadata = BomMetaData(component=root, timestamp=created)
-    components = list(_components(packages))
+    """Return the SBOM of an image in the JSON form of CycloneDX 1.6.
+
+    `packages` comes from `read`, `digest` is the image ID, and `created` the date to publish it
+    with.
+    """
+    image = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
+    components = [
+        *python_components(packages["python"], {}),
+        *python_components(packages["toolkit"], {"toolkit": "true"}),
+        *debian_components(packages["debian"], packages["os"]),
+    ]
     bom = Bom(
-        serial_number=uuid.uuid5(_NAMESPACE, digest), metadata=metadata, components=components
+        serial_number=uuid.uuid5(_NAMESPACE, digest),
+        metadata=BomMetaData(component=image, timestamp=created),
+        components=components,
     )
-    bom.register_dependency(root, components)
-    found: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
-    return found
+    bom.register_dependency(image, components)
+    document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
+    return document
 
 
 def versions(bom: Mapping[str, Any]) -> dict[str, str]:
-    """Canonical distribution name -> version (without its local part) of the Python packages in an SBOM."""
-    found: dict[str, str] = {}
+    """Return the Python packages in an SBOM: canonical name -> version, without its local part.
+
+    Wheels of the CUDA toolkit are left out.
+    """
+    packages: dict[str, str] = {}
     for component in bom.get("components", ()):
         url = PackageURL.from_string(component["purl"])
         if url.type == "pypi" and "toolkit" not in url.qualifiers and url.version:
-            found[canonicalize_name(url.name)] = url.version.partition("+")[0]
-    return found
+            packages[canonicalize_name(url.name)] = url.version.partition("+")[0]
+    return packages
 
 
-def _components(packages: Packages) -> Iterator[Component]:
+def python_components(
+    packages: Iterable[Mapping[str, Any]], qualifiers: Mapping[str, str]
+) -> Iterator[Component]:
+    """Yield a component for each Python package, with its licence and the libraries in its wheel.
+
+    `qualifiers` are added to the address (purl) of each package.
+    """
     licences = LicenseFactory()
-    for kind, qualifiers in (("python", {}), ("toolkit", {"toolkit": "true"})):
-        for row in packages[kind]:
-            url = PackageURL(
-                "pypi", None, canonicalize_name(row["name"]), row["version"], qualifiers
-            )
-            component = _component(row["name"], row["version"], url)
-            if row["licence"]:
-                component.licenses.add(licences.make_from_string(row["licence"]))
-            component.components.update(_bundled(one, url) for one in row.get("bundled", ()))
-            yield component
-    family = packages["os"].get("ID") or "debian"
-    distro = (
-        "-".join(filter(None, (packages["os"].get(key) for key in ("ID", "VERSION_ID"))))
-        or "unknown"
-    )
-    for row in packages["debian"]:
-        qualifiers = {"arch": row["architecture"], "distro": distro}
-        qualifiers |= (
-            {"upstream": row["source"]} if row["source"] else {}
-        )  # Debian's source package
-        yield _component(
-            row["name"],
-            row["version"],
-            PackageURL("deb", family, row["name"], row["version"], qualifiers),
-        )
+    for package in packages:
+        name, version = package["name"], package["version"]
+        url = PackageURL("pypi", None, canonicalize_name(name), version, dict(qualifiers))
+        component = make_component(name, version, url)
+        if package["licence"]:
+            component.licenses.add(licences.make_from_string(package["licence"]))
+        for library in package.get("bundled", ()):
+            component.components.add(bundled_component(library, url))
+        yield component
 
 
-def _bundled(row: Mapping[str, Any], holder: PackageURL) -> Component:
-    """A library of others in a wheel. Without a version it has no address: a scanner must not take it for any."""
-    name, version = row["name"], row["version"]
-    component = _component(
-        name, version, PackageURL("generic", None, name, version) if version else None
-    )
-    component.bom_ref.value = f"{holder.to_string()}#{name}{'@' if version else ''}{version}"
-    component.properties.update(Property(name=_FILE, value=file) for file in row["files"])
+def debian_components(
+    packages: Iterable[Mapping[str, Any]], os_release: Mapping[str, str]
+) -> Iterator[Component]:
+    """Yield a component for each Debian package. `os_release` is the image's /etc/os-release."""
+    family = os_release.get("ID") or "debian"
+    release = [os_release[key] for key in ("ID", "VERSION_ID") if os_release.get(key)]
+    distro = "-".join(release) or "unknown"
+    for package in packages:
+        name, version = package["name"], package["version"]
+        qualifiers = {"arch": package["architecture"], "distro": distro}
+        if package["source"]:
+            # The source package, under whose name Debian lists vulnerabilities
+            qualifiers["upstream"] = package["source"]
+        yield make_component(name, version, PackageURL("deb", family, name, version, qualifiers))
+
+
+def bundled_component(library: Mapping[str, Any], holder: PackageURL) -> Component:
+    """Return the component of a third-party library inside a wheel, whose address is `holder`.
+
+    Without a version it has no address (purl), so that no scanner mistakes it for some version.
+    """
+    name, version = library["name"], library["version"]
+    url = PackageURL("generic", None, name, version) if version else None
+    component = make_component(name, version, url)
+    suffix = f"@{version}" if version else ""
+    component.bom_ref.value = f"{holder.to_string()}#{name}{suffix}"
+    for file in library["files"]:
+        component.properties.add(Property(name=_FILE, value=file))
     return component
 
 
-def _component(name: str, version: str, url: PackageURL | None) -> Component:
+def make_component(name: str, version: str, url: PackageURL | None) -> Component:
+    """Return a component of type library. Its address, if it has one, is its ID in the SBOM."""
     reference = url.to_string() if url else None
     return Component(
         type=ComponentType.LIBRARY, name=name, version=version or None, purl=url, bom_ref=reference

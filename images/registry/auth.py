@@ -1,6 +1,7 @@
-"""Logins at a registry: Docker's stored credentials, HTTP basic authentication, and bearer tokens.
+"""Log in at a registry with Docker's stored credentials: by HTTP basic auth or a bearer token.
 
-Sources: RFC 9110 section 11, and the token authentication specification of the distribution project.
+Sources: RFC 9110 section 11, and the token authentication specification of the distribution
+project.
 """
 
 import base64
@@ -18,13 +19,13 @@ from images.registry.errors import RegistryError, json_object, problem, refusal
 from images.registry.reference import DOCKER_HUB, Repository, is_loopback
 
 SECONDS = (10, 60)
-"""Timeouts of a request: to connect, and of silence."""
+"""Timeouts of a request: to connect, and while the server sends nothing."""
 _CLIENT_ID = "truetag"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """The login at one registry. No text shows it."""
+    """The login at one registry. Its `repr` shows no secrets."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -32,21 +33,27 @@ class Credentials:
 
 
 CredentialStore = Callable[[str], Credentials | None]
-"""Host -> its login, None where there is none."""
+"""A function from a host to its login; None where there is none."""
 
 
 def docker_credentials(host: str) -> Credentials | None:
-    """The login that `docker login` stored, credential helpers included. Raises UserError, without secrets."""
+    """Return the login that `docker login` stored for a host; None if there is none.
+
+    Docker's credential helpers are asked, too. Raises UserError, without secrets in its message, if
+    the stored credentials cannot be read.
+    """
     try:
-        found: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
+        # The SDK takes None for Docker Hub.
+        entry: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
     except (DockerException, OSError, ValueError):
         raise failed(host, "its credentials can't be read", f"`docker login {host}`") from None
-    if not found:
+    if not entry:
         return None
+    # Credential helpers spell the keys differently than Docker's configuration file.
     return Credentials(
-        user=found.get("Username") or found.get("username") or "",
-        password=found.get("Password") or found.get("password") or "",
-        identity_token=found.get("IdentityToken") or found.get("identitytoken") or "",
+        user=entry.get("Username") or entry.get("username") or "",
+        password=entry.get("Password") or entry.get("password") or "",
+        identity_token=entry.get("IdentityToken") or entry.get("identitytoken") or "",
     )
 
 
@@ -56,17 +63,18 @@ def anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Where a login belongs (RFC 6454): however an address writes its host, and a port that its scheme has anyway."""
+    """Return the scheme, host and port of a URL: its origin (RFC 6454).
+
+    A login may only be sent to the origin it belongs to. The host is in lower case, and a missing
+    port is that of the scheme.
+    """
     parts = urlsplit(url)
-    return (
-        parts.scheme,
-        parts.hostname or "",
-        parts.port or (443 if parts.scheme == "https" else 80),
-    )
+    default_port = 443 if parts.scheme == "https" else 80
+    return parts.scheme, parts.hostname or "", parts.port or default_port
 
 
 class Login:
-    """Gives the `Authorization` of one registry, by its challenges. Threads may share one object."""
+    """Answers the login challenges of one registry. Threads may share one object."""
 
     def __init__(
         self,
@@ -74,19 +82,24 @@ class Login:
         credentials: CredentialStore,
         session: requests.Session,
     ) -> None:
-        """The first repository may be written to; the others are read. Tokens are fetched by `session`."""
+        """Prepare to log in for these repositories: to write to the first, and to read the others.
+
+        `credentials` is a function that returns the login of a host. Tokens are fetched by
+        `session`.
+        """
         self._repository, *self._others = repositories
         self._credentials = credentials
         self._session = session
         self.authorization = ""
-        """What the registry accepted last; empty: it has not asked yet, or we have nothing to give."""
+        """The `Authorization` header to send; empty until the registry asks for a login."""
 
     def answer(self, challenge: str, refused: str) -> bool:
-        """Answer a `WWW-Authenticate`. Return whether we have another authorization than the refused one.
+        """Answer a `WWW-Authenticate` header. Return whether it is worth sending the request again.
 
-        `refused`: the `Authorization` of the refused request, empty if it had none. It is compared with
-        that, because another thread may have answered the same challenge in the meantime.
-        Raises RegistryError and what requests raises.
+        `refused` is the `Authorization` header of the refused request, empty if it had none. It is
+        worth a second attempt if the login gives another header than that one.
+        (`self.authorization` may differ from it: another thread may have logged in meanwhile.)
+        Raises RegistryError, and whatever requests raises.
         """
         authorization = self._authorization_for(challenge)
         if not authorization or authorization == refused:
@@ -95,50 +108,69 @@ class Login:
         return True
 
     def _authorization_for(self, challenge: str) -> str:
-        """The header's value; empty where we have nothing to give. Raises RegistryError."""
-        scheme, _, rest = challenge.partition(" ")
-        known = self._credentials(self._repository.host)
-        if scheme.lower() == "basic" and known:
-            pair = base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
-            return f"Basic {pair}"
+        """Return the `Authorization` header that answers a challenge of the registry.
+
+        Empty if there is no login for it, or for an unknown kind of challenge. Raises
+        RegistryError.
+        """
+        scheme, _, text = challenge.partition(" ")
+        credentials = self._credentials(self._repository.host)
+        if scheme.lower() == "basic" and credentials:
+            pair = f"{credentials.user}:{credentials.password}"
+            return f"Basic {base64.b64encode(pair.encode()).decode()}"
         if scheme.lower() == "bearer":
-            parameters = requests.utils.parse_dict_header(rest)  # type: ignore[no-untyped-call]
-            return f"Bearer {self._token({name: text for name, text in parameters.items() if text}, known)}"
+            parsed = requests.utils.parse_dict_header(text)  # type: ignore[no-untyped-call]
+            parameters = {name: value for name, value in parsed.items() if value}
+            return f"Bearer {self._fetch_token(parameters, credentials)}"
         return ""
 
-    def _token(self, challenge: Mapping[str, str], known: Credentials | None) -> str:
+    def _fetch_token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
+        """Return a token from the server that a bearer challenge names as its `realm`.
+
+        Without credentials, the token is for anonymous access. Raises RegistryError, also before
+        any credentials would be sent without encryption.
+        """
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
-            raise RegistryError(
-                problem(self._repository, "asks for credentials over an unencrypted connection")
-            )
-        service = {"service": challenge["service"]} if "service" in challenge else {}
-        if known and known.identity_token:
-            grant = {
+            cause = "asks for credentials over an unencrypted connection"
+            raise RegistryError(problem(self._repository, cause))
+
+        scopes = self._scopes(challenge)
+        if credentials and credentials.identity_token:
+            # OAuth 2: an identity token is exchanged by POST
+            form = {
                 "grant_type": "refresh_token",
-                "refresh_token": known.identity_token,
+                "refresh_token": credentials.identity_token,
                 "client_id": _CLIENT_ID,
             }
-            form = {**grant, **service, "scope": " ".join(self._scopes(challenge))}
+            if "service" in challenge:
+                form["service"] = challenge["service"]
+            form["scope"] = " ".join(scopes)
             answer = self._session.post(realm, data=form, auth=anonymous, timeout=SECONDS)
         else:
-            login = (known.user, known.password) if known else anonymous
-            query = {**service, "scope": self._scopes(challenge)}
+            query: dict[str, str | list[str]] = {}
+            if "service" in challenge:
+                query["service"] = challenge["service"]
+            query["scope"] = scopes
+            login = (credentials.user, credentials.password) if credentials else anonymous
             answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
         if not answer.ok:
             raise refusal(self._repository, answer, "no token: ")
-        found = json_object(answer)
-        return str(found.get("token") or found.get("access_token") or "")
+        data = json_object(answer)
+        return str(data.get("token") or data.get("access_token") or "")
 
     def _scopes(self, challenge: Mapping[str, str]) -> list[str]:
-        """What a token is to allow; to delete, only where the registry's challenge names that."""
+        """Return what a token shall allow: `repository:NAME:pull,push` and so on.
+
+        The right to delete is only asked for if the registry's challenge names it.
+        """
         own = f"repository:{self._repository.name}"
-        wanted = [scope.rpartition(":") for scope in challenge.get("scope", "").split()]
-        deletes = any(
-            where == own and "delete" in actions.split(",") for where, _, actions in wanted
-        )
-        return [
-            f"{own}:pull,push",
-            *([f"{own}:delete"] if deletes else []),
-            *(f"repository:{other.name}:pull" for other in self._others),
-        ]
+        scopes = [f"{own}:pull,push"]
+        for scope in challenge.get("scope", "").split():
+            resource, _, actions = scope.rpartition(":")
+            if resource == own and "delete" in actions.split(","):
+                scopes.append(f"{own}:delete")
+                break
+        for other in self._others:
+            scopes.append(f"repository:{other.name}:pull")
+        return scopes

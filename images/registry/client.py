@@ -1,11 +1,12 @@
-"""A client of the OCI distribution protocol: manifests, blobs, tags. One repository of one registry.
+"""Read and write manifests, blobs and tags of one repository in a container registry (OCI).
 
-Written here because no maintained library does what publishing needs: the `oras` package (0.2.43) neither mounts blobs
-across repositories nor streams a layer of any size, and the docker SDK reaches registries only through an engine.
-Source of every rule: the OCI distribution specification 1.1.
+Every rule comes from the OCI distribution specification 1.1. No maintained library does what
+publishing needs: the `oras` package (0.2.43) neither mounts blobs across repositories nor streams a
+layer of any size, and the docker SDK reaches registries only through an engine.
 
-A connection that is refused, drops or times out, the body of an answer that breaks off, and the statuses 408, 429, 500,
-502, 503 and 504 are tried five times. A certificate that is refused and any other status are final.
+A request is tried five times if the connection is refused, drops or times out, if the body of the
+answer breaks off, or if the status is 408, 429, 500, 502, 503 or 504. A certificate that is refused
+and any other status are final.
 """
 
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -42,19 +43,29 @@ from images.registry.errors import (
 from images.registry.reference import Reference, Repository, is_digest, is_loopback
 
 _LARGEST_BLOB = 256 * 1024**2
-"""Bytes of a blob that is read whole: configurations, SBOMs and evidence are far below."""
-_LARGEST_MANIFEST = 4 * 1024**2  # what the specification asks registries to accept at least
+"""Bytes of a blob that is read into memory: configurations, SBOMs and evidence are far smaller."""
+_LARGEST_MANIFEST = 4 * 1024**2
+"""Bytes. The specification asks registries to accept at least as many."""
 _UPLOAD_SECONDS = (60, 900)
-"""Timeouts of a request of an upload. The first is also the longest that a registry may take nothing; in the second, a
-registry that stands on an object store copies a blob of gigabytes."""
+"""Timeouts of an upload: for connecting and for each send, and for the answer. A registry that
+stores its blobs in an object store may copy gigabytes before it answers."""
 Chunks = Callable[[], Iterator[bytes]]
-"""The content, from its beginning each time. What it raises ends the upload."""
+"""A function that returns the content from its beginning, each time it is called. An error that it
+raises ends the upload."""
 PAUSES = (0.0, 2.0, 4.0, 8.0)
-"""Seconds before each further attempt, where the registry says nothing else (`Retry-After`)."""
+"""Seconds before each further attempt, unless the registry names others (`Retry-After`)."""
 _LONGEST_PAUSE = 60.0
 _CHUNK = 1 << 18
 
 Result = TypeVar("Result")
+
+
+class StoredBlob(NamedTuple):
+    """What a registry says of a blob."""
+
+    exists: bool
+    size: int | None
+    """Bytes; None where the registry has no such blob or does not say its size."""
 
 
 class Registry:
@@ -67,15 +78,18 @@ class Registry:
         credentials: CredentialStore = docker_credentials,
         mount_from: Sequence[Repository] = (),
     ) -> None:
-        """`mount_from`: other repositories of this registry, to read. Raises UserError."""
+        """Prepare a session, and find out whether the registry speaks https.
+
+        `mount_from` has other repositories of this registry from which blobs shall be linked: the
+        login asks for the right to read them.
+        """
         self.repository = repository
         self.stopping = threading.Event()
-        """Set: requests of other threads end without another attempt, and raise Stopped. For good."""
+        """Once set, failed requests are not tried again, in whatever thread: they raise Stopped."""
         self._session = _Session()
         if is_loopback(repository.host):
-            self._session.trust_env = (
-                False  # as Docker: a proxy can't reach this machine's loopback
-            )
+            # Ignore proxies, as Docker does: they can't reach this machine's loopback.
+            self._session.trust_env = False
         self._scheme = self._find_scheme()
         self._login = Login([repository, *mount_from], credentials, self._session)
         self._root = f"{self._scheme}://{repository.api_host}/v2/{repository.name}/"
@@ -86,23 +100,247 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
+    def _find_scheme(self) -> str:
+        """Return `https`; or `http`, as Docker does, for a registry on this machine without TLS."""
+        host = self.repository.host
+        if not is_loopback(host):
+            return "https"
+        try:
+            self._session.get(f"https://{host}/v2/", auth=anonymous, timeout=SECONDS)
+        except requests.exceptions.RequestException as error:
+            # A certificate that is refused shows that the registry speaks https.
+            return "https" if _is_certificate(error) else "http"
+        return "https"
+
+    # --- manifests and tags ---
+
+    def check_access(self) -> None:
+        """Open an upload and cancel it. Raises RegistryError if we may not write here."""
+        self._cancel_upload(self._repeat(self._start_upload))
+
+    def find(self, identifier: str) -> Manifest | None:
+        """Return the manifest that a tag or digest names; None where there is none.
+
+        Raises RegistryError, also if the manifest is too large or does not match its digest.
+        """
+        accept = {"Accept": ", ".join(MANIFEST_TYPES)}
+        try:
+            headers, content = self._read(f"manifests/{identifier}", _LARGEST_MANIFEST, accept)
+        except RegistryError as error:
+            if error.status == requests.codes.not_found:
+                return None
+            raise
+        if len(content) > _LARGEST_MANIFEST:
+            raise self._invalid(identifier, f"its manifest has more than {_LARGEST_MANIFEST} bytes")
+
+        media_type = headers.get("Content-Type", "").partition(";")[0].strip()
+        manifest = Manifest(media_type=media_type, content=content)
+        expected = identifier
+        if not is_digest(identifier):
+            expected = headers.get("Docker-Content-Digest", "")
+        if expected and expected != manifest.digest:
+            raise self._invalid(identifier, f"the content is {manifest.digest}, not {expected}")
+        return manifest
+
+    def get(self, identifier: str) -> Manifest:
+        """Return the manifest that a tag or digest names. Raises RegistryError if there is none."""
+        manifest = self.find(identifier)
+        if manifest is None:
+            where = str(Reference(self.repository, identifier))
+            cause = "the registry has no such image"
+            raise RegistryError(Problem(where=where, cause=cause, then="check the name"), 404)
+        return manifest
+
+    def put(self, manifest: Manifest, tag: str = "") -> None:
+        """Store a manifest under a tag, or without a tag under its digest. Raises RegistryError."""
+        self._request(
+            "PUT",
+            f"manifests/{tag or manifest.digest}",
+            headers={"Content-Type": manifest.media_type},
+            data=manifest.content,
+        )
+
+    def delete_tag(self, tag: str) -> bool:
+        """Delete a tag, but not its manifest. Return whether the tag is gone.
+
+        Many registries cannot do this. Raises RegistryError for every other failure.
+        """
+        try:
+            self._request("DELETE", f"manifests/{tag}", missing_ok=True)
+        except RegistryError as error:
+            if error.status in (400, 405, 501):
+                return False
+            raise
+        return self.find(tag) is None
+
+    def tags(self) -> tuple[str, ...]:
+        """Return every tag of the repository. Raises RegistryError, also if it does not exist."""
+        tags: list[str] = []
+        # Registries split long lists into pages: each answer links to the next one.
+        url = "tags/list?n=1000"
+        while url:
+            answer = self._repeat(partial(self._send, "GET", url))
+            for tag in json_object(answer).get("tags") or ():
+                tags.append(str(tag))
+            next_page = answer.links.get("next", {}).get("url")
+            url = urljoin(answer.url, next_page) if next_page else ""
+        return tuple(tags)
+
+    # --- blobs ---
+
+    def blob(self, descriptor: Descriptor) -> bytes:
+        """Return a blob's content, after comparing it with its digest.
+
+        Raises RegistryError, also for a blob of more than 256 MiB or of another size than
+        described.
+        """
+        digest, size = descriptor.digest, descriptor.size
+        if size > _LARGEST_BLOB:
+            raise self._invalid(digest, f"it has {size} bytes, too many to read whole")
+        _, content = self._read(f"blobs/{digest}", size)
+        if len(content) > size:
+            raise self._invalid(digest, f"it has more bytes than the {size} that are declared")
+        if oci_digest(content) != digest:
+            raise self._invalid(digest, "the content does not fit the digest")
+        return content
+
+    def has_blob(self, digest: str, size: int | None = None) -> bool:
+        """Return whether the registry has a blob. Raises RegistryError if it has another size.
+
+        The registry's copy is then damaged, by a power failure, say, and registries take no second
+        copy of what they have. Without `size` any size will do.
+        """
+        stored = self.stat_blob(digest)
+        is_size_known = stored.size is not None and size is not None
+        if is_size_known and stored.size != size:
+            where = str(Reference(self.repository, digest))
+            cause = (
+                f"the registry holds {stored.size} bytes of it, not {size}: its store is damaged"
+            )
+            then = (
+                "have who runs the registry delete this blob from its store; "
+                "then give the command again"
+            )
+            raise RegistryError(Problem(where=where, cause=cause, then=then))
+        return stored.exists
+
+    def stat_blob(self, digest: str) -> StoredBlob:
+        """Ask the registry whether it has a blob, and of what size. Raises RegistryError."""
+        # Without compression on the way, the length of the answer is that of the blob.
+        headers = {"Accept-Encoding": "identity"}
+        answer = self._request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
+        if answer is None:
+            return StoredBlob(exists=False, size=None)
+        length = answer.headers.get("Content-Length", "")
+        return StoredBlob(exists=True, size=int(length) if length.isdecimal() else None)
+
+    def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
+        """Link a blob from another repository of this registry, without sending it.
+
+        Returns False where the registry refuses. Raises RegistryError, also if the blob has another
+        size than `size` afterwards.
+        """
+        if self.has_blob(digest, size):
+            return True
+        location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
+        if location:
+            # The registry expects an upload instead.
+            self._cancel_upload(location)
+            return False
+        return size is None or self.has_blob(digest, size)
+
+    def put_blob(self, content: bytes) -> str:
+        """Store a blob unless the registry has it. Return its digest. Raises RegistryError."""
+        digest = oci_digest(content)
+        self.put_stream(digest, len(content), lambda: iter([content]))
+        return digest
+
+    def put_stream(self, digest: str, size: int, chunks: Chunks) -> None:
+        """Store a blob of any size, unless the registry has it.
+
+        A failed upload is repeated from its beginning. Raises RegistryError, also for a damaged
+        copy in the registry; Stopped; and whatever `chunks` raises.
+        """
+        self._repeat(partial(self._upload, digest, size, chunks))
+        # docker-registry keeps a damaged copy that it had, and still reports success: compare
+        # sizes.
+        self.has_blob(digest, size)
+
+    def _upload(self, digest: str, size: int, chunks: Chunks) -> None:
+        """Upload a blob, once, unless the registry has it. Raises RegistryError.
+
+        POST opens a session, one PATCH sends the whole content, as Docker's own client does, and
+        PUT closes the session with the digest.
+        """
+        if self.has_blob(digest, size):
+            return
+        location = self._start_upload()
+        answer = self._send(
+            "PATCH",
+            location,
+            headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
+            data=_Body(chunks, size),
+            timeout=_UPLOAD_SECONDS,
+        )
+        location = urljoin(answer.url, answer.headers.get("Location", location))
+        separator = "&" if "?" in location else "?"
+        self._send("PUT", f"{location}{separator}digest={digest}", timeout=_UPLOAD_SECONDS)
+
+    def _start_upload(self, query: str = "") -> str:
+        """Open an upload session. Return the URL to send the blob to.
+
+        Empty if the query asked to mount a blob and the registry did: then nothing need be sent.
+        """
+        answer = self._send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
+        if answer.status_code == requests.codes.created:
+            return ""
+        return urljoin(answer.url, answer.headers.get("Location", ""))
+
+    def _cancel_upload(self, location: str) -> None:
+        """End an upload session. Where the registry cannot, it ends by itself after a while."""
+        with suppress(RegistryError):
+            self._send("DELETE", location)
+
+    # --- requests ---
+
     def _repeat(self, work: Callable[[], Result]) -> Result:
-        """Do work again after each TransientError, five times in all. Raises RegistryError, Stopped."""
+        """Call `work`, and call it again after each TransientError, up to five times in all.
+
+        Raises the last error, RegistryError that is not transient, and Stopped.
+        """
         for pause in PAUSES:
             try:
                 return work()
             except TransientError as error:
                 seconds = pause
-                with suppress(InvalidHeader):
-                    if error.retry_after:
+                if error.retry_after:
+                    with suppress(InvalidHeader):
                         seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
             wait(self.stopping, seconds)
         return work()
 
+    def _request(
+        self, method: str, path: str, *, missing_ok: bool = False, **more: Any
+    ) -> requests.Response | None:
+        """Send a request, again after transient errors. See `_send` for the arguments.
+
+        With `missing_ok`, returns None for the status 404. Raises RegistryError.
+        """
+        try:
+            return self._repeat(lambda: self._send(method, path, **more))
+        except RegistryError as error:
+            if missing_ok and error.status == requests.codes.not_found:
+                return None
+            raise
+
     def _read(
         self, path: str, most: int, headers: Mapping[str, str] | None = None
     ) -> tuple[Mapping[str, str], bytes]:
-        """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
+        """Return the headers and the content of a GET request, sent again after transient errors.
+
+        If the content has more than `most` bytes, reading stops soon after these. Raises
+        RegistryError.
+        """
 
         def read() -> tuple[Mapping[str, str], bytes]:
             content = bytearray()
@@ -118,19 +356,12 @@ class Registry:
 
         return self._repeat(read)
 
-    def _request(
-        self, method: str, path: str, *, missing_ok: bool = False, **more: Any
-    ) -> requests.Response | None:
-        """A request that may be repeated. None for 404 where `missing_ok`. Raises RegistryError."""
-        try:
-            return self._repeat(lambda: self._send(method, path, **more))
-        except RegistryError as error:
-            if missing_ok and error.status == requests.codes.not_found:
-                return None
-            raise
-
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:
-        """Send one request to the repository, or to a whole URL. Raises TransientError, RegistryError."""
+        """Send one request, and once more with a login if the registry asks for it.
+
+        `path` is below the repository's URL, or a whole URL. `more` has options of requests. Raises
+        TransientError if a later attempt may succeed, else RegistryError.
+        """
         url = path if "://" in path else f"{self._root}{path}"
         if url.startswith("http://") and self._scheme == "https":
             cause = f"it names an unencrypted address, http://{urlsplit(url).netloc}"
@@ -140,18 +371,17 @@ class Registry:
             )
             raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
         try:
-            answer = self._ask(method, url, more)
-            is_refused = answer.status_code == requests.codes.unauthorized and self._is_own(
-                answer.url
-            )
-            if is_refused:
+            answer = self._send_once(method, url, more)
+            is_refused = answer.status_code == requests.codes.unauthorized
+            if is_refused and self._is_own(answer.url):
                 challenge = answer.headers.get("WWW-Authenticate", "")
                 refused = answer.request.headers.get("Authorization", "")
                 if self._login.answer(challenge, refused):
                     answer.close()
-                    answer = self._ask(method, url, more)
+                    answer = self._send_once(method, url, more)
             if not answer.ok:
-                answer.content  # noqa: B018  # what is read in parts may break off here, too
+                # Read the error's text here, where a broken connection is handled.
+                answer.content  # noqa: B018
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
                 cause = f"its certificate is not accepted: {root_cause(error)}"
@@ -161,8 +391,11 @@ class Registry:
             raise refusal(self.repository, answer)
         return answer
 
-    def _ask(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
-        """Send a request. It carries our login to the registry itself, and to no other host (uploads, pages)."""
+    def _send_once(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
+        """Send one request, with our login only if the URL is the registry's own.
+
+        Uploads and pages of lists may be on other hosts, which must not get it.
+        """
         headers = dict(options.get("headers") or {})
         if self._login.authorization and self._is_own(url):
             headers["Authorization"] = self._login.authorization
@@ -170,190 +403,24 @@ class Registry:
         return self._session.request(method, url, **options)
 
     def _is_own(self, url: str) -> bool:
-        """Return whether a URL is the registry's, over its own scheme."""
+        """Return whether a URL has the scheme, host and port of the registry."""
         return origin(url) == origin(self._root)
 
     def _broken(self, error: requests.exceptions.RequestException) -> TransientError:
-        return TransientError(
-            problem(self.repository, f"the connection broke: {root_cause(error)}")
-        )
-
-    def _find_scheme(self) -> str:
-        """https; on this machine's loopback http too, as Docker has it, where nobody speaks https."""
-        host = self.repository.host
-        if not is_loopback(host):
-            return "https"
-        try:
-            self._session.get(f"https://{host}/v2/", auth=anonymous, timeout=SECONDS)
-        except requests.exceptions.RequestException as error:
-            return "https" if _is_certificate(error) else "http"
-        return "https"
-
-    def check_access(self) -> None:
-        """Open an upload and cancel it: may we write here? Raises RegistryError."""
-        self._cancel_upload(self._repeat(self._start_upload))
-
-    def find(self, identifier: str) -> Manifest | None:
-        """The manifest of a tag or digest; None where there is none. Raises RegistryError, also for wrong content."""
-        headers = {"Accept": ", ".join(MANIFEST_TYPES)}
-        try:
-            said, content = self._read(f"manifests/{identifier}", _LARGEST_MANIFEST, headers)
-        except RegistryError as error:
-            if error.status == requests.codes.not_found:
-                return None
-            raise
-        if len(content) > _LARGEST_MANIFEST:
-            raise self._invalid(identifier, f"its manifest has more than {_LARGEST_MANIFEST} bytes")
-        media_type = said.get("Content-Type", "").partition(";")[0].strip()
-        manifest = Manifest(media_type=media_type, content=content)
-        expected = identifier if is_digest(identifier) else said.get("Docker-Content-Digest", "")
-        if expected and expected != manifest.digest:
-            raise self._invalid(identifier, f"the content is {manifest.digest}, not {expected}")
-        return manifest
-
-    def get(self, identifier: str) -> Manifest:
-        """The manifest of a tag or digest. Raises RegistryError."""
-        if found := self.find(identifier):
-            return found
-        where = str(Reference(self.repository, identifier))
-        raise RegistryError(
-            Problem(where=where, cause="the registry has no such image", then="check the name"), 404
-        )
-
-    def put(self, manifest: Manifest, tag: str = "") -> None:
-        """Store a manifest under a tag, or (`tag` empty) by its digest alone. Raises RegistryError."""
-        headers = {"Content-Type": manifest.media_type}
-        self._request(
-            "PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content
-        )
-
-    def delete_tag(self, tag: str) -> bool:
-        """Delete a tag, never the manifest. False where the registry has no such operation. Raises RegistryError."""
-        try:
-            self._request("DELETE", f"manifests/{tag}", missing_ok=True)
-        except RegistryError as error:
-            if error.status in (400, 405, 501):
-                return False
-            raise
-        return self.find(tag) is None
-
-    def tags(self) -> tuple[str, ...]:
-        """Every tag of the repository. Raises RegistryError."""
-        found: list[str] = []
-        url = "tags/list?n=1000"
-        while url:
-            answer = self._repeat(partial(self._send, "GET", url))
-            found += map(str, json_object(answer).get("tags") or ())
-            following = answer.links.get("next", {}).get("url")
-            url = urljoin(answer.url, following) if following else ""
-        return tuple(found)
-
-    def blob(self, descriptor: Descriptor) -> bytes:
-        """A blob's content, checked against its digest. Raises RegistryError."""
-        if descriptor.size > _LARGEST_BLOB:
-            raise self._invalid(
-                descriptor.digest, f"it has {descriptor.size} bytes, too many to read whole"
-            )
-        _, content = self._read(f"blobs/{descriptor.digest}", descriptor.size)
-        if len(content) > descriptor.size:
-            raise self._invalid(
-                descriptor.digest, f"it has more bytes than the {descriptor.size} that are declared"
-            )
-        if oci_digest(content) != descriptor.digest:
-            raise self._invalid(descriptor.digest, "the content does not fit the digest")
-        return content
-
-    def has_blob(self, digest: str, size: int | None = None) -> bool:
-        """Whether a blob is there. Raises RegistryError, also for one that has other than `size` bytes there.
-
-        Such a blob is damaged, by a lost power say. Registries take no second copy of what they have.
-        """
-        there, held = self.held(digest)
-        if there and None not in (held, size) and held != size:
-            where = str(Reference(self.repository, digest))
-            cause = f"the registry holds {held} bytes of it, not {size}: its store is damaged"
-            then = "have who runs the registry delete this blob from its store; then give the command again"
-            raise RegistryError(Problem(where=where, cause=cause, then=then))
-        return there
-
-    def held(self, digest: str) -> tuple[bool, int | None]:
-        """Whether a blob is there, and its size in bytes where the registry says it. Raises RegistryError."""
-        headers = {"Accept-Encoding": "identity"}  # so that the length is the blob's
-        answer = self._request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
-        length = "" if answer is None else answer.headers.get("Content-Length", "")
-        return answer is not None, int(length) if length.isdecimal() else None
-
-    def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
-        """Link a blob from another repository of this registry. False where the registry doesn't grant it.
-
-        Raises RegistryError, also where it has other than `size` bytes then.
-        """
-        if self.has_blob(digest, size):
-            return True
-        location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
-        if location:
-            self._cancel_upload(location)
-            return False
-        return size is None or self.has_blob(digest, size)
-
-    def put_blob(self, content: bytes) -> str:
-        """Store a blob unless it is there. Returns its digest. Raises RegistryError, also for a damaged one there."""
-        digest = oci_digest(content)
-        self.put_stream(digest, len(content), lambda: iter([content]))
-        return digest
-
-    def put_stream(self, digest: str, size: int, chunks: Chunks) -> None:
-        """Store a blob of any size, unless it is there.
-
-        A session is opened (POST), takes the whole content in one request (PATCH, as Docker's own client sends it), and
-        is closed with the digest (PUT). When one of these fails, all is sent again in a new session. Raises
-        RegistryError, also for a damaged blob there, Stopped, and what `chunks` raises.
-        """
-
-        def send() -> None:
-            if self.has_blob(digest, size):
-                return
-            location = self._start_upload()
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            answer = self._send(
-                "PATCH",
-                location,
-                headers=headers,
-                data=_Body(chunks, size),
-                timeout=_UPLOAD_SECONDS,
-            )
-            location = urljoin(answer.url, answer.headers.get("Location", location))
-            closing = f"{location}{'&' if '?' in location else '?'}digest={digest}"
-            self._send("PUT", closing, timeout=_UPLOAD_SECONDS)
-
-        self._repeat(send)
-        self.has_blob(
-            digest, size
-        )  # docker-registry keeps what it had, and says that it stored the blob
-
-    def _start_upload(self, query: str = "") -> str:
-        """Where to send a blob; empty when a mount made sending needless."""
-        answer = self._send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
-        if answer.status_code == requests.codes.created:
-            return ""
-        return urljoin(answer.url, answer.headers.get("Location", ""))
-
-    def _cancel_upload(self, location: str) -> None:
-        try:
-            self._send("DELETE", location)
-        except RegistryError:
-            return  # registries remove unfinished uploads themselves after a while
+        """Return the error for a connection that broke."""
+        cause = f"the connection broke: {root_cause(error)}"
+        return TransientError(problem(self.repository, cause))
 
     def _invalid(self, identifier: str, cause: str) -> RegistryError:
+        """Return the error for a manifest or blob whose content must not be used."""
         where = str(Reference(self.repository, identifier))
-        return RegistryError(
-            Problem(where=where, cause=cause, then="don't use it; tell who runs the registry")
-        )
+        then = "don't use it; tell who runs the registry"
+        return RegistryError(Problem(where=where, cause=cause, then=then))
 
 
 @dataclass(frozen=True)
 class _Body:
-    """The body of a request, in the form that requests streams: it can be iterated again, after a redirect say."""
+    """The body of a request as requests streams it. After a redirect, it is iterated again."""
 
     chunks: Chunks
     size: int
@@ -366,11 +433,15 @@ class _Body:
 
 
 class _Session(requests.Session):
-    """One that gives a redirect no login of ~/.netrc: storage refuses a second one beside its signed address."""
+    """A session that sends no login to other hosts after a redirect.
+
+    requests would send one from ~/.netrc. Storage services refuse it beside their signed URLs.
+    """
 
     def rebuild_auth(
         self, prepared_request: requests.PreparedRequest, response: requests.Response
     ) -> None:
+        """Remove the login from a redirected request if it goes to another host."""
         request = response.request
         if not request.url or not prepared_request.url:
             return
@@ -382,12 +453,12 @@ class _Session(requests.Session):
 
 
 def wait(stopping: threading.Event, seconds: float) -> None:
-    """Raises Stopped as soon as all is to end."""
+    """Wait, and raise Stopped as soon as `stopping` is set."""
     if stopping.wait(seconds):
         raise Stopped
 
 
 def _is_certificate(error: requests.exceptions.RequestException) -> bool:
-    return isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(
-        error
-    )
+    """Return whether a request failed because the registry's certificate was refused."""
+    is_tls_error = isinstance(error, requests.exceptions.SSLError)
+    return is_tls_error and "CERTIFICATE_VERIFY_FAILED" in str(error)

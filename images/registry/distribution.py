@@ -1,4 +1,4 @@
-"""The data of the OCI distribution and image specifications 1.1: media types, descriptors, manifests. Pure."""
+"""Read and write descriptors and manifests of images, as the OCI specifications 1.1 define them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,33 +14,36 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
 CREATED = "org.opencontainers.image.created"
-"""The annotation with a published image's date: its configuration says nothing of when it was built."""
+"""The annotation of a manifest with an image's date: its configuration has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptor:
-    """A pointer at content. `size` in bytes."""
+    """A pointer to a blob or manifest by its digest."""
 
     media_type: str
     digest: str
     size: int
+    """In bytes."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     platform: str = ""
-    """`linux/arm64`: of an image in an index."""
+    """`linux/arm64`, say, if it points to an image from an index."""
 
     @classmethod
     def of(
         cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None
     ) -> Self:
-        """Describe content that is at hand."""
-        digest = oci_digest(content)
+        """Return the descriptor of some content."""
         return cls(
-            media_type=media_type, digest=digest, size=len(content), annotations=annotations or {}
+            media_type=media_type,
+            digest=oci_digest(content),
+            size=len(content),
+            annotations=annotations or {},
         )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read a descriptor. Raises LookupError, ValueError, TypeError."""
+        """Read a descriptor from a manifest. Raises LookupError, ValueError or TypeError."""
         return cls(
             media_type=str(data["mediaType"]),
             digest=str(data["digest"]),
@@ -50,6 +53,7 @@ class Descriptor:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the descriptor as a manifest contains it."""
         data: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -65,7 +69,7 @@ class Descriptor:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A manifest as the registry has it: its bytes are its identity."""
+    """A manifest of an image or index: the exact bytes in the registry, which give its digest."""
 
     media_type: str
     content: bytes
@@ -80,11 +84,11 @@ class Manifest:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Raises ValueError."""
-        found: Any = json.loads(self.content)
-        if not isinstance(found, dict):
+        """Return its JSON object. Raises ValueError if it is none."""
+        data: Any = json.loads(self.content)
+        if not isinstance(data, dict):
             raise ValueError("a manifest is a JSON object")
-        return found
+        return data
 
     @property
     def config(self) -> Descriptor:
@@ -96,7 +100,7 @@ class Manifest:
 
     @property
     def manifests(self) -> tuple[Descriptor, ...]:
-        """The entries of an index."""
+        """Return the entries of an index; empty for an image."""
         return tuple(map(Descriptor.from_json, self.data.get("manifests", ())))
 
     @property
@@ -105,26 +109,39 @@ class Manifest:
 
 
 def platform_of(data: object) -> str:
-    """`linux/arm64`, of an index's entry or a configuration; empty where a part is missing: others may write any."""
+    """Return `linux/arm64`, say, from the entry of an index or the configuration of an image.
+
+    Empty if `data` is no such object or lacks a part: others may write anything.
+    """
     if not isinstance(data, Mapping):
         return ""
-    names = [str(data.get(key) or "") for key in ("os", "architecture")]
-    return "/".join(names) if all(names) else ""
+    system, architecture = data.get("os"), data.get("architecture")
+    if not system or not architecture:
+        return ""
+    return f"{system}/{architecture}"
 
 
 def image_manifest(config: Descriptor, layers: Sequence[Descriptor], created: str = "") -> Manifest:
-    """The manifest of an image, bottom layer first. The same blobs and date give the same bytes."""
-    said = {"annotations": {CREATED: created}} if created else {}
-    return _manifest(
-        OCI_MANIFEST, config=config.as_json(), layers=[layer.as_json() for layer in layers], **said
-    )
+    """Return the manifest of an image, whose layers come with the bottom one first.
+
+    `created` is the date to publish it with; empty: none. The same blobs and date give the same
+    bytes.
+    """
+    content: dict[str, Any] = {
+        "config": config.as_json(),
+        "layers": [layer.as_json() for layer in layers],
+    }
+    if created:
+        content["annotations"] = {CREATED: created}
+    return _manifest(OCI_MANIFEST, content)
 
 
 def index(entries: Sequence[Descriptor]) -> Manifest:
-    """A list of manifests: the images of several platforms."""
-    return _manifest(OCI_INDEX, manifests=[entry.as_json() for entry in entries])
+    """Return an index: the manifest that lists the images for several platforms."""
+    return _manifest(OCI_INDEX, {"manifests": [entry.as_json() for entry in entries]})
 
 
-def _manifest(media_type: str, **more: Any) -> Manifest:
-    data = {"schemaVersion": 2, "mediaType": media_type, **more}
+def _manifest(media_type: str, content: Mapping[str, Any]) -> Manifest:
+    """Return a manifest with this content, after the fields that all manifests have."""
+    data = {"schemaVersion": 2, "mediaType": media_type, **content}
     return Manifest(media_type=media_type, content=json.dumps(data, separators=(",", ":")).encode())

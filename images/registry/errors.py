@@ -1,4 +1,4 @@
-"""Refusals of a registry, as problems that a person can act on."""
+"""Turn the errors of a registry into messages that say what to do next."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -11,16 +11,18 @@ from images.errors import Problem, UserError
 from images.registry.reference import Repository
 
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses after which another attempt may succeed."""
 _NEXT: Mapping[int, str] = {
-    HTTPStatus.NOT_FOUND: "check the name; some registries (Amazon ECR) want a repository made before the first push",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: raise its limit"
-    " (nginx: `client_max_body_size 0`)",
+    HTTPStatus.NOT_FOUND: "check the name; some registries (Amazon ECR) want a repository made "
+    "before the first push",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: "
+    "raise its limit (nginx: `client_max_body_size 0`)",
 }
-"""Status -> what to do, where it is not to try again."""
+"""HTTP status -> what the user can do, other than to try again."""
 
 
 class RegistryError(UserError):
-    """A registry's refusal. `status` is HTTP's, 0 where no answer came."""
+    """A request to a registry failed. `status` is that of HTTP, 0 where no answer came."""
 
     def __init__(self, problem: Problem, status: int = 0) -> None:
         super().__init__(problem, code=1)
@@ -28,9 +30,10 @@ class RegistryError(UserError):
 
 
 class TransientError(RegistryError):
-    """A failure that a later attempt may not meet. `retry_after`: the registry's header, which may be empty."""
+    """A request failed, and a later attempt may succeed."""
 
     retry_after = ""
+    """The registry's header `Retry-After`: when to try again; empty if it does not say."""
 
 
 class Stopped(Exception):  # noqa: N818  # not an error of anyone's
@@ -38,7 +41,7 @@ class Stopped(Exception):  # noqa: N818  # not an error of anyone's
 
 
 def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
-    """What went wrong with a repository, and what to do next. `status` is HTTP's."""
+    """Return a problem with a repository and, by the HTTP status, what the user can do about it."""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         then = f"`docker login {repository.host}`, with an account that may write there"
     else:
@@ -46,17 +49,14 @@ def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
     return Problem(where=str(repository), cause=cause, then=then)
 
 
-def refusal(repository: Repository, answer: requests.Response, what: str = "") -> RegistryError:
-    """An answer that is an error, in the registry's own words. `what` says what was asked for."""
-    try:
-        errors = answer.json()["errors"]
-        message = "; ".join(
-            f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        message = ""
+def refusal(repository: Repository, answer: requests.Response, prefix: str = "") -> RegistryError:
+    """Return the error for an HTTP answer that is not OK, with the registry's own message.
+
+    It is a TransientError if a later attempt may succeed. `prefix` is put before the message.
+    """
     status = answer.status_code
-    cause = f"{what}the registry says: HTTP {status} {message or answer.reason or ''}".strip()
+    message = error_message(answer) or answer.reason or ""
+    cause = f"{prefix}the registry says: HTTP {status} {message}".strip()
     if status not in _TRANSIENT:
         return RegistryError(problem(repository, cause, status), status)
     error = TransientError(problem(repository, cause), status)
@@ -64,15 +64,27 @@ def refusal(repository: Repository, answer: requests.Response, what: str = "") -
     return error
 
 
-def json_object(answer: requests.Response) -> dict[str, Any]:
-    """An answer's JSON object. Raises RegistryError for anything else."""
+def error_message(answer: requests.Response) -> str:
+    """Return the errors in an answer as `CODE: message; CODE: message`; empty if it has none."""
+    messages = []
     try:
-        found = answer.json()
+        for error in answer.json()["errors"]:
+            text = f"{error.get('code', '')}: {error.get('message', '')}"
+            messages.append(text.strip(": "))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # A proxy answers with HTML, say.
+        return ""
+    return "; ".join(messages)
+
+
+def json_object(answer: requests.Response) -> dict[str, Any]:
+    """Return the JSON object in an answer. Raises RegistryError for anything else."""
+    try:
+        data = answer.json()
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        data = None
+    if not isinstance(data, dict):
         where = urlsplit(answer.url).netloc
-        raise RegistryError(
-            Problem(where=where, cause="its answer is not a JSON object", then="is it a registry?")
-        )
-    return found
+        cause = "its answer is not a JSON object"
+        raise RegistryError(Problem(where=where, cause=cause, then="is it a registry?"))
+    return data

@@ -1,4 +1,4 @@
-"""Names of published images: repositories, tags and digests. Pure."""
+"""Parse the names of published images: repositories, tags and digests."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Repository:
-    """`HOST/NAME` of a registry."""
+    """A repository in a registry, written `HOST/NAME`."""
 
     host: str
     name: str
@@ -30,19 +30,20 @@ class Repository:
     def parse(cls, text: str) -> Self:
         """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
         match = _HOST.fullmatch(text)
-        # Docker's rule: without a dot or a port, and not `localhost`, it is a name on Docker Hub.
-        is_host = match and (
-            "." in match["host"] or ":" in match["host"] or match["host"] == "localhost"
-        )
-        if not match or not is_host or not _NAME.fullmatch(match["path"]):
-            raise wrong(
-                text, "is no repository of a registry", "write HOST[:PORT]/NAME, in lower case"
-            )
+        is_repository = False
+        if match:
+            # Docker's rule: without a dot, a port or `localhost`, it is a name on Docker Hub.
+            host = match["host"]
+            is_host = "." in host or ":" in host or host == "localhost"
+            is_repository = is_host and _NAME.fullmatch(match["path"]) is not None
+        if not match or not is_repository:
+            then = "write HOST[:PORT]/NAME, in lower case"
+            raise wrong(text, "is no repository of a registry", then)
         return cls(match["host"], match["path"])
 
     @property
     def api_host(self) -> str:
-        """The host that serves the distribution API."""
+        """Return the host that serves its API: Docker Hub has another one than in its names."""
         return _DOCKER_HUB_API if self.host == DOCKER_HUB else self.host
 
     def __str__(self) -> str:
@@ -51,33 +52,45 @@ class Repository:
 
 @dataclass(frozen=True)
 class Reference:
-    """`HOST/NAME:TAG` or `HOST/NAME@DIGEST`. `identifier` is the tag or the digest."""
+    """The name of an image in a registry: `HOST/NAME:TAG` or `HOST/NAME@DIGEST`."""
 
     repository: Repository
     identifier: str
+    """The tag or the digest."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a reference; a tag beside a digest is ignored. Raises UserError."""
-        head, at, digest = text.partition("@")
-        name, colon, tag = head.rpartition(":")
-        tagged = bool(colon) and "/" not in tag
-        identifier = digest if at else tag if tagged else ""
-        if not (_DIGEST if at else _TAG).fullmatch(identifier):
+        """Read `HOST/NAME:TAG` or `HOST/NAME@DIGEST`. Raises UserError if it has neither.
+
+        A tag before a digest is ignored.
+        """
+        name, has_digest, digest = text.partition("@")
+        before, colon, tag = name.rpartition(":")
+        # In `localhost:5000/images`, the colon belongs to the port.
+        has_tag = bool(colon) and "/" not in tag
+        if has_tag:
+            name = before
+
+        if has_digest:
+            identifier, is_valid = digest, is_digest(digest)
+        else:
+            identifier, is_valid = tag, has_tag and _TAG.fullmatch(tag) is not None
+        if not is_valid:
             raise wrong(text, "names no image", "write HOST/NAME:TAG or HOST/NAME@sha256:...")
-        return cls(Repository.parse(name if tagged else head), identifier)
+        return cls(Repository.parse(name), identifier)
 
     def __str__(self) -> str:
-        return f"{self.repository}{'@' if is_digest(self.identifier) else ':'}{self.identifier}"
+        separator = "@" if is_digest(self.identifier) else ":"
+        return f"{self.repository}{separator}{self.identifier}"
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is `sha256:` and 64 hexadecimal digits."""
+    """Return whether a text is `sha256:` and 64 hexadecimal digits."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `HOST[:PORT]` is this machine."""
+    """Return whether `HOST` or `HOST:PORT` is this machine."""
     name = re.sub(r":\d+$", "", host).strip("[]")
     try:
         return ipaddress.ip_address(name).is_loopback

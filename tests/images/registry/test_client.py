@@ -311,7 +311,7 @@ def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
     server.answer = lambda *_: (200, {"Content-Length": ""}, b"")
     with uploader(server) as registry:
         registry.put_blob(CONTENT)
-        assert registry.has_blob("sha256:1", 5) and registry.held("sha256:1") == (True, None)
+        assert registry.has_blob("sha256:1", 5) and registry.stat_blob("sha256:1") == (True, None)
     assert server.count("POST") == 0
 
 
