@@ -1,7 +1,8 @@
-"""files: a file that is not as its distribution recorded it runs code that nobody chose: every hash is compared.
+"""files: check that every file of a Python distribution is as its RECORD says.
 
-Named are altered and missing files, paths that two distributions claim with different contents, and importable files
-that none claims. Each file is read once, by as many processes as there are cores.
+A file that was changed runs code that nobody chose. Reported are altered and missing files, paths
+that two distributions record with different contents, and importable files that no RECORD lists.
+Each file is read once, on all cores.
 """
 
 import base64
@@ -24,7 +25,8 @@ SETTINGS = Settings(reads_files_only=True, starts_first=True)
 _MOST_LISTED = 40
 _READ_BYTES = 1 << 20
 _FILES_A_TASK = 500
-_CODE = (".py", ".pyc", ".pth", ".so")
+"""How many files one process reads before it gets others."""
+_CODE_SUFFIXES = (".py", ".pyc", ".pth", ".so")
 
 
 class _FilesExpect(TypedDict):
@@ -33,17 +35,18 @@ class _FilesExpect(TypedDict):
 
 
 class FilesExpect(_FilesExpect, total=False):
-    """Files that need no owner."""
+    """What a claim about files says."""
 
     aside: list[str]
-    """Of anybody's image: folders of sys.path that no wheel filled. Their files are a package manager's."""
+    """Folders of sys.path that are left out: a system's package manager filled them, and no wheel."""
 
 
 class WrongFile(TypedDict):
-    """A file that is not as recorded. `owners`: distribution -> `altered` or `missing`."""
+    """A file that is not as recorded."""
 
     path: str
     owners: dict[str, str]
+    """Distribution that records it otherwise -> `altered` or `missing`."""
 
 
 class Conflict(TypedDict):
@@ -52,7 +55,7 @@ class Conflict(TypedDict):
     path: str
     owners: list[str]
     holds: list[str]
-    """Those of them whose content it has."""
+    """Those of the owners whose content it has."""
 
 
 class WithoutRecord(TypedDict):
@@ -67,48 +70,50 @@ class FilesEvidence(TypedDict):
 
     distributions: int
     files: int
+    """How many files have a hash in a RECORD."""
     wrong: list[WrongFile]
     in_conflict: list[Conflict]
     unowned: list[str]
+    """Importable files and folders that no RECORD lists."""
     unowned_count: int
     without_record: list[WithoutRecord]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
-    """Compare every file that a RECORD lists."""
+    """Compare every file that a RECORD lists with its hash there, once for all claims."""
     _, _, distributions = installed.of_user()
-    aside: set[str] = set()
+    left_out: set[str] = set()
     for claim in claims:
-        aside.update(claim.expect.get("aside", ()))
+        left_out.update(claim.expect.get("aside", ()))
     evidence = compare(
-        [distribution for distribution in distributions if distribution.location not in aside]
+        [distribution for distribution in distributions if distribution.location not in left_out]
     )
     for claim in claims:
         yield claim.subject, evidence
 
 
 def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
-    """Return what of these distributions' files is not as recorded."""
+    """Return which files of these distributions are not as recorded, and which nobody recorded."""
     recorded = recorded_hashes(distributions)
-    measured = {
-        path: as_record(digest) for path, digest in hashes(list(recorded), "sha256").items()
-    }
+    measured = hashes(list(recorded), "sha256")
     wrong: list[WrongFile] = []
     in_conflict: list[Conflict] = []
-    for path, by_owner in recorded.items():
-        now = measured[path]
-        holds = sorted(
-            owner for owner, digest in by_owner.items() if now and digest.rstrip("=") == now
-        )
-        others = sorted(by_owner.keys() - set(holds))
+    for path, hash_by_owner in recorded.items():
+        measured_hash = as_record(measured[path])
+        # Owners whose content the file has.
+        holds = []
+        for owner, recorded_hash in sorted(hash_by_owner.items()):
+            if measured_hash and recorded_hash.rstrip("=") == measured_hash:
+                holds.append(owner)
+        others = sorted(hash_by_owner.keys() - set(holds))
         if others:
-            wrong.append(
-                {"path": path, "owners": dict.fromkeys(others, "altered" if now else "missing")}
-            )
-        if len(set(by_owner.values())) > 1:
-            in_conflict.append({"path": path, "owners": sorted(by_owner), "holds": holds})
+            state = "altered" if measured_hash else "missing"
+            wrong.append({"path": path, "owners": dict.fromkeys(others, state)})
+        if len(set(hash_by_owner.values())) > 1:
+            owners = sorted(hash_by_owner)
+            in_conflict.append({"path": path, "owners": owners, "holds": holds})
 
-    unowned = sorted(_unowned(distributions))
+    unowned = sorted(find_unowned(distributions))
     without_record: list[WithoutRecord] = []
     for distribution in distributions:
         if distribution.entries is None:
@@ -125,10 +130,10 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
 
 
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
-    """Return path -> owner (`torch 2.7.1`) -> the hash in its RECORD.
+    """Return path -> owner (`torch 2.7.1`) -> the hash in the owner's RECORD.
 
-    Files without one (RECORD itself) count as owned only, and so does bytecode: a few wheels bring and record some, and
-    installers that compile replace it.
+    Files without a hash, such as RECORD itself, are left out. So is bytecode: a few wheels bring and
+    record some, and installers that compile replace it.
     """
     recorded: dict[str, dict[str, str]] = {}
     for distribution in distributions:
@@ -140,11 +145,11 @@ def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str
     return recorded
 
 
-def _unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
+def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
     """Yield importable files and folders beside installed packages that no RECORD lists.
 
-    Bytecode of an owned source is owned. A folder without any file is imported all the same (PEP 420): code that asks
-    whether apex is there, say, takes one that an uninstallation left for the package.
+    Bytecode in `__pycache__` belongs to its source. Only folders that hold a distribution with a
+    RECORD are looked at.
     """
     owned: set[str] = set()
     locations: set[str] = set()
@@ -154,106 +159,129 @@ def _unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
             owned.update(entry.path for entry in distribution.entries)
 
     for location in locations:
-        yield from (f"{folder}/" for folder in _folders_without_files(location))
-        for folder, folders, files in os.walk(location):
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            for name in files:
+        for folder in find_empty_packages(location):
+            yield f"{folder}/"
+        for folder, subfolders, names in os.walk(location):
+            # os.walk goes on with what is left in this list.
+            subfolders[:] = [name for name in subfolders if name != "__pycache__"]
+            for name in names:
                 path = f"{folder}/{name}"
-                if path not in owned and (name.endswith(_CODE) or ".so." in name):
+                is_code = name.endswith(_CODE_SUFFIXES) or ".so." in name
+                if is_code and path not in owned:
                     yield path
 
 
-def _folders_without_files(location: str) -> Iterator[str]:
-    """Yield the importable folders of a folder of packages that hold nothing, or nothing but bytecode."""
+def find_empty_packages(location: str) -> Iterator[str]:
+    """Yield the folders with an importable name that hold no file, or nothing but bytecode.
+
+    Such a folder is imported as a namespace package (PEP 420). An uninstallation leaves it, and code
+    that asks whether apex is there, for example, takes it for the package.
+    """
     for entry in os.scandir(location):
-        if entry.name.isidentifier() and entry.is_dir(follow_symlinks=False):
-            files: list[str] = []
-            for folder, _, names in os.walk(entry.path):
-                if not folder.endswith("/__pycache__"):
-                    files += names
-            if entry.name != "__pycache__" and not files:
-                yield entry.path
+        if not entry.name.isidentifier() or not entry.is_dir(follow_symlinks=False):
+            continue
+        if entry.name == "__pycache__":
+            continue
+        files: list[str] = []
+        for folder, _, names in os.walk(entry.path):
+            if not folder.endswith("/__pycache__"):
+                files += names
+        if not files:
+            yield entry.path
 
 
 def size(path: str) -> int:
+    """Return the bytes of a file; 0 if it can't be read."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_size  # noqa: PTH116  40,000 times
     return 0
 
 
 def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Path -> hexadecimal hash; empty where there is no file that can be read. Some hundred files a process."""
+    """Return path -> hexadecimal hash of a kind (`sha256`), computed on all cores.
+
+    The hash is empty for what is no file or can't be read.
+    """
     ordered = sorted(paths, key=size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
-    # Portions of like weight, so that no core waits for the other at the end.
+    # Each task gets large and small files, so that no core waits for another one at the end.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
-    return {path: digest for part in map_on_all_cores(_hash_some, tasks) for path, digest in part}
+    digests: dict[str, str] = {}
+    for part in map_on_all_cores(hash_files, tasks):
+        digests.update(part)
+    return digests
 
 
-def _hash_some(task: tuple[str, Sequence[str]]) -> list[tuple[str, str]]:
-    (kind, paths), buffer = task, memoryview(bytearray(_READ_BYTES))
-    return [(path, _hash(path, kind, buffer)) for path in paths]
+def hash_files(task: tuple[str, Sequence[str]]) -> dict[str, str]:
+    """Return path -> hexadecimal hash. The task is the kind of hash, and the paths."""
+    kind, paths = task
+    buffer = memoryview(bytearray(_READ_BYTES))
+    return {path: hash_file(path, kind, buffer) for path in paths}
 
 
-def _hash(path: str, kind: str, buffer: memoryview) -> str:
+def hash_file(path: str, kind: str, buffer: memoryview) -> str:
+    """Return the hexadecimal hash of a file; empty if it is none or can't be read.
+
+    The file is read through the buffer, which makes 40,000 files faster.
+    """
     digest = hashlib.new(kind, usedforsecurity=False)
     try:
-        file = os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-        )  # to open a FIFO is to wait for ever
+        # Without O_NONBLOCK, to open a FIFO would wait for ever.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
-            is_file = stat.S_ISREG(os.fstat(file).st_mode)
-            while is_file and (count := os.readv(file, [buffer])):
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return ""
+            while count := os.readv(file, [buffer]):
                 digest.update(buffer[:count])
         finally:
             os.close(file)
     except OSError:
         return ""
-    return digest.hexdigest() if is_file else ""
+    return digest.hexdigest()
 
 
 def as_record(digest: str) -> str:
-    """RECORD's form of a hexadecimal hash."""
+    """Return a hexadecimal hash as RECORD writes it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
 
 
 def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Finding:
-    """Name files that are altered, missing, of two owners or of none."""
+    """Fail where a file is altered, missing, recorded by two distributions, or by none."""
     if not evidence["files"]:
         return failed("no distribution lists a single file")
-    faults = []
-    told = set()
-    for conflict in evidence["in_conflict"]:
-        told.add(conflict["path"])
-        holds = (
-            f"it holds {listed(conflict['holds'])}'s" if conflict["holds"] else "it holds neither's"
-        )
-        owners = " and ".join(conflict["owners"])
-        faults.append(
-            f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
-        )
-    for file in evidence["wrong"]:
-        if file["path"] not in told:
-            states = " and ".join(sorted(set(file["owners"].values())))
-            faults.append(f"{file['path']} of {listed(list(file['owners']))} is {states}")
-
+    faults = list(find_changed_files(evidence))
     excused = [f"*/{pattern}" for pattern in expect["unowned"]]
-    faults += [
-        f"{path} belongs to no distribution"
-        for path in evidence["unowned"]
-        if not matches(path, excused)
-    ]
+    for path in evidence["unowned"]:
+        if not matches(path, excused):
+            faults.append(f"{path} belongs to no distribution")
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
         # Debian's packages bring none: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):
-            faults.append(
-                f"{distribution['name']} in {distribution['location']} has no readable RECORD"
-            )
-    return conclude(
-        faults,
-        f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded",
-    )
+            name = f"{distribution['name']} in {distribution['location']}"
+            faults.append(f"{name} has no readable RECORD")
+    good = f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded"
+    return conclude(faults, good)
+
+
+def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
+    """Yield files that two distributions record differently, then those that are altered or missing.
+
+    A file of two distributions is not reported again as altered.
+    """
+    reported = set()
+    for conflict in evidence["in_conflict"]:
+        reported.add(conflict["path"])
+        holds = "it holds neither's"
+        if conflict["holds"]:
+            holds = f"it holds {listed(conflict['holds'])}'s"
+        owners = " and ".join(conflict["owners"])
+        yield f"{conflict['path']} is claimed by {owners} with different contents ({holds})"
+
+    for file in evidence["wrong"]:
+        if file["path"] not in reported:
+            states = " and ".join(sorted(set(file["owners"].values())))
+            yield f"{file['path']} of {listed(list(file['owners']))} is {states}"
 
 
 CLAIMS = {"files": judge}
