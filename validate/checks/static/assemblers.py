@@ -1,7 +1,8 @@
-"""toolkit: an assembler (ptxas) that does not know a GPU fails whoever compiles for it: what nvcc builds, what is
-written in Triton. It lists each GPU that its release is said to know, also where torch has no code of its own for it.
+"""toolkit: check that the assemblers (ptxas) of the toolkit and of Triton know the expected GPUs.
 
-That it assembles is `triton`'s to see, for the GPUs of the image.
+For a GPU that ptxas does not know, nothing can be compiled: neither by nvcc nor by Triton. It must
+list each GPU that its release is said to know, also those for which torch has no code. Whether it
+assembles is left to the check `triton`.
 """
 
 import re
@@ -20,71 +21,85 @@ _TARGET = re.compile(r"'sm_(\d+)'")
 
 
 class AssemblersExpect(TypedDict):
-    """Which ptxas knows which GPUs."""
+    """What a claim about assemblers says."""
 
     folder: str
-    """Of the toolkit, or below the folder of packages that holds Triton."""
+    """The folder of ptxas: absolute, or below the folder of packages that holds Triton."""
     archs: list[int]
     """90 for sm_90."""
 
 
 class Assembler(TypedDict):
-    """A ptxas, and what its `--help` lists."""
+    """A ptxas, and the GPUs that its `--help` lists (90 for sm_90)."""
 
     asked: list[int]
-    """The GPUs that it is the one to assemble for."""
+    """The GPUs that it has to know."""
     archs: list[int]
+    """The GPUs that it lists."""
     error: str
-    """What it said, or why it did not run; empty: it answered."""
+    """What it printed in place of a list, or why it did not run; else empty."""
 
 
 class AssemblersEvidence(TypedDict):
-    """Each ptxas that is asked for, by its path."""
+    """The assemblers of a claim."""
 
     programs: dict[str, Assembler]
+    """By path."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
-    """Ask each assembler for the GPUs that it knows."""
+    """Run the assemblers of each claim, and yield the GPUs that they list."""
     _, _, distributions = installed.of_user()
-    triton = next((one.location for one in distributions if one.name == "triton"), "/")
+    # Without Triton, its folder is one that does not exist.
+    packages_of_triton = "/"
+    for distribution in distributions:
+        if distribution.name == "triton":
+            packages_of_triton = distribution.location
+            break
+
     for claim in claims:
-        folder = Path(triton, claim.expect["folder"])
-        asked: dict[str, list[int]] = {}
+        # An absolute folder replaces the one before it.
+        folder = Path(packages_of_triton, claim.expect["folder"])
+        archs_of: dict[str, list[int]] = {}
         for arch in claim.expect["archs"]:
-            asked.setdefault(assembler_for(arch, folder), []).append(arch)
-        yield (
-            claim.subject,
-            {"programs": {program: ask(program, archs) for program, archs in asked.items()}},
-        )
+            archs_of.setdefault(assembler_for(arch, folder), []).append(arch)
+        programs = {program: run_assembler(program, archs) for program, archs in archs_of.items()}
+        yield claim.subject, {"programs": programs}
 
 
 def assembler_for(arch: int, folder: Path) -> str:
-    """Return the program for a GPU. Triton has one of its own for Blackwell and later in 3.3, and from 3.6 on."""
-    own = folder / "ptxas-blackwell"
-    return str(own if arch >= _BLACKWELL and own.is_file() else folder / "ptxas")
+    """Return the path of the ptxas that assembles for a GPU (90 for sm_90).
+
+    Triton has another one for Blackwell and later in 3.3, and from 3.6 on.
+    """
+    for_blackwell = folder / "ptxas-blackwell"
+    if arch >= _BLACKWELL and for_blackwell.is_file():
+        return str(for_blackwell)
+    return str(folder / "ptxas")
 
 
-def ask(program: str, asked: list[int]) -> Assembler:
-    """Return the GPUs that an assembler lists."""
+def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
+    """Return the GPUs that `ptxas --help` lists, or the error in place of them."""
     try:
         done = subprocess.run(
             [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"asked": asked, "archs": [], "error": str(error)}
+        return {"asked": expected_archs, "archs": [], "error": str(error)}
     archs = sorted({int(number) for number in _TARGET.findall(done.stdout)})
-    answer = telling_line(done.stderr or done.stdout) or "it lists no GPU"
-    return {"asked": asked, "archs": archs, "error": "" if archs else answer}
+    if not archs:
+        reason = telling_line(done.stderr or done.stdout) or "it lists no GPU"
+        return {"asked": expected_archs, "archs": [], "error": reason}
+    return {"asked": expected_archs, "archs": archs, "error": ""}
 
 
 def judge(_subject: str, expect: AssemblersExpect, evidence: AssemblersEvidence) -> Finding:
-    """Name each GPU that its assembler does not list."""
+    """Fail where an assembler does not run, or does not list a GPU that it has to know."""
     faults = []
-    for program, answer in evidence["programs"].items():
-        unknown = [f"sm_{arch}" for arch in answer["asked"] if arch not in answer["archs"]]
-        if answer["error"]:
-            faults.append(f"{program}: {answer['error']}")
+    for program, assembler in evidence["programs"].items():
+        unknown = [f"sm_{arch}" for arch in assembler["asked"] if arch not in assembler["archs"]]
+        if assembler["error"]:
+            faults.append(f"{program}: {assembler['error']}")
         elif unknown:
             faults.append(f"{program} does not know {listed(unknown)}")
     known = ", ".join(f"sm_{arch}" for arch in expect["archs"])

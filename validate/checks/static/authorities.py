@@ -1,7 +1,7 @@
-"""authorities/trusted: downloads of a training job fail where Debian's certificate authorities are gone, and trust
-whoever a company's build adds.
+"""authorities: check that the image trusts the certificate authorities that Debian brings.
 
-A company's own authority is no fault: it is reported, so that nobody publishes it unawares.
+Without them, downloads of a training job fail. An authority that a build added, such as a
+company's, is no fault. It is reported, so that nobody publishes it unawares.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ SETTINGS = Settings(
 _TRUSTED = "/etc/ssl/certs"
 _BROUGHT_BY_DEBIAN = "/usr/share/ca-certificates/"
 _BUNDLES = ("ca-certificates.crt", "ca-bundle.crt")
-"""All that are trusted, in one file: Debian's, and Red Hat's in a custom base."""
+"""Files that hold all trusted authorities: Debian's name, and Red Hat's in a custom base."""
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
@@ -29,27 +29,28 @@ class Measured(TypedDict):
 
     trusted: int
     added: int
-    """Trusted, and in no Debian package."""
+    """How many are trusted, and not in Debian's ca-certificates."""
     lost: int
-    """In Debian's ca-certificates, and not trusted."""
+    """How many are in Debian's ca-certificates, and not trusted."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare what is trusted with what Debian's ca-certificates brings."""
-    files = [
-        Path(path)
-        for path in debian.read_package_files().md5
-        if path.startswith(_BROUGHT_BY_DEBIAN)
-    ]
+    """Compare the trusted authorities with those of Debian, once for all claims."""
+    files = []
+    for path in debian.read_package_files().md5:
+        if path.startswith(_BROUGHT_BY_DEBIAN):
+            files.append(Path(path))
     evidence = compare(files, Path(_TRUSTED))
     for claim in claims:
         yield claim.subject, evidence
 
 
 def compare(brought: Sequence[Path], trusted: Path) -> Measured:
-    """Return how the certificates of a folder differ from those in Debian's files.
+    """Return how the authorities that are trusted differ from those that Debian brought.
 
-    OpenSSL looks them up by links of their hashes; curl, git and Python's requests read them in one file.
+    `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. OpenSSL
+    looks authorities up there by links that are named by hashes. curl, git and Python's requests
+    read one file with all of them. An authority counts as lost if either of the two lacks it.
     """
     of_debian = set()
     for file in brought:
@@ -68,7 +69,10 @@ def compare(brought: Sequence[Path], trusted: Path) -> Measured:
 
 
 def read_certificates(file: Path) -> list[str]:
-    """Return the certificates of a PEM file, without line breaks and what people write between them."""
+    """Return the certificates of a PEM file as base64, without line breaks.
+
+    What stands between certificates is left out. A file that can't be read has none.
+    """
     certificates = []
     for part in "\n".join(debian.read_lines(file)).split(_END):
         _, begin, certificate = part.partition(_BEGIN)
@@ -78,7 +82,7 @@ def read_certificates(file: Path) -> list[str]:
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Fail where Debian's authorities are not trusted; report others."""
+    """Fail where an authority of Debian is not trusted, or none is; report added ones."""
     if evidence["lost"]:
         return failed(
             f"{evidence['lost']} certificate authorities that Debian brings are not trusted"

@@ -1,12 +1,16 @@
-"""bytecode/headers: a `.pyc` file that is void costs a compilation at each start; one that is stale runs old code.
+"""bytecode: check that each `.pyc` file is one that Python takes, and belongs to its source.
 
-Python takes bytecode by its header (PEP 552): the number of its release, and its source's time and size, or its hash.
-Void is what a `touch`, a COPY without times or an unpacked archive leaves; stale is what "unchecked" bytecode becomes
-when its source is edited. Nothing is compiled and nothing is run.
+Python takes bytecode by its header (PEP 552): the number of its release, and the time and size of
+its source, or the hash of that. There are two kinds of fault:
 
-A file that was cut short ends its import with EOFError. Where the reader's own Python is of the image's release, the
-code of each file is read, too (11 s for 28,500 files of 497 MB on one core). Another release can't read it: there the
-header and whether anything follows it are looked at, and `imports` is left to fail.
+- A void file costs a compilation at each start. A `touch`, a COPY without times or an unpacked
+  archive leaves it.
+- A stale file runs old code. "Unchecked" bytecode becomes so when its source is edited.
+
+A file that was cut short ends its import with EOFError. If our own Python, which reads the files,
+is of the image's release, it reads their code, too (11 s for 28,500 files of 497 MB on one core).
+Code of another release can't be read: then only the header is looked at, and whether anything
+follows it. Nothing is compiled and nothing is run.
 """
 
 import _imp
@@ -32,62 +36,65 @@ _HEADER = struct.Struct("<II8s")
 _MAGIC_NUMBERS = {"3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571, "3.14": 3627}
 """Python's release -> the number that its bytecode begins with (CPython, pycore_magic_number.h)."""
 _CR_LF = 0x0A0D << 16
-"""The other half of the magic number, by which copying as text shows."""
+"""The other half of the magic number: line ends, which a copy as text changes."""
 _OWN_MAGIC = int.from_bytes(importlib.util.MAGIC_NUMBER, "little")
-"""Of the Python that reads: it can read code of its own release only."""
+"""The magic number of the Python that runs this check. It reads code of its own release only."""
 _BY_TIME = 0
+"""Flags of bytecode that has its source's time and size, and not its hash."""
 _DEBIANS = "/usr/lib/python3"
 _OURS = "/opt/truetag"
 
 
 class Measured(TypedDict):
-    """Bytecode of the image's Python, and what is wrong with its headers."""
+    """Bytecode of the image's Python, and what is wrong with it."""
 
     python: str
+    """Its release: `3.11`."""
     files: int
+    """How many `.pyc` files were looked at."""
     faults: dict[str, str]
-    """Path -> what is wrong."""
+    """Path -> what is wrong. The list is cut."""
     faults_count: int
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare the header of each `.pyc` of this Python with its source."""
+    """Compare each `.pyc` file of the image's Python with its source, once for all claims."""
     _, start, _ = installed.of_user()
     paths = read_image_paths().facts
     tag = f".cpython-{start.version.replace('.', '')}."
     folders = [*start.path, _DEBIANS, _OURS]
-    below = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
+    searched = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
     files = 0
-    faults = {}
+    faults: dict[str, str] = {}
     for path in sorted(paths):
         source = source_of_bytecode(path)
         # Python never looks at bytecode of another release, nor at one whose source is gone.
-        if not source or tag not in path or not path.startswith(below) or source not in paths:
+        if tag not in path or source not in paths or not path.startswith(searched):
             continue
         files += 1
         fault = find_fault(path, source, paths, start.version)
         if fault:
             faults[path] = fault
 
-    shown = dict(list(faults.items())[:_MOST_LISTED])
+    evidence: Measured = {
+        "python": start.version,
+        "files": files,
+        "faults": dict(list(faults.items())[:_MOST_LISTED]),
+        "faults_count": len(faults),
+    }
     for claim in claims:
-        yield (
-            claim.subject,
-            {
-                "python": start.version,
-                "files": files,
-                "faults": shown,
-                "faults_count": len(faults),
-            },
-        )
+        yield claim.subject, evidence
 
 
 def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], python: str) -> str:
-    """Return what is wrong with a `.pyc` file; empty: nothing."""
+    """Return what is wrong with the `.pyc` file at `path`, such as "cut short"; empty: nothing.
+
+    `paths` is path -> what lstat says of it; `python` is the release that must be able to read it.
+    """
     try:
         content = memoryview(Path(path).read_bytes())
-        magic, flags, written = _HEADER.unpack(content[: _HEADER.size])
+        magic, flags, source_stamp = _HEADER.unpack(content[: _HEADER.size])
     except (OSError, struct.error):
         return "cut short"
     if not has_whole_code(content[_HEADER.size :], magic):
@@ -102,15 +109,18 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
         if is_link(facts):
             facts = os.stat(source)  # noqa: PTH116
         expected = struct.pack("<II", int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-        return "" if written == expected else "void: its source has another time or size"
+        return "" if source_stamp == expected else "void: its source has another time or size"
 
-    # Made with a hash of the source. With "unchecked" hashes Python itself never compares.
+    # The header has a hash of the source. Python itself does not compare an "unchecked" one.
     expected = _imp.source_hash(magic, Path(source).read_bytes())
-    return "" if written == expected else "stale: it was made of another source"
+    return "" if source_stamp == expected else "stale: it was made of another source"
 
 
 def has_whole_code(code: memoryview, magic: int) -> bool:
-    """Return whether what follows a header can be read; of another release's code, whether there is any."""
+    """Return whether the code behind a header can be read, and so is not cut short.
+
+    Code of another Python's magic number can't be read here: it only must not be empty.
+    """
     if magic != _OWN_MAGIC:
         return bool(code)
     try:
@@ -121,13 +131,13 @@ def has_whole_code(code: memoryview, magic: int) -> bool:
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Name bytecode that Python would not take, or that is not of the source beside it."""
+    """Fail where Python would not take bytecode, or where it is not made from its source."""
     if not evidence["files"]:
         return failed("there is no bytecode: each process compiles what it imports")
     faults = [f"{path} is {fault}" for path, fault in evidence["faults"].items()]
     faults += count_unlisted(evidence, "faults", "files of bytecode are not their sources'")
-    good = f"{evidence['files']} files of bytecode are of Python {evidence['python']} and fit their sources"
-    return conclude(faults, good)
+    good = f"{evidence['files']} files of bytecode are of Python {evidence['python']}"
+    return conclude(faults, f"{good} and fit their sources")
 
 
 CLAIMS = {"bytecode": judge}

@@ -1,7 +1,8 @@
-"""debian/packages: a full disk, a failed installation script or a COPY into /usr leaves Debian packages broken.
+"""debian: check that Debian packages are wholly installed, and that their files are undamaged.
 
-dpkg knows each package's state, and the MD5 sum of each of its files. The sums are dpkg's own: they find damage, as
-`dpkg --verify` does, and nobody's intent.
+A full disk, a failed installation script or a COPY into /usr leaves packages broken. dpkg records
+the state of each package, and the MD5 sum of each of its files. They are compared as by
+`dpkg --verify`: that finds damage, and not what somebody changed on purpose and hid.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +23,10 @@ SETTINGS = Settings(
 
 _MOST_LISTED = 40
 _WHOLE = "installed"
+"""The last word of the state of a package that is wholly installed."""
 _UNKNOWN = "unknown to dpkg's status"
 _WITHOUT_SUMS = "without sums of its files"
+"""States that dpkg has no word for."""
 _REMOVED = ("config-files", "not-installed")
 """Last words of states in which a package has no files to compare: dpkg(1), PACKAGE STATES."""
 _LEFT_OUT = tuple(
@@ -39,13 +42,13 @@ class Expected(TypedDict):
 
 
 class Measured(TypedDict):
-    """What is broken of Debian's packages."""
+    """What of Debian's packages is not as it was installed. Lists of files are cut."""
 
     packages: int
     files: int
-    """How many were compared."""
+    """How many files were compared."""
     unfinished: dict[str, str]
-    """Package -> its state."""
+    """Package that is not wholly installed -> its state."""
     altered: dict[str, str]
     """Path -> its package."""
     altered_count: int
@@ -57,19 +60,22 @@ class Measured(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare every file that dpkg has a sum of, and read the state of every package."""
+    """Compare the files of all Debian packages with dpkg's sums, once for all claims."""
     evidence = compare(debian.DATABASE, read_image_paths())
     for claim in claims:
         yield claim.subject, evidence
 
 
 def compare(database: str, image: ImagePaths) -> Measured:
-    """Return what of the packages in a database of dpkg is not as it was installed."""
+    """Return what of the Debian packages in an image is not as it was installed.
+
+    `database` is dpkg's folder, /var/lib/dpkg.
+    """
     states = debian.package_states(database)
     owned = debian.read_package_files(database)
-
     plain = [path for path in owned.md5 if path in image.facts and is_plain_file(image.facts[path])]
     sums = hashes(plain, "md5")
+
     altered: dict[str, str] = {}
     missing: dict[str, str] = {}
     edited = []
@@ -86,35 +92,47 @@ def compare(database: str, image: ImagePaths) -> Measured:
         else:
             missing[path] = package
 
-    unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
-    # What a `status` that was cut short no longer has.
-    unfinished |= dict.fromkeys(debian.listed_packages(database) - states.keys(), _UNKNOWN)
-    # Else nothing would be compared where a full disk emptied the sums.
-    unfinished |= dict.fromkeys(find_packages_without_sums(owned, image), _WITHOUT_SUMS)
-
     return {
         "packages": len(states),
         "files": len(sums),
-        "unfinished": dict(sorted(unfinished.items())),
-        "altered": _first(altered),
+        "unfinished": find_unfinished(database, states, owned, image),
+        "altered": first_items(altered),
         "altered_count": len(altered),
-        "missing": _first(missing),
+        "missing": first_items(missing),
         "missing_count": len(missing),
         "edited": edited[:_MOST_LISTED],
     }
 
 
+def find_unfinished(
+    database: str, states: Mapping[str, str], owned: debian.PackageFiles, image: ImagePaths
+) -> dict[str, str]:
+    """Return package -> state of the packages that are not wholly installed, sorted.
+
+    `states` are those that dpkg's `status` names. Two other kinds of package count, too: one that
+    has a list of files and is not in `status`, which may have been cut short, and one without sums,
+    which a full disk may have emptied. None of its files could be compared.
+    """
+    unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
+    for name in debian.listed_packages(database) - states.keys():
+        unfinished[name] = _UNKNOWN
+    for name in find_packages_without_sums(owned, image):
+        unfinished[name] = _WITHOUT_SUMS
+    return dict(sorted(unfinished.items()))
+
+
 def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) -> set[str]:
-    """Return the packages with files none of which has a sum. dpkg makes the sums that a package does not bring."""
+    """Return the packages that have files in the image, and no sum of any of them.
+
+    dpkg itself makes the sums that a package does not bring.
+    """
     with_files = set()
     with_sums = set()
     for path, package in owned.packages.items():
-        # Sums of configuration files are in dpkg's `status`.
-        if (
-            path not in image.facts
-            or path in owned.configuration
-            or not is_plain_file(image.facts[path])
-        ):
+        # Sums of configuration files are elsewhere: in dpkg's `status`.
+        if path not in image.facts or path in owned.configuration:
+            continue
+        if not is_plain_file(image.facts[path]):
             continue
         with_files.add(package)
         if path in owned.md5:
@@ -123,36 +141,43 @@ def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) ->
 
 
 def is_unfinished(state: str) -> bool:
-    """Return whether a state is one in which dpkg left a package half-way: unpacked, half-configured and others."""
-    _, flag, status = state.split() if state.count(" ") == 2 else ("", "", state)
+    """Return whether dpkg left a package in this state half-way: `install ok half-configured`.
+
+    A state is what is wanted of the package, an error flag, and what it is. Whatever has another
+    form is unfinished.
+    """
+    if state.count(" ") != 2:
+        return True
+    _, flag, status = state.split()
     return flag != "ok" or status not in (_WHOLE, *_REMOVED)
 
 
-def _first(owners: Mapping[str, str]) -> dict[str, str]:
-    return dict(list(owners.items())[:_MOST_LISTED])
+def first_items(package_by_path: Mapping[str, str]) -> dict[str, str]:
+    """Return the first paths, as many as evidence lists, with their packages."""
+    return dict(list(package_by_path.items())[:_MOST_LISTED])
 
 
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
-    """Name each package that is not wholly installed, and each of its files that is damaged or gone."""
+    """Fail where a Debian package is not wholly installed, or one of its files is damaged or gone.
+
+    An image on a custom base may have no Debian packages. Edited configuration files are reported
+    in the reason.
+    """
     if not evidence["packages"]:
-        # Files without a package: dpkg's `status` was lost or emptied.
+        # Files without a package mean that dpkg's `status` was lost or emptied.
         is_without_debian = not evidence["files"] and not evidence["missing_count"]
         if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and is_without_debian:
             return passed("its base has no Debian packages")
         return failed("dpkg's database has no package")
 
-    faults = [
-        f"Debian's {name} is in the state `{state}`"
-        for name, state in evidence["unfinished"].items()
-    ]
-    faults += [
-        f"{path} is not as Debian's {package} has it"
-        for path, package in evidence["altered"].items()
-    ]
+    faults = []
+    for name, state in evidence["unfinished"].items():
+        faults.append(f"Debian's {name} is in the state `{state}`")
+    for path, package in evidence["altered"].items():
+        faults.append(f"{path} is not as Debian's {package} has it")
     faults += count_unlisted(evidence, "altered", "files are not as Debian's packages have them")
-    faults += [
-        f"{path} of Debian's {package} is missing" for path, package in evidence["missing"].items()
-    ]
+    for path, package in evidence["missing"].items():
+        faults.append(f"{path} of Debian's {package} is missing")
     faults += count_unlisted(evidence, "missing", "files of Debian's packages are missing")
 
     good = f"{evidence['packages']} Debian packages are wholly installed"

@@ -38,7 +38,7 @@ class FilesExpect(_FilesExpect, total=False):
     """What a claim about files says."""
 
     aside: list[str]
-    """Folders of sys.path that are left out: a system's package manager filled them, and no wheel."""
+    """Folders of sys.path that are left out: a package manager filled them, and no wheel."""
 
 
 class WrongFile(TypedDict):
@@ -132,8 +132,8 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
     """Return path -> owner (`torch 2.7.1`) -> the hash in the owner's RECORD.
 
-    Files without a hash, such as RECORD itself, are left out. So is bytecode: a few wheels bring and
-    record some, and installers that compile replace it.
+    Files without a hash, such as RECORD itself, are left out. So is bytecode: a few wheels bring
+    and record some, and installers that compile replace it.
     """
     recorded: dict[str, dict[str, str]] = {}
     for distribution in distributions:
@@ -174,8 +174,8 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
 def find_empty_packages(location: str) -> Iterator[str]:
     """Yield the folders with an importable name that hold no file, or nothing but bytecode.
 
-    Such a folder is imported as a namespace package (PEP 420). An uninstallation leaves it, and code
-    that asks whether apex is there, for example, takes it for the package.
+    Such a folder is imported as a namespace package (PEP 420). An uninstallation leaves it, and
+    code that asks whether apex is there, for example, takes it for the package.
     """
     for entry in os.scandir(location):
         if not entry.name.isidentifier() or not entry.is_dir(follow_symlinks=False):
@@ -265,7 +265,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
 
 
 def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
-    """Yield files that two distributions record differently, then those that are altered or missing.
+    """Yield files that two distributions record differently, then altered and missing ones.
 
     A file of two distributions is not reported again as altered.
     """
