@@ -1,5 +1,8 @@
-"""Rows of verdicts in files that are kept: lines of results/, records of a fleet. And the files of a validation run, as
-published: verdict.json and evidence.json (docs/schema/, by tools/schemas.py)."""
+"""Types of stored verdicts and evidence, and functions that read them.
+
+These are the rows of results/ and of a fleet's records, and the files of a validation run as they
+are published, verdict.json and evidence.json. tools/schemas.py makes their JSON Schemas of them.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +20,10 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 STEP = "step"
+"""The check that trains a small model and measures its training steps."""
 Line = TypeVar("Line")
-_REASON = 600
-"""Characters of a reason that a line keeps."""
+_MOST_REASON = 600
+"""Characters of a reason that a row stores at most."""
 Seconds = Annotated[float, Field(ge=0)]
 Digest = Annotated[
     str, Field(description="`sha256:...` of the image; empty where the image judged itself")
@@ -27,8 +31,9 @@ Digest = Annotated[
 
 
 class Row(BaseModel):
-    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
+    """A row of a file: unknown keys are errors."""
 
+    # JSON Schemas have the docstrings of the fields.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -46,6 +51,7 @@ class ClaimRow(Row):
 
     @property
     def key(self) -> str:
+        """Return the claim's name: `pins/torch`, or `build`."""
         return f"{self.check}/{self.subject}" if self.subject else self.check
 
 
@@ -53,7 +59,7 @@ class TierCount(Row):
     """One tier's claims, counted by verdict."""
 
     verdict: Status
-    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    """FAIL: a required claim failed. PASS: there are required claims, and all passed. Else UNPROVEN."""
     counts: dict[Status, int]
 
 
@@ -71,89 +77,119 @@ class StepRow(Row):
 
 
 def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
-    """Subject -> the step, of the claims `step` that were measured, and whose times nothing disturbed."""
-    found = {}
-    for one in claims:
-        trained = one.evidence.get("trained") if one.claim.check == STEP else None
-        if trained and not [*timing.disturbances(one.evidence["conditions"], trained["time"])]:
-            row = {**trained["time"], "peak": trained["peak"], "loss": trained["losses"][-1]}
-            found[one.claim.subject] = StepRow(**{key: row[key] for key in StepRow.model_fields})
-    return found
+    """Return the training steps that judged claims measured: subject -> step.
+
+    Claims whose times something disturbed are left out, another process on the GPU for example.
+    """
+    steps = {}
+    for judged in claims:
+        trained = judged.evidence.get("trained")
+        if judged.claim.check != STEP or not trained:
+            continue
+        times = trained["time"]
+        disturbances = list(timing.disturbances(judged.evidence["conditions"], times))
+        if not disturbances:
+            steps[judged.claim.subject] = StepRow(
+                seconds=times["seconds"],
+                spread=times["spread"],
+                peak=trained["peak"],
+                loss=trained["losses"][-1],
+            )
+    return steps
 
 
 def claim_rows(verdict: Verdict) -> tuple[ClaimRow, ...]:
-    """Every claim of a verdict, as lines keep it."""
-    return tuple(
-        ClaimRow(
-            check=one.claim.check,
-            subject=one.claim.subject,
-            tier=one.claim.tier,
-            verdict=one.status,
-            required=one.claim.required,
-            reason=one.reason[:_REASON],
+    """Return every claim of a verdict as a row."""
+    rows = []
+    for judged in verdict.claims:
+        row = ClaimRow(
+            check=judged.claim.check,
+            subject=judged.claim.subject,
+            tier=judged.claim.tier,
+            verdict=judged.status,
+            required=judged.claim.required,
+            reason=judged.reason[:_MOST_REASON],
         )
-        for one in verdict.claims
-    )
+        rows.append(row)
+    return tuple(rows)
 
 
 def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
-    """Each tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
-    found = {}
-    for tier in (tier for tier in Tier if any(row.tier is tier for row in rows)):
-        verdicts = [row.verdict for row in rows if row.tier is tier]
-        required = {row.verdict for row in rows if row.tier is tier and row.required}
-        passed = Status.PASS if required == {Status.PASS} else Status.UNPROVEN
-        counts = {status: verdicts.count(status) for status in Status if status in verdicts}
-        found[tier] = TierCount(
-            verdict=Status.FAIL if Status.FAIL in required else passed, counts=counts
-        )
-    return found
+    """Return verdict and counts of each tier that has claims."""
+    counts = {}
+    for tier in Tier:
+        rows_of_tier = [row for row in rows if row.tier is tier]
+        if rows_of_tier:
+            counts[tier] = tier_count(rows_of_tier)
+    return counts
+
+
+def tier_count(rows: Sequence[ClaimRow]) -> TierCount:
+    """Return the verdict on one tier's claims, and how many have which verdict."""
+    required = {row.verdict for row in rows if row.required}
+    if Status.FAIL in required:
+        verdict = Status.FAIL
+    elif required == {Status.PASS}:
+        verdict = Status.PASS
+    else:
+        verdict = Status.UNPROVEN
+
+    counts = {}
+    verdicts = [row.verdict for row in rows]
+    for status in Status:
+        if status in verdicts:
+            counts[status] = verdicts.count(status)
+    return TierCount(verdict=verdict, counts=counts)
 
 
 def schema(model: Any, title: str) -> bytes:
-    """JSON Schema of a file, or of its lines."""
-    found = {
+    """Return the JSON Schema of a model as a file's content."""
+    content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **TypeAdapter(model).json_schema(),
         "title": title,
     }
-    return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
 def first_fault(error: ValidationError) -> str:
-    """`PATH: MESSAGE` of the first thing that is wrong in a file."""
+    """Return the first thing that pydantic refused: `PATH: MESSAGE`, or the message alone."""
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+    path = ".".join(map(str, first["loc"]))
+    return f"{path}: {first['msg']}" if path else str(first["msg"])
 
 
 def read_lines(
     path: Path, parse: Callable[[str], Line], what: str, problems: list[Problem]
 ) -> Iterator[tuple[str, Line]]:
-    """Every line of a file with its place; none of a missing file. Bad ones are added to the problems."""
-    for number, text in enumerate(
-        path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1
-    ):
+    """Yield each line of a file as `parse` reads it, after its place: `runs.jsonl:3`.
+
+    A missing file has no lines. Lines that `parse` refuses with a ValidationError are left out, and
+    a problem is added to `problems`. `what`: what a line is, for messages.
+    """
+    if not path.is_file():
+        return
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        place = f"{path.name}:{number}"
         try:
-            yield f"{path.name}:{number}", parse(text)
+            yield place, parse(text)
         except ValidationError as error:
-            problems.append(
-                bad_line(f"{path.name}:{number}", f"is no {what}: {first_fault(error)}")
-            )
+            problems.append(bad_line(place, f"is no {what}: {first_fault(error)}"))
 
 
 def bad_line(where: str, cause: str) -> Problem:
-    """Of a file that is committed."""
+    """Return the problem of a line in a committed file."""
     return Problem(where=where, cause=cause, then="correct the line, or restore it from git")
 
 
 def installed(evidence: Mapping[str, Any]) -> str:
-    """The version in `pins`'s evidence, as the distribution's metadata has it; empty where it has none."""
-    found = evidence.get("installed")
-    return (
-        str(found[0].get("version", ""))
-        if isinstance(found, list) and found and isinstance(found[0], dict)
-        else ""
-    )
+    """Return the version of a package that evidence of a claim `pins` has; empty if it has none."""
+    distributions = evidence.get("installed")
+    if not isinstance(distributions, list) or not distributions:
+        return ""
+    if not isinstance(distributions[0], dict):
+        return ""
+    return str(distributions[0].get("version", ""))
 
 
 class HintRow(Row):
@@ -184,7 +220,7 @@ class VerdictFile(Row):
     evidence_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The `sha256` of the evidence.json that was judged."""
     overall: Status
-    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    """FAIL: a required claim failed. PASS: there are required claims, and all passed. Else UNPROVEN."""
     claims: list[ClaimVerdictRow]
 
 
@@ -199,7 +235,7 @@ class EvidenceFile(Row):
     """When it was measured (`date`, UTC), engine, cores, driver and GPUs as the host saw them."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""
+    """Of the rest, as JSON with sorted keys and no spaces: shows that a file was edited or damaged."""
 
 
 class OlderSchemaError(ValueError):
@@ -207,9 +243,10 @@ class OlderSchemaError(ValueError):
 
 
 def parse_evidence(text: str) -> Evidence:
-    """The content of an evidence.json.
+    """Return the evidence that the text of an evidence.json holds.
 
-    Raises ValueError, as Evidence.loads; OlderSchemaError; JSONDecodeError; pydantic's ValidationError: no evidence.
+    Raises ValueError: JSONDecodeError for no JSON, pydantic's ValidationError for other JSON,
+    OlderSchemaError, or as Evidence.loads if the text was changed.
     """
     data = json.loads(text)
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -222,7 +259,10 @@ def parse_evidence(text: str) -> Evidence:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Read an evidence.json. Raises UserError: no such file, no evidence, no claims, changed since it was written."""
+    """Return the evidence of an evidence.json.
+
+    Raises UserError: there is no such file, it holds no evidence or no claims, or it was changed.
+    """
     try:
         return parse_evidence(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -233,5 +273,6 @@ def read_evidence(path: Path) -> Evidence:
         cause = f"is not JSON: {error}"
     except ValueError as error:
         cause = str(error)
-    then = f"name an evidence.json as `{command('build')}` or `{command('validate')}` wrote it (out/NAME/evidence.json)"
+    writers = f"`{command('build')}` or `{command('validate')}`"
+    then = f"name an evidence.json as {writers} wrote it (out/NAME/evidence.json)"
     raise wrong(str(path), cause, then)
