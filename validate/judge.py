@@ -81,7 +81,7 @@ def judge(
 
     verdicts = []
     for claim in claims.in_tiers(tiers).claims:
-        judging = checks.row(judges or {}, claim) or checks.judge_of(claim)
+        judging = checks.find_judge(judges or {}, claim) or checks.judge_of(claim)
         verdicts.append(_judge_claim(claim, evidence, judging))
     return Verdict(
         image=claims.image,

@@ -474,7 +474,7 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
         if applicable:
             # A measurement took the time since the one before it.
             started = time.monotonic()
-            for subject, evidence in checks.module(probe).measure(applicable):
+            for subject, evidence in checks.import_check(probe).measure(applicable):
                 write(subject, time.monotonic() - started, evidence)
                 started = time.monotonic()
         lines.write(json.dumps({"closing": True, "seed": seeding.seed_of_run()}) + "\n")

@@ -26,7 +26,7 @@ def test_readme_names_every_verb() -> None:
 def test_every_claim_is_a_row_of_the_page_on_validation() -> None:
     page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8").partition("## Claims")[2]
     rows = re.findall(r"^\| ([a-z0-9-]+) \|", page.partition("## Several GPUs")[0], re.MULTILINE)
-    claims = {key.partition("/")[0] for _, file in checks.every() for key in file.CLAIMS}
+    claims = {key.partition("/")[0] for _, file in checks.all_probes() for key in file.CLAIMS}
     assert set(rows) - {"check"} == claims
 
 

@@ -340,7 +340,7 @@ def test_where_torch_is_broken_each_probe_says_so_itself(
 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
-    found = [probe for probe, _ in checks.every() if checks.settings(probe).begins_with_torch]
+    found = [probe for probe, _ in checks.all_probes() if checks.settings(probe).begins_with_torch]
     assert len(found) > 5
     for probe in found:
         file = str(checks.file_of(probe)).replace(".", "/")

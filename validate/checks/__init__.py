@@ -1,16 +1,17 @@
-"""One check, one file: `TIER/NAME.py` is the probe `TIER.NAME`, found by its name. Adding a check is adding a file.
+"""Find the check of a probe: the probe `TIER.NAME` is the file `TIER/NAME.py` of this package.
 
-A file has, in this order:
+Adding a check is adding a file. A file has, in this order:
 
-- a docstring: what fails for a user if this does not hold, and which claims say so;
-- `SETTINGS`, where it runs in another way than usual (class Settings);
+- a docstring: what fails for a user if this does not hold, and which claims are about it;
+- `SETTINGS`, if it does not run with the defaults (class Settings);
 - `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
-- judges `(subject, expect, evidence) -> Finding`, pure: their docstrings say what is expected and what was measured.
-  What raised (`error` of forked.attempt) fails by its own words, and reaches none (validate/judge.py, apply_judge);
+- judges `(subject, expect, evidence) -> Finding`, pure functions. A measurement that raised (its
+evidence is `error` of forked.attempt) fails without any judge (validate/judge.py, apply_judge);
 - `CLAIMS`: `CHECK`, or `CHECK/SUBJECT` where subjects are judged differently -> judge.
 
-Files that begin with an underscore are shared. Only the files that are asked for are imported. They import torch and
-other packages of the image inside functions, so the host can import them, too.
+Files that begin with an underscore are shared. Files are imported only when they are needed. They
+import torch and other packages of the image inside functions, so that the host can import them,
+too.
 """
 
 import functools
@@ -53,7 +54,7 @@ SHARED_FILES: Mapping[str, str] = {
     "gpu.triton": _KERNELS,
     "gpu.xformers": _KERNELS,
 }
-"""The probes that have no file of their own name, and the file that measures and judges each."""
+"""The probes that have no file of their own name -> the file that measures and judges them."""
 
 
 class RunAs(Enum):
@@ -64,35 +65,39 @@ class RunAs(Enum):
     ARBITRARY_UID = "arbitrary-uid"
     """A user whom the image does not know (claims.ARBITRARY_UID)."""
     EACH_CLAIM = "each claim"
-    """Each claim names its user, and a folder that is mounted there: it gets a container of its own."""
+    """Each claim names its user and a folder to mount, and gets a container of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a probe runs: `SETTINGS` of its check file. The defaults hold for a check without."""
+    """How a probe runs: `SETTINGS` of its check file. A file without it has the defaults."""
 
     time_limit: float | None = None
     """In seconds. None: the limit of the probe's tier (validate/suite.py)."""
     starts_first: bool = False
-    """It takes long, so it starts before others: no core waits for it at the end."""
+    """It takes long, so it starts before others. Else one core would run it alone at the end."""
     runs_alone: bool = False
-    """It starts after all others have ended, because it measures times."""
+    """It measures times, so it starts after all others have ended."""
     begins_with_torch: bool = False
-    """It imports torch before any other package, so it can be a fork of a process that has imported torch."""
+    """It imports torch before any other package, so it can run in a fork that already has torch."""
     reads_files_only: bool = False
-    """It reads files and asks nothing of the image's Python: our own Python runs it, before anything of the image."""
+    """It only reads files, so our own Python runs it, before any program of the image is started.
+    """
     shared_reads: Sequence[Callable[[], object]] = ()
-    """Of a check that reads files: cached functions that run once before the fork, for the forks of others, too."""
+    """Cached functions that run once before the forks of all checks that read files."""
     run_as: RunAs = RunAs.IMAGE_USER
 
 
 @functools.cache
 def settings(probe: str) -> Settings:
-    """Return how a probe runs; the defaults if its file cannot be imported, which the probe's own process reports."""
+    """Return how a probe runs.
+
+    Returns the defaults if its file can't be imported: the probe's own process reports the error.
+    """
     if file_of(probe) is None:
         return Settings()
     try:
-        check = module(probe)
+        check = import_check(probe)
     except Exception:
         return Settings()
     declared: Settings = getattr(check, "SETTINGS", Settings())
@@ -100,43 +105,49 @@ def settings(probe: str) -> Settings:
 
 
 def file_of(probe: str) -> str | None:
-    """Return the check file of a probe, `TIER.NAME` below this package; None: the suite has no such probe."""
+    """Return the check file of a probe as `TIER.NAME`, or None if the suite has no such probe."""
     if probe in SHARED_FILES:
         return SHARED_FILES[probe]
     if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe):
         return None
-    return probe if (_FOLDER / f"{probe.replace('.', '/')}.py").is_file() else None
+    path = _FOLDER / f"{probe.replace('.', '/')}.py"
+    return probe if path.is_file() else None
 
 
-def module(probe: str) -> ModuleType:
-    """Import the check file of a probe. Raises ModuleNotFoundError."""
+def import_check(probe: str) -> ModuleType:
+    """Import the check file of a probe. Raises ModuleNotFoundError if there is none."""
     return importlib.import_module(f"{__name__}.{file_of(probe) or probe}")
 
 
 def judge_of(claim: Claim) -> Judge | None:
-    """Return the judge of a claim; None: its probe has no file, or the file does not judge this claim."""
+    """Return the judge of a claim, or None if its probe has no file or the file has no judge for
+    it.
+
+    If the file can't be imported, the judge returned says so for any evidence: UNPROVEN.
+    """
     if file_of(claim.probe) is None:
         return None
     try:
-        judges = module(claim.probe).CLAIMS
+        judges = import_check(claim.probe).CLAIMS
     except Exception as error:
         reason = f"the check file of {claim.probe} cannot be imported: {error!r}"
         return lambda _subject, _expect, _evidence: unproven(reason)
-    return row(judges, claim)
+    return find_judge(judges, claim)
 
 
-def row(judges: Judges, claim: Claim) -> Judge | None:
-    """Return the row of a claim: by id and subject, else by id alone."""
+def find_judge(judges: Judges, claim: Claim) -> Judge | None:
+    """Return the judge of `CHECK/SUBJECT`, else of `CHECK`, else None."""
     return judges.get(claim.key, judges.get(claim.check))
 
 
-def every() -> Iterator[tuple[str, ModuleType]]:
-    """Yield every probe and its check file."""
+def all_probes() -> Iterator[tuple[str, ModuleType]]:
+    """Yield every probe and its check file, imported."""
     probes = []
     for tier in _TIERS:
         for path in sorted((_FOLDER / tier).glob("[a-z]*.py")):
             probes.append(f"{tier}.{path.stem}")
 
+    # A file that probes share is no probe itself.
     for probe in [*probes, *SHARED_FILES]:
         if probe not in SHARED_FILES.values():
-            yield probe, module(probe)
+            yield probe, import_check(probe)

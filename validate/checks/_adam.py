@@ -1,5 +1,4 @@
-"""Optimisers that a package compiles take the steps of torch's AdamW: the judge of `framework` and `framework` about
-them."""
+"""Judge an optimiser that a package compiles: it must take the steps of torch's AdamW."""
 
 from validate.checks._behaviour import judge_figures
 from validate.harness.adam import LARGEST_DEVIATION, LEAST_CONTROL, LEAST_MOVE, CompiledDeviations
@@ -7,7 +6,7 @@ from validate.judging import Finding
 
 
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
-    """Judge the weights after four steps, and that the kernel was not compiled just now."""
+    """Judge the weights after four steps, and that the kernel was compiled with the package."""
     return judge_figures(
         evidence,
         equal={"compiled_ahead": True},

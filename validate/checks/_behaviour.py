@@ -1,8 +1,7 @@
-"""framework to `framework`, `resume` and `allocator`: what a framework did, by figures that have an exact value, a
-most or a least.
+"""Judge figures that must have a certain value, or be at most or at least another.
 
-The limits of a behaviour stand in its check's own file. Those of an example, and of what an image's environment sets,
-come with the claim.
+The limits of a framework's behaviour stand in its check's own file. Those of an example, and of the
+settings in an image's environment, come with the claim.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +10,11 @@ from typing import Any, TypedDict
 from validate.judging import Finding, failed, listed, passed
 
 BehaviourEvidence = Mapping[str, Any]
-"""Facts by name. A control is a figure that a broken image would make small."""
+"""Figures by name. A control is a figure that must be large: a wrong result must be recognised."""
 
 
 class Limits(TypedDict, total=False):
-    """Figure -> the value that it must have, the most, the least."""
+    """The name of each figure, and the value, the most or the least that it may be."""
 
     equal: Mapping[str, object]
     at_most: Mapping[str, float]
@@ -33,13 +32,13 @@ class ExampleRun(TypedDict):
 
 
 class ExampleExpect(Limits):
-    """What is expected of an example."""
+    """What is expected of an example: how it is run, and the limits of its figures."""
 
     example: ExampleRun
 
 
 def judge_limits(_subject: str, expect: Limits, evidence: BehaviourEvidence) -> Finding:
-    """Judge figures by the limits of the claim."""
+    """Judge figures by the limits of the claim. A claim without limits fails."""
     if not any(expect.get(rule) for rule in ("equal", "at_most", "at_least")):
         return failed("the claim has no limits")
     return judge_figures(
@@ -57,7 +56,10 @@ def judge_figures(
     at_most: Mapping[str, float] | None = None,
     at_least: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Judge figures by these limits. A figure that was not measured raises KeyError, which the claim fails by."""
+    """Judge figures by these limits: name -> value.
+
+    Raises KeyError if a figure was not measured, which makes the claim FAIL.
+    """
     if not evidence:
         return failed("nothing was measured")
 
@@ -69,20 +71,22 @@ def judge_figures(
     ]
     if problems:
         return failed(listed(problems))
-    return passed(
-        listed([f"{key} {_short(evidence[key])}" for key in (*equal, *at_most, *at_least)], limit=6)
-    )
+
+    figures = []
+    for name in (*equal, *at_most, *at_least):
+        figures.append(f"{name} {_short(evidence[name])}")
+    return passed(listed(figures, limit=6))
 
 
 def _unequal(evidence: BehaviourEvidence, equal: Mapping[str, object]) -> Iterator[str]:
-    """Yield figures that have another value."""
+    """Yield a problem for each figure that has another value than it must have."""
     for key, value in equal.items():
         if evidence[key] != value:
             yield f"{key} is {_short(evidence[key])}, not {_short(value)}"
 
 
 def _too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Iterator[str]:
-    """Yield figures that are larger than their bound, or no numbers."""
+    """Yield a problem for each figure that is larger than its bound, or NaN."""
     for key, bound in at_most.items():
         figure = evidence[key]
         if not figure <= bound:
@@ -90,7 +94,7 @@ def _too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Ite
 
 
 def _too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> Iterator[str]:
-    """Yield figures that are smaller than their bound, or no numbers."""
+    """Yield a problem for each figure that is smaller than its bound, or NaN."""
     for key, bound in at_least.items():
         figure = evidence[key]
         if not figure >= bound:
@@ -98,7 +102,7 @@ def _too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> It
 
 
 def _short(value: object) -> str:
-    """Write a figure in a few characters."""
+    """Return a figure as short text: three digits of a number, the first items of a list."""
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, list):

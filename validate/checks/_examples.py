@@ -1,4 +1,7 @@
-"""cpu-examples, gpu-examples, multigpu-examples: the profile's examples, run as users run them, against plain torch."""
+"""cpu-examples, gpu-examples, multigpu-examples: the profile's examples train as plain torch does.
+
+They are run as users run them.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +15,19 @@ SETTINGS = Settings(time_limit=2400, starts_first=True)
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of each example asked for.
+    """Yield each claimed example and its figures. All claims are of the same tier.
 
-    Beside a second GPU the Trainer splits its batches over both, and axolotl starts a rank on each (seen on two H200s):
-    examples of one GPU see one alone.
+    Examples of the gpu tier see one GPU. With a second one, the Trainer would split its batches
+    over both, and axolotl would start a rank on each (seen on two H200s).
     """
     tier = claims[0].tier
     if tier is Tier.GPU:
-        os.environ["CUDA_VISIBLE_DEVICES"] = one_gpu(os.environ)
+        os.environ["CUDA_VISIBLE_DEVICES"] = first_visible_gpu(os.environ)
     return evidence.measure(claims, device="cpu" if tier is Tier.CPU else "cuda")
 
 
-def one_gpu(environ: Mapping[str, str]) -> str:
-    """The first GPU that the process may see, as CUDA_VISIBLE_DEVICES names it."""
+def first_visible_gpu(environ: Mapping[str, str]) -> str:
+    """Return the first GPU that the process may see, as CUDA_VISIBLE_DEVICES names it."""
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 

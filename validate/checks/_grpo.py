@@ -1,4 +1,4 @@
-"""A tiny policy, GRPO's step in plain torch, and trl's beside it: framework of the trl-vllm profile."""
+"""Compare steps of trl's GRPO trainer with plain torch, for a tiny policy."""
 
 import importlib
 import math
@@ -23,258 +23,337 @@ CONVERSATIONS = [[{"role": "user", "content": question}] for question in QUESTIO
 GENERATIONS = 4
 LENGTH = 512
 _TEMPERATURE = 0.8
-_EPSILON, _CAP = 0.2, 3.0
-"""trl's defaults: where the policy's ratio is clipped, and from what ratio to the sampler on an answer is left out."""
+# trl's defaults.
+_EPSILON = 0.2
+"""The ratio of the policy to the one that sampled is clipped to 1 - _EPSILON and 1 + _EPSILON."""
+_CAP = 3.0
+"""An answer is left out if the ratio of the policy to the sampler is larger than this."""
 _MOVE = 0.004
-"""Of each weight, by its gradient's sign: the second step's ratios are then 0.5 to 2."""
+"""How far each weight moves between the steps, by its gradient's sign. The ratios of the second
+step are then 0.5 to 2."""
 _HEAD = 4.0
-"""The head's weights are this much larger than drawn: the next token is rarely certain, and rarely any."""
+"""The head's weights are multiplied by this, so that the next token is neither certain nor purely
+random."""
 
 
 class Policy:
     """The Llama and the tokenizer of examples/tiny.py, saved in a folder."""
 
     def __init__(self, folder: Path, dtype: str = "float32") -> None:
-        tiny, torch = runpy.run_path(str(EXAMPLES / "tiny.py")), importlib.import_module("torch")
-        self.folder, self.dtype, self.tokenizer = folder, getattr(torch, dtype), tiny["tokenizer"]()
+        """Make and save the model in this dtype, and the tokenizer."""
+        tiny = runpy.run_path(str(EXAMPLES / "tiny.py"))
+        torch = importlib.import_module("torch")
+        self.folder = folder
+        self.dtype = getattr(torch, dtype)
+        self.tokenizer = tiny["tokenizer"]()
+
         model = tiny["model"]()
         model.resize_token_embeddings(len(self.tokenizer))
-        model.config.pad_token_id = (
-            None  # its embedding gets no gradient, and here answers have it too
-        )
+        # The embedding of a padding token gets no gradient, and here answers have that token too.
+        model.config.pad_token_id = None
         model.lm_head.weight.data.mul_(_HEAD)
         model.to(self.dtype).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
     def prompts(self, template: str | None = None) -> list[list[int]]:
-        """Token ids of the questions, by the tokenizer's chat template or another."""
+        """Return the token IDs of each question, by the tokenizer's chat template or another."""
         texts = self.tokenizer.apply_chat_template(
             CONVERSATIONS, chat_template=template, tokenize=False, add_generation_prompt=True
         )
-        found: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return found
+        token_ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return token_ids
 
 
 def log_probabilities(
     logits: Any, tokens: Any, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0
 ) -> Any:
-    """Of each token, from the distribution that it was drawn from: scaled, cut to its support, normalised.
+    """Return the log-probability of each token in the distribution from which it was sampled.
 
-    logits: [..., vocabulary]; tokens: [...]. Temperature 0 is greedy, whose distribution is not scaled.
+    `logits` is [..., vocabulary], `tokens` and the result are [...]. Temperature 0 is greedy: its
+    distribution is not scaled. `top_k` 0 and `top_p` 1 leave out no token.
     """
     torch = importlib.import_module("torch")
     scaled = logits / (temperature or 1.0)
     if top_k:
-        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[..., -1:], -math.inf)
+        smallest_kept = scaled.topk(top_k).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < smallest_kept, -math.inf)
     if top_p < 1.0:
         ordered, order = scaled.sort(-1, descending=True)
-        likely = ordered.softmax(-1)
-        beyond = (likely.cumsum(-1) - likely) >= top_p
-        scaled = scaled.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), -math.inf)
+        probabilities = ordered.softmax(-1)
+        # A token is left out if those before it have enough probability together.
+        is_left_out = (probabilities.cumsum(-1) - probabilities) >= top_p
+        mask = torch.zeros_like(is_left_out).scatter(-1, order, is_left_out)
+        scaled = scaled.masked_fill(mask, -math.inf)
     return scaled.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
 
 def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[float]:
-    """What trl asks for: one number for each completion, here the share of its odd tokens."""
+    """Return the reward of each completion: the share of its token IDs that are odd.
+
+    trl calls this with further arguments, which are ignored.
+    """
     return [sum(token % 2 for token in ids) / len(ids) for ids in completion_ids]
 
 
-def trainer_of(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
-    """trl's GRPOTrainer of the policy in float32, so that its step can be compared closely; or of adapters over it."""
+def make_trainer(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
+    """Return trl's GRPOTrainer of the policy, or of LoRA adapters over it.
+
+    It computes in float32, so that its steps can be compared closely. `adapters` are peft's
+    settings; `settings` are further arguments of GRPOConfig.
+    """
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
-    settings |= {
-        "per_device_train_batch_size": len(QUESTIONS) * GENERATIONS,
-        "num_generations": GENERATIONS,
-    }
-    settings |= {
-        "max_completion_length": 16,
-        "temperature": _TEMPERATURE,
-        "bf16": False,
-        "report_to": [],
-    }
-    settings |= {"use_vllm": True, "vllm_max_model_length": LENGTH, "gradient_checkpointing": False}
+    config = trl.GRPOConfig(
+        output_dir=str(out),
+        **settings,
+        per_device_train_batch_size=len(QUESTIONS) * GENERATIONS,
+        num_generations=GENERATIONS,
+        max_completion_length=16,
+        temperature=_TEMPERATURE,
+        bf16=False,
+        report_to=[],
+        use_vllm=True,
+        vllm_max_model_length=LENGTH,
+        gradient_checkpointing=False,
+    )
     return trl.GRPOTrainer(
         model=str(policy.folder),
         reward_funcs=rewards,
         train_dataset=datasets.Dataset.from_dict({"prompt": CONVERSATIONS}),
         processing_class=policy.tokenizer,
         peft_config=adapters,
-        args=trl.GRPOConfig(output_dir=str(out), **settings),
+        args=config,
     )
 
 
-class Row(NamedTuple):
-    """A completion of the generation batch: token ids, log-probabilities as the sampler reported them."""
+class Completion(NamedTuple):
+    """One completion of a batch, on the CPU and without padding."""
 
-    prompt: Any
-    completion: Any
-    sampled: Any
+    prompt: Any  # token IDs
+    completion: Any  # token IDs
+    sampled: Any  # log-probability of each token of the completion, as the sampler reported it
     advantage: float
 
 
-def step(policy: Policy, trainer: Any) -> Mapping[str, object]:
-    """Two steps on one generation batch, the policy moved in between: trl's, and Liger's loss, against plain torch.
+class PlainStep(NamedTuple):
+    """A step of GRPO in plain torch."""
 
-    `control_fixed`: the gradient without the policy's ratio; `control_uncorrected`: without the sampler's.
+    loss: float
+    gradients: Mapping[str, Any]  # by the name of the weight
+    scores: list[Any]  # log-probabilities of the tokens of each completion
+
+
+def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
+    """Take two steps of trl on one batch, and compare them and Liger's loss with plain torch.
+
+    Between the steps the weights are moved, so that the policy differs from the one that sampled.
+    Returns the figures that judge_step compares with their limits.
     """
     torch, shape = importlib.import_module("torch"), read_shape(policy.folder)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
-    inputs = trainer._prepare_inputs(
-        [{"prompt": one} for one in CONVERSATIONS for _ in range(GENERATIONS)]
-    )
-    asked, answered = inputs["prompt_mask"].bool().cpu(), inputs["completion_mask"].bool().cpu()
-    rows = [
-        Row(
-            inputs["prompt_ids"][number].cpu()[asked[number]],
-            inputs["completion_ids"][number].cpu()[answered[number]],
-            inputs["sampling_per_token_logps"][number].cpu().double()[answered[number]],
-            float(inputs["advantages"][number]),
-        )
-        for number in range(len(asked))
-    ]
-    first, old = _against_plain(trainer, inputs, shape, rows, None)
+    examples = []
+    for conversation in CONVERSATIONS:
+        for _ in range(GENERATIONS):
+            examples.append({"prompt": conversation})
+    batch = trainer._prepare_inputs(examples)
+    completions = read_completions(batch)
+
+    first, old_scores = compare_step(trainer, batch, shape, completions, None)
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.sub_(_MOVE * parameter.grad.sign())
-    second, _ = _against_plain(trainer, inputs, shape, rows, old)
-    wanted = _advantages(rows)
+    second, _ = compare_step(trainer, batch, shape, completions, old_scores)
+
+    figures: dict[str, object] = {}
+    for name in first:
+        if name.startswith("control"):
+            # In the first step the policy's ratio is 1: leaving it out changes nothing.
+            figures[name] = second[name]
+        else:
+            figures[name] = max(first[name], second[name])
+
+    advantages = compute_advantages(completions)
+    deviations = []
+    for completion, advantage in zip(completions, advantages, strict=True):
+        deviations.append(abs(completion.advantage - advantage))
+    ratios = batch["importance_sampling_ratio"].flatten()
     return {
-        **{
-            key: second[key] if key.startswith("control") else max(first[key], second[key])
-            for key in first
-        },
-        "advantage_deviation": max(
-            abs(row.advantage - one) for row, one in zip(rows, wanted, strict=True)
-        ),
-        "spread": max(wanted) - min(wanted),
-        "sampler_ratios": [
-            round(float(one), 4) for one in inputs["importance_sampling_ratio"].flatten()
-        ],
+        **figures,
+        "advantage_deviation": max(deviations),
+        "spread": max(advantages) - min(advantages),
+        "sampler_ratios": [round(float(ratio), 4) for ratio in ratios],
     }
 
 
-def _advantages(rows: Sequence[Row]) -> list[float]:
-    """A reward less its group's mean, over its deviation: a group are the answers to one prompt."""
-    given = (
-        importlib.import_module("torch")
-        .tensor(rewards([row.completion.tolist() for row in rows]))
-        .double()
-    )
-    groups = [
-        given[[one for one, other in enumerate(rows) if other.prompt.equal(row.prompt)]]
-        for row in rows
-    ]
-    return [
-        float((own - group.mean()) / (group.std() + 1e-4))
-        for own, group in zip(given, groups, strict=True)
-    ]
+def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
+    """Return the completions of a batch that trl has prepared."""
+    prompt_masks = batch["prompt_mask"].bool().cpu()
+    completion_masks = batch["completion_mask"].bool().cpu()
+    completions = []
+    for number, (prompt_mask, completion_mask) in enumerate(
+        zip(prompt_masks, completion_masks, strict=True)
+    ):
+        sampled = batch["sampling_per_token_logps"][number].cpu().double()
+        completions.append(
+            Completion(
+                prompt=batch["prompt_ids"][number].cpu()[prompt_mask],
+                completion=batch["completion_ids"][number].cpu()[completion_mask],
+                sampled=sampled[completion_mask],
+                advantage=float(batch["advantages"][number]),
+            )
+        )
+    return completions
 
 
-def _against_plain(
-    trainer: Any,
-    inputs: Mapping[str, Any],
-    shape: Shape,
-    rows: Sequence[Row],
-    old: Sequence[Any] | None,
-) -> tuple[dict[str, float], list[Any]]:
-    """How far trl's and Liger's loss and gradient of one step are from plain torch; each token's log-probability."""
+def compute_advantages(completions: Sequence[Completion]) -> list[float]:
+    """Return the advantage of each completion, as GRPO defines it.
+
+    That is its reward minus the mean of its group, divided by the group's standard deviation. The
+    completions of one prompt are a group.
+    """
     torch = importlib.import_module("torch")
+    token_ids = [completion.completion.tolist() for completion in completions]
+    # Through float32, in which trl computes rewards.
+    all_rewards = torch.tensor(rewards(token_ids)).double()
+
+    advantages = []
+    for completion, reward in zip(completions, all_rewards, strict=True):
+        members = []
+        for number, other in enumerate(completions):
+            if other.prompt.equal(completion.prompt):
+                members.append(number)
+        group = all_rewards[members]
+        # trl adds 1e-4, so that a group of equal rewards divides by no zero.
+        advantages.append(float((reward - group.mean()) / (group.std() + 1e-4)))
+    return advantages
+
+
+def compare_step(
+    trainer: Any,
+    batch: Mapping[str, Any],
+    shape: Shape,
+    completions: Sequence[Completion],
+    old_scores: Sequence[Any] | None,
+) -> tuple[dict[str, float], list[Any]]:
+    """Compare loss and gradient of trl and of Liger with plain torch's, for the current weights.
+
+    `old_scores` are the log-probabilities of the policy that sampled; None: it is this one. Returns
+    the deviations by name, and the log-probabilities of this policy. `control_fixed` is a gradient
+    without the policy's ratio, `control_uncorrected` one without the sampler's.
+    """
     trainer.model.zero_grad()
-    loss = trainer.compute_loss(trainer.model, inputs)
+    loss = trainer.compute_loss(trainer.model, batch)
     loss.backward()
-    own = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
     weights = trainer.model.state_dict()
 
-    def apart(others: Mapping[str, Any]) -> float:
-        flat = [
-            torch.cat([one[name].cpu().double().flatten() for name in own]) for one in (own, others)
-        ]
-        return relative_error(*flat)
-
-    wanted, plain, scores = plain_step(weights, shape, rows, old)
-    liger, head = _liger(trainer, inputs)
-    found = {
-        "loss_deviation": abs(float(loss.detach()) - wanted),
-        "gradient_deviation": apart(plain),
-        "liger_loss_deviation": abs(liger - wanted),
-        "liger_gradient_deviation": relative_error(head, plain["lm_head.weight"]),
-        "control_fixed": apart(plain_step(weights, shape, rows, old, "policy")[1]),
-        "control_uncorrected": apart(plain_step(weights, shape, rows, old, "sampler")[1]),
+    plain = plain_step(weights, shape, completions, old_scores)
+    without_policy_ratio = plain_step(weights, shape, completions, old_scores, "policy")
+    without_sampler_ratio = plain_step(weights, shape, completions, old_scores, "sampler")
+    liger_loss, liger_head_gradient = compute_liger_loss(trainer, batch)
+    plain_head_gradient = plain.gradients["lm_head.weight"]
+    deviations = {
+        "loss_deviation": abs(float(loss.detach()) - plain.loss),
+        "gradient_deviation": gradient_error(gradients, plain.gradients),
+        "liger_loss_deviation": abs(liger_loss - plain.loss),
+        "liger_gradient_deviation": relative_error(liger_head_gradient, plain_head_gradient),
+        "control_fixed": gradient_error(gradients, without_policy_ratio.gradients),
+        "control_uncorrected": gradient_error(gradients, without_sampler_ratio.gradients),
     }
-    return found, scores
+    return deviations, plain.scores
+
+
+def gradient_error(gradients: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
+    """Return the relative error of all gradients together."""
+    torch = importlib.import_module("torch")
+    flat = torch.cat([gradient.cpu().double().flatten() for gradient in gradients.values()])
+    flat_exact = torch.cat([exact[name].cpu().double().flatten() for name in gradients])
+    return relative_error(flat, flat_exact)
 
 
 def plain_step(
     weights: Mapping[str, Any],
     shape: Shape,
-    rows: Sequence[Row],
-    old: Sequence[Any] | None,
+    completions: Sequence[Completion],
+    old_scores: Sequence[Any] | None,
     without: str = "",
-) -> tuple[float, Mapping[str, Any], list[Any]]:
-    """GRPO's loss (trl's `dapo`: the mean over all tokens), its gradient, and each token's log-probability, in float64.
+) -> PlainStep:
+    """Compute GRPO's loss and its gradient in plain torch, in float64.
 
-    old: log-probabilities of the policy that sampled; None: this one did. without: the ratio that is taken for 1,
-    `policy` (to the one that sampled) or `sampler`.
+    The loss is trl's `dapo`: the mean over all tokens. `old_scores` are the log-probabilities of
+    the policy that sampled; None: it is this one. `without` leaves out a ratio: `policy` (to the
+    policy that sampled) or `sampler`.
     """
     torch = importlib.import_module("torch")
-    leaves = {
-        name: weight.detach().cpu().double().requires_grad_() for name, weight in weights.items()
-    }
-    losses, scores = [], []
-    for number, row in enumerate(rows):
-        tokens = torch.cat((row.prompt, row.completion))
-        logits = llama_logits(leaves, shape, tokens[None], torch.float64)[
-            0, len(row.prompt) - 1 : -1
-        ]
-        score = log_probabilities(logits, row.completion, _TEMPERATURE)
-        before = score.detach() if old is None else old[number]
-        ratio = (score - (score.detach() if without == "policy" else before)).exp()
-        gain = torch.min(
-            ratio * row.advantage, ratio.clamp(1 - _EPSILON, 1 + _EPSILON) * row.advantage
-        )
-        to_sampler = float((before - row.sampled).sum().exp())
-        losses.append(
-            -gain * (1.0 if without == "sampler" else to_sampler if to_sampler <= _CAP else 0.0)
-        )
+    leaves = {}
+    for name, weight in weights.items():
+        leaves[name] = weight.detach().cpu().double().requires_grad_()
+
+    losses = []
+    scores = []
+    for number, completion in enumerate(completions):
+        tokens = torch.cat((completion.prompt, completion.completion))
+        logits = llama_logits(leaves, shape, tokens[None], torch.float64)[0]
+        # The logits at a position are those of the next token.
+        completion_logits = logits[len(completion.prompt) - 1 : -1]
+        score = log_probabilities(completion_logits, completion.completion, _TEMPERATURE)
+        old_score = score.detach() if old_scores is None else old_scores[number]
+
+        # The ratio to itself is 1, and has the gradient of the score.
+        reference = score.detach() if without == "policy" else old_score
+        ratio = (score - reference).exp()
+        clipped_ratio = ratio.clamp(1 - _EPSILON, 1 + _EPSILON)
+        gain = torch.min(ratio * completion.advantage, clipped_ratio * completion.advantage)
+
+        sampler_ratio = float((old_score - completion.sampled).sum().exp())
+        if without == "sampler":
+            sampler_ratio = 1.0
+        elif sampler_ratio > _CAP:
+            sampler_ratio = 0.0
+        losses.append(-gain * sampler_ratio)
         scores.append(score.detach())
+
     loss = torch.cat(losses).mean()
     loss.backward()
-    return float(loss.detach()), {name: leaf.grad for name, leaf in leaves.items()}, scores
+    gradients = {name: leaf.grad for name, leaf in leaves.items()}
+    return PlainStep(float(loss.detach()), gradients, scores)
 
 
-def _liger(trainer: Any, inputs: Mapping[str, Any]) -> tuple[float, Any]:
-    """Liger's loss of the same batch, and its gradient of the head's weight."""
-    torch, chunked = (
-        importlib.import_module("torch"),
-        importlib.import_module("liger_kernel.chunked_loss"),
-    )
-    tokens, mask = (
-        torch.cat((inputs[f"prompt_{of}"], inputs[f"completion_{of}"]), 1) for of in ("ids", "mask")
-    )
-    length = inputs["completion_ids"].shape[1]
+def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, Any]:
+    """Return Liger's GRPO loss of the batch, and its gradient of the head's weight."""
+    torch = importlib.import_module("torch")
+    chunked_loss = importlib.import_module("liger_kernel.chunked_loss")
+    tokens = torch.cat((batch["prompt_ids"], batch["completion_ids"]), 1)
+    mask = torch.cat((batch["prompt_mask"], batch["completion_mask"]), 1)
+    length = batch["completion_ids"].shape[1]
     with torch.no_grad():
-        hidden = trainer.model.model(input_ids=tokens, attention_mask=mask).last_hidden_state[
-            :, -length - 1 : -1
-        ]
+        output = trainer.model.model(input_ids=tokens, attention_mask=mask)
+    # The state at a position is that of the next token.
+    hidden = output.last_hidden_state[:, -length - 1 : -1]
+
     head = trainer.model.lm_head.weight.detach().clone().requires_grad_()
-    objective = chunked.LigerFusedLinearGRPOLoss(
+    liger_loss = chunked_loss.LigerFusedLinearGRPOLoss(
         0.0, compiled=False, use_ref_model=False, temperature=_TEMPERATURE
     )
-    loss, _ = objective(
+    loss, _ = liger_loss(
         hidden.detach().requires_grad_(),
         head,
-        *(inputs[key] for key in ("completion_ids", "completion_mask", "advantages")),
-        old_per_token_logps=inputs["old_per_token_logps"],
-        vllm_is_ratio=inputs["importance_sampling_ratio"],
-        num_items_in_batch=inputs["num_items_in_batch"],
+        batch["completion_ids"],
+        batch["completion_mask"],
+        batch["advantages"],
+        old_per_token_logps=batch["old_per_token_logps"],
+        vllm_is_ratio=batch["importance_sampling_ratio"],
+        num_items_in_batch=batch["num_items_in_batch"],
     )
     loss.backward()
     return float(loss.detach()), head.grad
 
 
 def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None = None) -> Finding:
-    """Judge float32 steps by float64's. The controls leave out a ratio: the policy's, or the sampler's."""
+    """Judge the figures of compare_steps: steps in float32 that were compared with float64.
+
+    `equal`: further figures, and the values that they must have.
+    """
     return judge_figures(
         evidence,
         equal=equal,
@@ -290,15 +369,15 @@ def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None =
 
 
 class WeightsEvidence(TypedDict):
-    """Tensors that a sampler got: how many, which differ from the trainer's, and how many from the first policy's."""
+    """A comparison of the weights that a sampler got with those of the trainer."""
 
-    compared: int
-    differing: list[str]
-    control_stale: int
+    compared: int  # number of tensors
+    differing: list[str]  # names of tensors that are not the trainer's
+    control_stale: int  # number of tensors that differ from those before the first step
 
 
 def judge_weights(evidence: WeightsEvidence, count: int) -> Finding:
-    """Judge that a sampler got so many tensors or more, each the trainer's byte by byte."""
+    """Judge that a sampler got at least `count` tensors, each equal to the trainer's."""
     return judge_figures(
         evidence,
         equal={"differing": []},

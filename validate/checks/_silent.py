@@ -1,6 +1,7 @@
-"""silent-faults: what upstream computed wrong for months, without an error.
+"""silent-faults: nothing is computed wrong without an error, as upstream releases did for months.
 
-Training goes on, and is worth nothing. The corpus: validate/kernels/silent/.
+Training with such a fault goes on, and is worth nothing. The functions that show each fault:
+validate/kernels/silent/.
 """
 
 import importlib
@@ -9,7 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -31,37 +32,75 @@ from validate.kernels.silent import error, function, unwritten
 SETTINGS = Settings(begins_with_torch=True)
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What may end its process comes first, each in a fork: none can be made once this process uses CUDA."""
+class _Expect(TypedDict):
+    tolerance: float  # the largest error allowed, as a share of the largest right value
+    gigabytes: float  # of GPU memory that showing the fault needs
+    alone: bool  # it may end its process, so it needs a fork
+    known: bool  # these versions are known to have the fault: then it is KNOWN and not FAIL
+    fault: str  # a sentence about the fault and its remedy
+
+
+class SilentExpect(_Expect, total=False):
+    """What is expected of one silent fault."""
+
+    times: float  # how many times as long as the right way it may take; 0 or absent: any
+
+
+class SilentEvidence(TypedDict, total=False):
+    """What one silent fault's function gave. With too little GPU memory: `free` and `total`."""
+
+    free: float  # GB
+    total: float  # GB
+    off: float  # the error, as a share of the largest right value
+    control: float  # the error of a result that is wrong on purpose
+    seconds: float
+    gigabytes: float  # the most GPU memory that was in use
+    figures: Mapping[str, float]  # further measurements; `times` as long as the right way
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
+    """Yield each claimed fault and its evidence.
+
+    Those that may end their process come first, each in a fork: no fork can be made after this
+    process has used CUDA.
+    """
     importlib.import_module("torch")
-    for claim in sorted(claims, key=lambda one: not one.expect["alone"]):
+    for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
         run = partial(examine, claim.subject, device, claim.expect["gigabytes"])
-        yield claim.subject, measure_in_fork(run) if claim.expect["alone"] else attempt(run)
+        if claim.expect["alone"]:
+            yield claim.subject, measure_in_fork(run)
+        else:
+            yield claim.subject, attempt(run)
 
 
-def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Mapping[str, Any]:
-    """Run one: how far it is off, and how far a wrong result. `sizes`: others than its own."""
+def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> SilentEvidence:
+    """Run the function of one fault, and return how far its result is off.
+
+    On a GPU with less free memory than `gigabytes`, only the memory is returned. `sizes` replace
+    the function's own sizes.
+    """
     torch = importlib.import_module("torch")
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-        free, total = (count / 1e9 for count in torch.cuda.mem_get_info())
-        if free < gigabytes:
-            return {"free": free, "total": total}
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        if free_bytes / 1e9 < gigabytes:
+            return {"free": free_bytes / 1e9, "total": total_bytes / 1e9}
         torch.cuda.reset_peak_memory_stats()
+
+    # Each fault has random inputs of its own, whichever others are measured.
     torch.manual_seed(seeding.seed_of_run() ^ zlib.crc32(subject.encode()))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     comparison = function(subject)(torch, device, **sizes)
-    reference = comparison.reference
     wrong = comparison.wrong
     if wrong is None:
         wrong = unwritten(torch, comparison.computed)
-    evidence: dict[str, Any] = {
-        "off": error(torch, comparison.computed, reference),
-        "control": error(torch, wrong, reference),
+    evidence: SilentEvidence = {
+        "off": error(torch, comparison.computed, comparison.reference),
+        "control": error(torch, wrong, comparison.reference),
     }
-    evidence["seconds"] = time.perf_counter() - begun
+    evidence["seconds"] = time.perf_counter() - start
     if on_gpu:
         evidence["gigabytes"] = torch.cuda.max_memory_allocated() / 1e9
     if comparison.figures is not None:
@@ -69,47 +108,57 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Ma
     return evidence
 
 
-def judge(_subject: str, expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Finding:
-    """silent-faults. expect: {tolerance, times: as long as the right way, 0: any, gigabytes, alone, known: these
-    versions have it, so a wrong result is KNOWN and no FAIL, fault: a sentence with its remedy}.
+def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Finding:
+    """Judge that the result is right, and took no longer than it may.
 
-    evidence: {off: how far of the largest right value, control: the same of a wrong result, seconds, gigabytes?,
-    figures?}, or {free: GB of GPU memory, where they are too few, of `total`}."""
-    fault, tolerance = expect["fault"], expect["tolerance"]
+    A wrong result is KNOWN instead of FAIL if these versions are known to have the fault. What
+    raises is not silent: validate/judge.py (apply_judge) makes it FAIL, whatever is known.
+    """
     if "free" in evidence:
-        if evidence["total"] < expect["gigabytes"]:
-            return not_applicable(
-                f"{evidence['total']:.0f} GB of GPU memory are too few to reach it"
-            )
-        return unproven(
-            f"{evidence['free']:.0f} of {evidence['total']:.0f} GB of GPU memory are free: too few to reach it"
-        )
-    # What raises an error is not silent: apply_judge calls that FAIL, whatever is known.
-    wrong = known_fault if expect["known"] else failed
+        return judge_memory(expect, evidence)
+
+    fault, tolerance = expect["fault"], expect["tolerance"]
+    fail = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
-    if not is_within(
-        evidence["off"], tolerance
-    ):  # first: what is made of a result that is NaN is NaN as well
-        return wrong(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+    # Before the control: a control made of a result that is NaN is NaN as well.
+    if not is_within(evidence["off"], tolerance):
+        return fail(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
-        return failed(
-            f"control: a wrong result is off by {scientific(evidence['control'])}, which passes as well"
-        )
-    times = evidence.get("figures", {}).get("times", math.nan)
-    if (most := expect.get("times")) and not times <= most:
-        return wrong(
-            f"takes {times:.0f} times as long as the right way, {most:g} is the most. {fault}"
-        )
-    figures = {
-        "s": evidence["seconds"],
-        "GB": evidence.get("gigabytes"),
-        **evidence.get("figures", {}),
-    }
-    took = ", ".join(f"{value:.3g} {name}" for name, value in figures.items() if value is not None)
-    return passed(
-        f"{off} ({took})"
-        + (", though these versions are said to have it" if expect["known"] else "")
-    )
+        control = scientific(evidence["control"])
+        return failed(f"control: a wrong result is off by {control}, which passes as well")
+
+    figures = evidence.get("figures", {})
+    most_times = expect.get("times")
+    if most_times:
+        times = figures.get("times", math.nan)
+        # Not `times > most_times`: this would let NaN pass.
+        if not times <= most_times:
+            longer = f"takes {times:.0f} times as long as the right way"
+            return fail(f"{longer}, {most_times:g} is the most. {fault}")
+
+    cost = describe_cost(evidence)
+    known = ", though these versions are said to have it" if expect["known"] else ""
+    return passed(f"{off} ({cost}){known}")
+
+
+def judge_memory(expect: SilentExpect, evidence: SilentEvidence) -> Finding:
+    """Judge a fault that needs more GPU memory than was free."""
+    total = f"{evidence['total']:.0f}"
+    if evidence["total"] < expect["gigabytes"]:
+        return not_applicable(f"{total} GB of GPU memory are too few to reach it")
+    free = f"{evidence['free']:.0f}"
+    return unproven(f"{free} of {total} GB of GPU memory are free: too few to reach it")
+
+
+def describe_cost(evidence: SilentEvidence) -> str:
+    """Write the time, memory and further figures that were measured: `1.2 s, 3 GB`."""
+    parts = [f"{evidence['seconds']:.3g} s"]
+    if "gigabytes" in evidence:
+        parts.append(f"{evidence['gigabytes']:.3g} GB")
+    for name, value in evidence.get("figures", {}).items():
+        if value is not None:
+            parts.append(f"{value:.3g} {name}")
+    return ", ".join(parts)
 
 
 CLAIMS = {"silent-faults": judge}

@@ -35,7 +35,7 @@ def test_measuring_imports_its_own_file_alone(probe: str) -> None:
 
 def test_every_check_is_whole_and_no_claim_has_two_judges() -> None:
     judges: dict[str, object] = {}
-    for probe, file in checks.every():
+    for probe, file in checks.all_probes():
         assert file.__doc__ and file.CLAIMS, probe
         assert hasattr(file, "measure") or probe in HOST_PROBES
         for key, judge in file.CLAIMS.items():

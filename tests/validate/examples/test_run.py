@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from validate.checks._examples import one_gpu
+from validate.checks._examples import first_visible_gpu
 from validate.examples import run as running
 from validate.examples.run import ExampleError, run
 
@@ -65,4 +65,4 @@ def test_a_command_that_hangs_is_ended(examples: Path, tmp_path: Path) -> None:
 
 def test_p2_is_of_one_gpu_whatever_the_machine_has() -> None:
     masks = ({}, {"CUDA_VISIBLE_DEVICES": "3,1"}, {"CUDA_VISIBLE_DEVICES": ""})
-    assert [one_gpu(mask) for mask in masks] == ["0", "3", ""]
+    assert [first_visible_gpu(mask) for mask in masks] == ["0", "3", ""]

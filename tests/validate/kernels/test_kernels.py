@@ -50,7 +50,7 @@ def test_every_part_of_the_catalogue_has_kernels() -> None:
 @pytest.mark.parametrize("subject", TABLE)
 def test_a_kernel_is_whole(subject: str) -> None:
     row = TABLE[subject]
-    assert {row.check, f"{row.check}/{subject}"} & checks.module(row.probe).CLAIMS.keys()
+    assert {row.check, f"{row.check}/{subject}"} & checks.import_check(row.probe).CLAIMS.keys()
     assert row.statement
     assert row.cases or row.figures, "nothing would be measured"
     assert not row.figures or row.observe

@@ -54,8 +54,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def train(folder: Path) -> BehaviourEvidence:
     """Take two steps of GRPO, compare them with plain torch, and return what trl asked vLLM for."""
     policy = Policy(folder / "policy")
-    trainer = _grpo.trainer_of(policy, folder / "out", use_cpu=True)
-    step = _grpo.step(policy, trainer)
+    trainer = _grpo.make_trainer(policy, folder / "out", use_cpu=True)
+    step = _grpo.compare_steps(policy, trainer)
     return {**step, "logprobs_mode": trainer.vllm_generation.llm.arguments.logprobs_mode}
 
 
@@ -75,7 +75,7 @@ def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
     safetensors = importlib.import_module("safetensors.torch")
     policy = Policy(folder / "policy")
     saved_weights = safetensors.load_file(policy.folder / "model.safetensors")
-    trainer = _grpo.trainer_of(policy, folder / "out", adapters, use_cpu=True)
+    trainer = _grpo.make_trainer(policy, folder / "out", adapters, use_cpu=True)
     for parameter in trainer.model.parameters():
         parameter.data.mul_(1.5)
 

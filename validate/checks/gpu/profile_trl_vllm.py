@@ -300,7 +300,7 @@ def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     importlib.import_module("torch").zeros(1, device="cuda")
     free_before = free_gpu_memory()
     policy = Policy(Path(tempfile.mkdtemp(prefix="rollout-")))
-    trainer = _grpo.trainer_of(
+    trainer = _grpo.make_trainer(
         policy,
         policy.folder / "out",
         vllm_enable_sleep_mode=True,
@@ -312,7 +312,7 @@ def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     generation.llm.sleep(level=2)  # as trl does
     free_asleep = free_gpu_memory()
 
-    step = _grpo.step(policy, trainer)
+    step = _grpo.compare_steps(policy, trainer)
 
     generation.sync_weights()
     add_noise(trainer.model)
