@@ -58,3 +58,9 @@ def test_a_library_asks_by_another_that_asks() -> None:
     assert instructions._CHECKING_SYMBOL.fullmatch(
         b"av_get_cpu_flags"
     ) and not instructions._CHECKING_SYMBOL.fullmatch(b"memcpy")
+
+
+def test_a_verdict_names_the_instructions_of_its_claim() -> None:
+    evidence: instructions.InstructionsEvidence = {"files": 3, "asking": 1, "not_asking": []}
+    assert "that use SVE ask first" in instructions.judge("sve", {}, evidence).reason
+    assert "that use AVX-512 ask first" in instructions.judge("avx512", {}, evidence).reason

@@ -129,7 +129,8 @@ def load_package(
 ) -> NativeEvidence:
     """Import the expected modules, load the libraries, and describe what was loaded.
 
-    `libraries` are paths relative to site-packages; `owners` is what owners_of_libraries returns.
+    `libraries` are paths relative to site-packages. `owners`: path of an installed library -> the
+    distribution that has it.
     """
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
@@ -208,7 +209,7 @@ def ask_bitsandbytes_for_library() -> Mapping[str, Any]:
 def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
     """Return the CUDA runtimes that are mapped into this process, with the version each reports.
 
-    `owners` is what owners_of_libraries returns.
+    `owners`: path of an installed library -> the distribution that has it.
     """
     runtimes: list[CudaRuntime] = []
     for path in list_mapped_files(""):
@@ -287,7 +288,8 @@ def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> 
 def operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]) -> Iterator[str]:
     """Yield which operators torch does not know, and which have no CUDA kernel.
 
-    `names` are the expected operators; `operators` is the evidence: name -> has_cuda_kernel.
+    `names` are the expected operators. `operators` is what was measured: name -> whether it has a
+    CUDA kernel, or None if torch does not know it.
     """
     unknown = [name for name in names if operators.get(name) is None]
     if unknown:
@@ -318,7 +320,8 @@ def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iter
 def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield why the package would load another library on a GPU than the expected one.
 
-    `selection` is what ask_bitsandbytes_for_library returned.
+    `selection` is what its own function for this answered: `file`, `torch_cuda` and `override`, or
+    `error`.
     """
     if "selection" not in expect:
         return
