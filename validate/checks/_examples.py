@@ -1,4 +1,4 @@
-"""cpu-examples, gpu-examples, multigpu-examples: the profile's examples train as plain torch does.
+"""cpu-examples, gpu-examples, multigpu-examples: check that examples train as plain torch does.
 
 They are run as users run them.
 """

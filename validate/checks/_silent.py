@@ -1,7 +1,7 @@
-"""silent-faults: nothing is computed wrong without an error, as upstream releases did for months.
+"""silent-faults: check that nothing is computed wrong without an error.
 
-Training with such a fault goes on, and is worth nothing. The functions that show each fault:
-validate/kernels/silent/.
+Upstream releases had such faults for months. Training with one goes on, and is worth nothing. The
+functions that show each fault: validate/kernels/silent/.
 """
 
 import importlib
@@ -95,6 +95,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     comparison = function(subject)(torch, device, **sizes)
     wrong = comparison.wrong
     if wrong is None:
+        # A result whose last part was never written, as an index of 32 bits leaves it.
         wrong = unwritten(torch, comparison.computed)
     evidence: SilentEvidence = {
         "off": error(torch, comparison.computed, comparison.reference),
@@ -111,8 +112,9 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
 def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Finding:
     """Judge that the result is right, and took no longer than it may.
 
-    A wrong result is KNOWN instead of FAIL if these versions are known to have the fault. What
-    raises is not silent: validate/judge.py (apply_judge) makes it FAIL, whatever is known.
+    A wrong result is KNOWN instead of FAIL if these versions are known to have the fault. The
+    control, a result that is wrong on purpose, must not pass. What raises is not silent:
+    validate/judge.py (apply_judge) makes it FAIL, whatever is known.
     """
     if "free" in evidence:
         return judge_memory(expect, evidence)

@@ -1,4 +1,4 @@
-"""allocator: torch's CUDA allocator has the settings that the image's environment gives it.
+"""allocator: check that torch's CUDA allocator has the settings of the image's environment.
 
 torch reads them from a variable that it has renamed, and does not complain about one that it does
 not read: users then run out of memory where others do not. The probe asks the allocator itself,

@@ -1,4 +1,4 @@
-"""users: the image works for a user that it does not know, on a read-only root, without a network.
+"""users: check that the image works for an unknown user, on a read-only root, without a network.
 
 The validation run starts this check as such a user, because Kubernetes and OpenShift choose their
 own UIDs. Code that looks the user up fails there (pytorch#140765), when it is called and not when

@@ -1,4 +1,4 @@
-"""bridges: torch shares memory with numpy, and torchvision's nms computes on torch's tensors.
+"""bridges: check that torch works with numpy's memory, and torchvision with torch's tensors.
 
 Data reaches torch through numpy, and boxes through torchvision. Both must be built for this torch.
 """

@@ -1,4 +1,4 @@
-"""compiler: the image's C compiler can build the extension module that Triton needs at run time.
+"""compiler: check that the image can compile the extension module that Triton needs.
 
 Triton compiles it before its first kernel, so an image without gcc, the headers of libc or Python.h
 fails a user there.

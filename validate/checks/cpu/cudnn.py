@@ -1,4 +1,4 @@
-"""native/cudnn: torch runs with the cuDNN that is locked. Each version has faults of its own."""
+"""native/cudnn: check that torch runs with the locked cuDNN. Each version has its own faults."""
 
 import importlib
 from functools import partial

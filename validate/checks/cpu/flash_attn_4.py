@@ -1,4 +1,4 @@
-"""flash-attn-4: flash-attn-4 compiles for the image's GPUs, and refuses one that does not exist.
+"""flash-attn-4: check that flash-attn-4 compiles for the image's GPUs, without having one.
 
 It has no compiled code: nvidia-cutlass-dsl compiles it at a user's first step, and where it can't,
 that step fails. Forward and backward compile for each architecture without a GPU.
@@ -61,7 +61,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     """Yield each architecture and its evidence.
 
     Each is compiled in a fork that has imported torch, because the compiler reads its architecture
-    when it is imported.
+    when it is imported. The control is an architecture that does not exist: it must fail.
     """
     importlib.import_module("torch")
     compilations = [partial(compile_kernels, 90, claims[0].expect["bogus"], backward=False)]
@@ -120,7 +120,10 @@ def compile_kernels(kernel_arch: int, target: int, *, backward: bool) -> Compile
 
 
 def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence) -> Finding:
-    """Judge that each kernel was compiled for the architecture, and none for the bogus one."""
+    """Judge that each kernel was compiled for the architecture, and the control was refused.
+
+    The control is a kernel for an architecture that does not exist (`bogus`).
+    """
     arch, bogus, compiled = expect["arch"], expect["bogus"], evidence["compiled"]
     if "error" in compiled:
         return failed(f"nothing compiled for sm_{arch}: {root_cause(compiled['error'])}")

@@ -1,5 +1,4 @@
-"""users: the user can write the caches and add packages, whatever is mounted on the image's cache
-folder.
+"""users: check that the user can write the caches and add packages, with any mount and user ID.
 
 The validation run starts one container for each claim, as the user and with the mount that the
 claim names. Nothing in the image can open a folder that the user may not write to: for such a

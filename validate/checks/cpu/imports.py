@@ -1,4 +1,4 @@
-"""imports: each package can be imported in a new process, and in a fork that has imported torch.
+"""imports: check that each package can be imported, in a new process and after torch.
 
 The package that is imported first decides whose library a process holds. Some packages log that
 something failed at import and raise nothing: xformers logs that it can't load its kernels and goes

@@ -1,4 +1,4 @@
-"""instructions: no library uses AVX-512, or SVE on AArch64, without a check of the processor.
+"""instructions: check that no library uses AVX-512 or SVE without asking the processor first.
 
 Such a library dies of SIGILL on a processor that lacks these instructions. The suite has no
 disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions

@@ -1,4 +1,4 @@
-"""native: a package loads the CUDA library that the matrix selects, with its symbols and operators.
+"""native: check that a package loads the CUDA library that the matrix selects, and all of it.
 
 A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library;
 xformers and torchao log a warning and go on without kernels.

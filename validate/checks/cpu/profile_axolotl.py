@@ -1,4 +1,4 @@
-"""framework/AXOLOTL_NCCL_TIMEOUT: axolotl's variable sets how long ranks wait for each other.
+"""framework/AXOLOTL_NCCL_TIMEOUT: check that the variable sets how long ranks wait.
 
 The profile's examples train from configurations by axolotl's own commands, and are compared with
 plain torch.

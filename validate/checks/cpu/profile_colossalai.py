@@ -1,4 +1,4 @@
-"""framework of the colossalai profile: HybridAdam takes the steps of torch's AdamW.
+"""framework: check that ColossalAI's HybridAdam takes the steps of torch's AdamW.
 
 The profile's example `booster` trains by ColossalAI's Booster, and is compared with plain torch.
 """

@@ -1,4 +1,4 @@
-"""framework: DeepSpeed's optimiser for weights on the CPU, and ray[train] on two workers.
+"""framework: check DeepSpeed's optimiser on the CPU, and ray[train] on two workers.
 
 These are the parts of frameworks for several GPUs that can be measured without any.
 """

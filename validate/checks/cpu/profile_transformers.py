@@ -1,4 +1,4 @@
-"""framework/device-map: transformers places a model whole, and with a part of it on disk.
+"""framework/device-map: check that transformers places models in memory and on disk.
 
 The other claims of the transformers profile are its examples (cpu-examples), which train with the
 Trainer, in mixed precision and compiled.
@@ -84,7 +84,7 @@ def compute_logits(model: Any, llama: SavedLlama) -> Any:
 
 
 def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence) -> Finding:
-    """Judge that both models are placed as they should be, and compute the same as plain loading."""
+    """Judge that both models are placed as expected, and compute the same as plain loading."""
     return judge_figures(
         evidence,
         equal={"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},

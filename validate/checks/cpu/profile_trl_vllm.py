@@ -1,4 +1,4 @@
-"""framework: trl's GRPO trainer takes right steps on the CPU, and hands the right weights to vLLM.
+"""framework: check that trl's GRPO trainer steps right, and hands the right weights to vLLM.
 
 vLLM has no CPU path in this image. A sampler in plain torch stands in for its engine. What trl asks
 of the engine and gives to it goes through vLLM's own classes, which refuse what they don't know.

@@ -1,4 +1,4 @@
-"""4bit-llama: load a tiny Llama in 4-bit by transformers and bitsandbytes, and train a LoRA step.
+"""4bit-llama: check that a tiny Llama loads in 4-bit and trains with LoRA, as in plain torch.
 
 Users of QLoRA meet each layer of this on their first day: bitsandbytes' library, transformers'
 loading, peft's adapters. Any of them can quietly do nothing (bitsandbytes without its CUDA library
@@ -312,10 +312,10 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
 
 
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
-    """Judge the errors of the 4-bit model's logits; FAIL too if a control is not recognised as
-    wrong.
+    """Judge the errors of the 4-bit model's logits, in float32 and in bfloat16.
 
-    The largest error allowed is a small multiple of plain torch's error in the same dtype.
+    The largest error allowed is a small multiple of plain torch's error in the same dtype. Controls,
+    results that are wrong on purpose, must have a larger one.
     """
     problems: list[str] = []
     summaries: list[str] = []
@@ -341,6 +341,7 @@ def control_problems(
 ) -> Iterator[str]:
     """Yield a problem for each control whose error is within the tolerance, or if there is none.
 
+    A control is a result that is wrong on purpose: a tolerance that lets it pass is worthless.
     `measured` names what the controls belong to. `controls`: name -> error.
     """
     if not controls:
@@ -415,7 +416,10 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 
 
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
-    """Return the first thing that is wrong with a linear layer, or None if nothing is."""
+    """Return the first thing that is wrong with a linear layer, or None if nothing is.
+
+    The number of a mismatch is its place in this order: an earlier one explains the later ones.
+    """
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
         return Mismatch(0, "Linear4bit", projection["class"])

@@ -1,4 +1,4 @@
-"""resume: a training run that was interrupted goes on from the state in which it was saved.
+"""resume: check that an interrupted training run goes on from the state that was saved.
 
 With torch below 2.6, transformers 4.51 can't read back the random state that it saved, and from
 4.52 on refuses to read any checkpoint (CVE-2025-32434). Both report it only when a run is resumed.

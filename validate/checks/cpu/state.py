@@ -1,4 +1,4 @@
-"""state: nothing that starts with Python or with torch changes what every program computes.
+"""state: check that nothing that starts with Python or torch changes what programs compute.
 
 A .pth file, an entry point that torch runs or a variable can set TF32, an attention backend, how
 the processor treats tiny numbers, or an encoding, without any file of the image being changed. A

@@ -1,4 +1,4 @@
-"""threads: torch computes with more than one thread, on one OpenMP runtime.
+"""threads: check that torch computes with several threads, on one OpenMP runtime.
 
 The probe imports all packages of the image first. It counts a thread as busy by the processor time
 that the kernel has recorded for it, because torch reports threads that may not run. Two OpenMP

@@ -1,4 +1,4 @@
-"""triton: Triton compiles kernels for the image's GPUs, and refuses a GPU that does not exist.
+"""triton: check that Triton compiles kernels for the image's GPUs, without having one.
 
 It compiles without a GPU. A Triton that can't compile for a GPU fails a user's first kernel there.
 """
@@ -50,7 +50,10 @@ class TritonEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each architecture and its TritonEvidence. Each kernel is compiled in a fork."""
+    """Yield each architecture and its TritonEvidence. Each kernel is compiled in a fork.
+
+    The control is a kernel for an architecture that does not exist: compiling it must fail.
+    """
     toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]
     control = {"arch": bogus, **measure_in_fork(partial(compile_kernel, _CONTROL_KERNEL, bogus))}
@@ -113,7 +116,10 @@ def find_ptx_target(ptx: str) -> str:
 
 
 def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
-    """Judge that each kernel was compiled for the architecture, and none for the bogus one."""
+    """Judge that each kernel was compiled for the architecture, and the control was refused.
+
+    The control is a kernel for an architecture that does not exist (`bogus`).
+    """
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         reason = f" (TRITON_INTERPRET={interpret})" if interpret else ""
