@@ -6,7 +6,10 @@ from validate.judging import Finding
 
 
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
-    """Judge the weights after four steps, and that the kernel was compiled with the package."""
+    """Judge the weights after four steps, and that the kernel was compiled with the package.
+
+    The controls are optimisers that lack a part of AdamW: their weights must differ.
+    """
     return judge_figures(
         evidence,
         equal={"compiled_ahead": True},

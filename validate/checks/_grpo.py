@@ -186,13 +186,12 @@ def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
 
 
 def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
-    """Return the completions of a batch that trl has prepared."""
+    """Return the completions of a batch that trl has prepared, without padding."""
     prompt_masks = batch["prompt_mask"].bool().cpu()
     completion_masks = batch["completion_mask"].bool().cpu()
     completions = []
-    for number, (prompt_mask, completion_mask) in enumerate(
-        zip(prompt_masks, completion_masks, strict=True)
-    ):
+    for number in range(len(prompt_masks)):
+        prompt_mask, completion_mask = prompt_masks[number], completion_masks[number]
         sampled = batch["sampling_per_token_logps"][number].cpu().double()
         completions.append(
             Completion(

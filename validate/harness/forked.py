@@ -151,11 +151,12 @@ def fork_each(
             # This kills a fork that is late, and whatever one that has ended left running.
             if own_sessions:
                 end_session(pid)
-            exit_code = None
             if has_ended:
                 exit_code = os.waitstatus_to_exitcode(status)
             else:
+                # It ran past its deadline and was killed just now.
                 os.waitpid(pid, 0)
+                exit_code = None
             del running[pid]
             yield ForkEnd(fork.number, exit_code, seconds)
         if running:

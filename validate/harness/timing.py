@@ -19,7 +19,8 @@ from typing import Any, TypedDict
 from validate.environment import nvml
 
 Watch = Callable[[], Mapping[str, int]]
-"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu)."""
+"""A function that reads the GPU's clocks while it works (validate/environment/nvml.py, watch_gpu).
+"""
 MARGIN = 0.08
 """The margin between two machines with the same GPU model: cooling, power and silicon differ.
 Measured on H100s."""

@@ -213,7 +213,8 @@ def describe_start_error(additions: Additions) -> str:
 def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     """Judge a cache folder that the user can't write to.
 
-    Python must start all the same, and its message must name every way out in _ADVICE.
+    Python must start all the same, and what it prints must name every way out in _ADVICE. UNPROVEN
+    if the folder can be written to.
     """
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(f"{folder} can be written to: this is not the case that was to be tried")

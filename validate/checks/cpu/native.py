@@ -173,6 +173,7 @@ def load_library(path: Path, mapped_by_import: Sequence[str], symbols: Sequence[
     return {
         "mapped_by_import": file in mapped_by_import,
         "load_error": None,
+        # If a library of this name is loaded already, dlopen returns that one.
         "mapped": file in list_mapped_files(""),
         "missing_symbols": [name for name in symbols if not hasattr(library, name)],
     }

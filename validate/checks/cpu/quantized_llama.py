@@ -314,8 +314,8 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
     """Judge the errors of the 4-bit model's logits, in float32 and in bfloat16.
 
-    The largest error allowed is a small multiple of plain torch's error in the same dtype. Controls,
-    results that are wrong on purpose, must have a larger one.
+    The largest error allowed is a small multiple of plain torch's error in the same dtype.
+    Controls, results that are wrong on purpose, must have a larger one.
     """
     problems: list[str] = []
     summaries: list[str] = []

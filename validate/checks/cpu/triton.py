@@ -68,7 +68,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def describe_triton() -> Mapping[str, Any]:
-    """Return Triton's version, its environment variables, and the type of a kernel."""
+    """Return Triton's version, its environment variables, and the type of a kernel.
+
+    The type is JITFunction, unless TRITON_INTERPRET makes Triton interpret kernels instead.
+    """
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     environment = {}
