@@ -66,8 +66,11 @@ class Conditions(_Conditions, total=False):
 
 
 @contextmanager
-def watched(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
-    """Yield a function that reads the GPU, and its conditions before this process uses it."""
+def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
+    """Yield a function that reads the clocks of torch's first GPU, and that GPU's conditions.
+
+    The conditions are those before this process works on it.
+    """
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
         # The driver averages the utilization over up to a second, so it may still include probes

@@ -78,7 +78,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
     # torch sets variables of its own when it is imported.
     environment = runner.environment()
     torch = importlib.import_module("torch")
-    with timing.watched(torch) as (watch, conditions):
+    with timing.watch_gpu(torch) as (watch, conditions):
         for claim in claims:
             measured = attempt(partial(measure_subject, claim.subject, torch, "cuda", watch))
             under_load = measured.pop("under_load", [])

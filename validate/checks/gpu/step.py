@@ -124,7 +124,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
     claimed_variants = {claim.subject for claim in claims}
     torch = importlib.import_module("torch")
     rows = claims[0].expect["rows"]
-    with timing.watched(torch) as (watch, conditions):
+    with timing.watch_gpu(torch) as (watch, conditions):
         eager_run: TrainedAndRead = {}
         for name in VARIANTS:
             if name != EAGER and name not in claimed_variants:
