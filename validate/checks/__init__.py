@@ -120,10 +120,10 @@ def import_check(probe: str) -> ModuleType:
 
 
 def judge_of(claim: Claim) -> Judge | None:
-    """Return the judge of a claim, or None if its probe has no file or the file has no judge for
-    it.
+    """Return the function that judges a claim, from the check file of its probe.
 
-    If the file can't be imported, the judge returned says so for any evidence: UNPROVEN.
+    Returns None if the probe has no file, or the file has no judge for this claim. If the file
+    can't be imported, a judge is returned that finds every evidence UNPROVEN for this reason.
     """
     if file_of(claim.probe) is None:
         return None

@@ -92,6 +92,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     # Each fault has random inputs of its own, whichever others are measured.
     torch.manual_seed(seeding.seed_of_run() ^ zlib.crc32(subject.encode()))
     start = time.perf_counter()
+    # The fault's own function computes a result, and the right one in another way.
     comparison = function(subject)(torch, device, **sizes)
     wrong = comparison.wrong
     if wrong is None:

@@ -87,7 +87,7 @@ def write_into_home() -> Mapping[str, Any]:
 def write_to_compiler_caches() -> Mapping[str, Any]:
     """Write to the cache folders that torch.compile and Triton use by default.
 
-    Returns the folders as `answer`. These are the folders without the variables that name others.
+    Returns the folders as `answer`. The variables that name other folders are removed first.
     """
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ.pop(name, None)

@@ -64,6 +64,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     when it is imported. The control is an architecture that does not exist: it must fail.
     """
     importlib.import_module("torch")
+    # The control is number 0, the claims follow.
     compilations = [partial(compile_kernels, 90, claims[0].expect["bogus"], backward=False)]
     for claim in claims:
         arch = claim.expect["arch"]
