@@ -266,7 +266,8 @@ class Process:
         order in which symbols are looked up), and the libraries that were not found.
         """
         missing: list[Missing] = []
-        # Each file with those through which it came to be needed, the first of them first.
+        # Each file with those through which it came to be needed, the first of them first. The loop
+        # goes on with the files that it appends.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
         self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
@@ -284,31 +285,36 @@ class Process:
                     queue.append((library, (*ancestors, current)))
         return [path for path, _ in queue], missing
 
-    def resolve(self, name: str, asking: str, ancestors: Sequence[str] = ()) -> str | None:
-        """Return the library that `asking` gets for a DT_NEEDED name; None if there is none.
+    def resolve(self, name: str, needed_by: str, ancestors: Sequence[str] = ()) -> str | None:
+        """Return the path of the library that a file gets for a DT_NEEDED name; None if none.
 
-        `ancestors`: the files through which `asking` came to be loaded, the first of them first.
+        `needed_by`: that file. `ancestors`: the files through which it came to be loaded, the first
+        of them first.
         """
         if name in self.loaded:
             return self.loaded[name]
         # A name with a slash is a path already.
-        candidates = [name] if "/" in name else self._candidates(name, asking, ancestors)
+        candidates = [name] if "/" in name else self._candidates(name, needed_by, ancestors)
         for path in candidates:
             if self._files.is_loadable(path):
                 return os.path.realpath(path)
         return None
 
-    def _candidates(self, name: str, asking: str, ancestors: Sequence[str]) -> Iterator[str]:
-        """Yield where the loader looks for a library that `asking` needs, in its order."""
-        asking_file = self._files.get(asking)
-        runpath = asking_file.runpath if asking_file else ()
+    def _candidates(self, name: str, needed_by: str, ancestors: Sequence[str]) -> Iterator[str]:
+        """Yield each path at which the loader looks for a library of this name, in its order.
+
+        `needed_by`, `ancestors`: see resolve.
+        """
+        file = self._files.get(needed_by)
+        runpath = file.runpath if file else ()
         if not runpath:
-            for path in (asking, *reversed(ancestors)):
+            # DT_RPATH also counts for libraries further down. A DT_RUNPATH makes the loader ignore
+            # the DT_RPATH of the same file.
+            for path in (needed_by, *reversed(ancestors)):
                 file = self._files.get(path)
-                # A DT_RUNPATH makes the loader ignore the DT_RPATH of the same file.
                 if file and not file.runpath:
                     yield from self._expand(file.rpath, path, name)
-        yield from self._search.everywhere(name, self._expand(runpath, asking, name))
+        yield from self._search.everywhere(name, self._expand(runpath, needed_by, name))
 
     def _expand(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
         """Yield where a library would be by DT_RPATH or DT_RUNPATH (`folders`) of a file."""
@@ -423,10 +429,13 @@ def _name_replacements(for_other_machines: list[dict[str, Any]], libraries: list
 
     for row in for_other_machines:
         name = Path(row["path"]).name
-        alternatives = [
-            same_name[owner, name] for owner in row["owners"] if (owner, name) in same_name
-        ]
-        others = [any_file[owner] for owner in row["owners"] if owner in any_file]
+        alternatives = []
+        others = []
+        for owner in row["owners"]:
+            if (owner, name) in same_name:
+                alternatives.append(same_name[owner, name])
+            if owner in any_file:
+                others.append(any_file[owner])
         if alternatives:
             row["alternative"] = alternatives[0]
         elif others:

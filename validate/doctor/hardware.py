@@ -81,6 +81,7 @@ def ask(command: Sequence[str], subject: str) -> list[dict[str, Any]]:
 def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware) -> Inspection:
     """Return one picture of the facts that both processes reported.
 
+    `driver`, `torch`: what each reported, such as {"managed": ...} or {"package": [name, version]}.
     The GPUs are those that torch sees, or the driver's if torch can't be imported. `machine`:
     everything but the GPUs and the driver.
     """

@@ -1,4 +1,4 @@
-"""What is installed besides the suite, and what its processes start with."""
+"""Read what an image has installed, and what its processes may use: variables, memory, drivers."""
 
 from pathlib import Path
 

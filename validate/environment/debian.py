@@ -36,7 +36,10 @@ class PackageFiles:
 
 @cache
 def read_package_files(database: str = DATABASE) -> PackageFiles:
-    """Return the files of all packages; empty if there is no database. Read once a process."""
+    """Return which package each file belongs to, its MD5 sum, and which are configuration files.
+
+    database: dpkg's folder. All is empty if there is none. It is read once a process.
+    """
     packages: dict[str, str] = {}
     md5: dict[str, str] = {}
     configuration: set[str] = set()
@@ -57,6 +60,7 @@ def read_package_files(database: str = DATABASE) -> PackageFiles:
             if diversion.path in md5:
                 md5[diversion.moved_to] = md5.pop(diversion.path)
 
+    # MD5 sums of configuration files are only in `status`.
     for stanza in split_stanzas(read_status(database)):
         for line in stanza:
             match = _CONFIGURATION_FILE.fullmatch(line)

@@ -42,6 +42,7 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
         try:
             entries = list(os.scandir(folder))
         except OSError:
+            # A folder on another file system may be unreadable without a fault of the image.
             if device == root_device:
                 unreadable.append(folder)
             continue

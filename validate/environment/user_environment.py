@@ -1,4 +1,4 @@
-"""The environment that an image gives its users, before the suite changes it."""
+"""Describe the environment that an image gives its users, before the suite changes it."""
 
 import functools
 import json

@@ -78,9 +78,9 @@ def digest_of(rows: Rows) -> str:
 
 
 def rows_of_wheel(record: Iterable[Sequence[str]]) -> dict[str, str]:
-    """Return the rows of the RECORD inside a wheel.
+    """Return path -> sha256 from the RECORD inside a wheel, in this module's form of paths.
 
-    `record`: its lines, as csv.reader reads them.
+    `record`: its lines, as csv.reader reads them. Files that installers write are left out.
     """
     rows = {}
     for line in record:
@@ -111,10 +111,10 @@ def installed_path(path: str) -> str:
 
 
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
-    """Return the rows of an installed distribution's RECORD as its wheel's RECORD has them.
+    """Return path -> sha256 from an installed RECORD, as the RECORD inside its wheel has them.
 
-    `environment`: the folder of the virtual environment that it is installed in. The distribution's
-    scripts are read, too.
+    `environment`: the folder of the virtual environment that the distribution is installed in. Its
+    scripts are read, too, because an installer writes its interpreter into them.
     """
     python = f"{environment}/bin/python"
     launcher_hashes = {}
@@ -126,6 +126,7 @@ def rows_of_installed(distribution: Distribution, environment: str) -> dict[str,
     for entry in distribution.entries or ():
         path = os.path.relpath(entry.path, distribution.location)
         if path.startswith("../"):
+            # Of headers, only an installed RECORD names the version of Python.
             below_environment = os.path.relpath(entry.path, environment)
             path = _HEADERS.sub(":include/site/", f":{below_environment}")
         if _is_written_by_installer(path):

@@ -93,6 +93,7 @@ def find_environments(
         for python, version in _interpreters(folder):
             key = (folder.prefix, version)
             if key not in environments:
+                # An interpreter may import from several of the folders.
                 own = [other.path for other in folders if other.serves(folder.prefix, version)]
                 environments[key] = _environment(folder.prefix, python, version, own, environ)
 
@@ -189,7 +190,7 @@ def _environment(
 
 
 def _in_debians_order(package_folders: Sequence[str], prefix: str) -> list[str]:
-    """Return folders of packages as Debian's Python has them on sys.path: /usr/local before /usr."""
+    """Return folders of packages in the order of Debian's Python: /usr/local before /usr."""
 
     def place(folder: str) -> tuple[bool, bool, str]:
         is_local = folder.startswith("/usr/local/")

@@ -118,7 +118,7 @@ def _describe_environment(environment: Environment, for_numpy_1: Collection[str]
     return {
         **asdict(environment),
         "distributions": environments.installed_packages(environment),
-        "torch": _torch(environment),
+        "torch": describe_torch(environment),
         "numpy_1": [path for path in for_numpy_1 if path.startswith(prefixes)],
     }
 
@@ -140,7 +140,7 @@ def _path_if_for_numpy_1(path: str) -> str:
     return ""
 
 
-def _torch(environment: Environment) -> dict[str, str]:
+def describe_torch(environment: Environment) -> dict[str, str]:
     """Return file, version and CUDA version of an environment's torch, without importing it.
 
     The text of torch/version.py is read. Empty if there is no torch. The CUDA version of a torch

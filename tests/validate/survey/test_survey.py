@@ -127,7 +127,7 @@ def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
         "__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n"
     )
     (one,) = environments.find_environments([own], {})
-    torch = main._torch(one)
+    torch = main.describe_torch(one)
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
     found = {**one.__dict__, "distributions": [], "torch": torch}
     toolkit = {"home": "/usr/local/cuda", "version": "12.8"}
