@@ -93,7 +93,7 @@ def _table(sources: Sources) -> str:
     accepted = [image.image for image in planned if image.image]
     states = lock_file.states(accepted, paths.RESOURCES / "locks")
     blocked = {
-        str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted
+        str(image.name): lock_file.why_blocked(image, states[str(image.name)]) for image in accepted
     }
     unlocked = sum(map(bool, blocked.values()))
     lines = [

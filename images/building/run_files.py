@@ -139,7 +139,7 @@ class BuildSource(TypedDict):
 
 def build_source(root: Path, lock: Lock) -> BuildSource:
     """Return the commit of the checkout at `root`, and the digests of a lock's files."""
-    locks = {path: sha256(content) for path, content in lock_file.written(lock).items()}
+    locks = {path: sha256(content) for path, content in lock_file.serialize(lock).items()}
     return BuildSource(commit=checkout.commit(root), locks=locks)
 
 

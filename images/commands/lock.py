@@ -104,9 +104,9 @@ def debian_packages(
                 raise
             yield f"locks/{place} is not made: {error.problems[0]}"
             continue
-        moved = debian.moved(old, new) if old else []
+        moved = debian.changed_packages(old, new) if old else []
         if not old or replace(new, day=old.day) != old:  # the day alone is no news
-            lock_file.put({place: debian.written(new)}, folder)
+            lock_file.put({place: debian.serialize(new)}, folder)
         of = f"Debian packages of {base.suite} ({base.platform.architecture})"
         if not old:
             yield f"locked {of}"

@@ -144,7 +144,7 @@ def table(
 def _why_blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
     """Why an accepted image can't be built here; of a refused one, the reasons say it."""
     return (
-        lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING))
+        lock_file.why_blocked(planned.image, locks.get(planned.name, LockStatus.MISSING))
         if planned.image
         else ""
     )

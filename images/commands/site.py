@@ -71,7 +71,7 @@ def site(
     blocked = {
         one.lock_name: why
         for one in images
-        if (why := lock_file.blocked(one, states[str(one.name)]))
+        if (why := lock_file.why_blocked(one, states[str(one.name)]))
     }
     locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
     locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}

@@ -164,7 +164,7 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             listener.join()
     if process.returncode != 0:
         failure = classify("", said)
-        then = f"is there space in /tmp? {debian.remade()}"
+        then = f"is there space in /tmp? {debian.how_to_remake()}"
         raise failed(
             f"mmdebstrap {lock.suite}",
             f"failed: {host.redact(failure.line or failure.cause)}",

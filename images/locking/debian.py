@@ -1,8 +1,8 @@
-"""Debian's packages by hash: what a base has that is made here, and what the layer above it installs.
+"""Locks Debian's packages by hash: those of a base that we make, and those of the layer above it.
 
-`locks/debian/SUITE-ARCHITECTURE.txt`, which all images on that base share, names files of Debian's archives as
-sha256sum does. They lie at these paths on every mirror, and in Debian's snapshot archive on the day of the lock.
-What a base needs is decided by apt, in a root of its own.
+`locks/debian/SUITE-ARCHITECTURE.txt` is shared by all images on a base. It lists files of Debian's
+archives in the format of sha256sum. They lie at the same paths on every mirror, and in Debian's
+snapshot archive of the lock's day. apt decides which packages these are, in a root of its own.
 """
 
 import os
@@ -24,19 +24,20 @@ from images.planning.expectations import DEBIAN_PYTHON, DEBIAN_TOOLS
 from images.planning.image import Base
 
 FOLDER = "debian"
-# In pieces: no tracked file names an index's host (tests/repository/test_tree.py), and an image's sources.list must.
+# In pieces: no tracked file names an index's host (tests/repository/test_tree.py), but an image's
+# sources.list must.
 _OWN = "http://deb.{}/{}/".format
 ARCHIVES = {
     "debian": ("DEBIAN_MIRROR", _OWN("debian.org", "debian")),
     "debian-security": ("DEBIAN_SECURITY_MIRROR", _OWN("debian.org", "debian-security")),
 }
-"""Archive -> the variable that names a mirror of it, and Debian's own."""
+"""Archive -> the variable that names a mirror of it, and the address of Debian's own."""
 SNAPSHOT = "DEBIAN_SNAPSHOT"
-"""The variable that names another snapshot archive than snapshot.debian.org."""
+"""The variable that names a snapshot archive in place of snapshot.debian.org."""
 ASKED = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
-"""What the layer above a base installs."""
+"""The packages that the layer above a base installs, with all that they need."""
 INCLUDED = ("apt", "ca-certificates")
-"""What a base has beside the packages that Debian calls essential or required."""
+"""What a base has in addition to the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PACKAGE = r"[0-9a-f]{64}  debian(?:-security)?/pool/\S+_\S+_\w+\.deb\n"
 _LOCK = re.compile(
@@ -49,26 +50,28 @@ _LOCK = re.compile(
 _PLAIN = re.compile(r"https?://[^@]+$")
 _HEAD = """\
 # {suite} {architecture} {day}
-# Debian's packages, as of that day: those of the base, then those of the layer above it. Made by `nox -s lock`.
+# Debian's packages, as of that day: those of the base, then those of the layer above it. \
+Made by `nox -s lock`.
 # for: {asked}
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebianLock:
-    """The packages of one base and of the layer above it: path below the archives -> sha256."""
+    """The packages of a base and of the layer above it: path below the archives -> sha256."""
 
     suite: str
     architecture: str
     day: str
-    """As the snapshot archive writes it: 20261126T021500Z."""
+    """When it was made, as the snapshot archive writes it: 20261126T021500Z."""
     asked: tuple[str, ...]
+    """The packages that the layer was resolved for."""
     base: Mapping[str, str]
     layer: Mapping[str, str]
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package -> version, without the epoch."""
+        """The version of each package, without its epoch, by the package's name."""
         versions = {}
         for path in (*self.base, *self.layer):
             name, version, _ = file_name(path).split("_")
@@ -76,16 +79,17 @@ class DebianLock:
         return versions
 
     def part(self, files: Mapping[str, str]) -> bytes:
-        """A half, as templates/scripts/debian_repository.sh reads it."""
+        """Return a lock of only these files, as templates/scripts/debian_repository.sh reads it."""
         return f"# {self.suite} {self.architecture} {self.day}\n{_lines(files)}".encode()
 
 
 def place(base: Base) -> str:
-    """Where the lock of a base lies below the folder of locks."""
+    """Return the path of a base's lock below the folder of locks."""
     return f"{FOLDER}/{base.suite}-{base.platform.architecture}.txt"
 
 
-def written(lock: DebianLock) -> bytes:
+def serialize(lock: DebianLock) -> bytes:
+    """Return the content of a lock's file."""
     head = _HEAD.format(
         suite=lock.suite, architecture=lock.architecture, day=lock.day, asked=" ".join(lock.asked)
     )
@@ -93,33 +97,39 @@ def written(lock: DebianLock) -> bytes:
 
 
 def _lines(files: Mapping[str, str]) -> str:
+    """Return a line `SHA256  PATH` for each file, sorted by its name."""
     return "".join(f"{files[path]}  {path}\n" for path in sorted(files, key=file_name))
 
 
 def find(base: Base, locks: Path) -> DebianLock | None:
-    """Return the lock of a base; None: there is none. Raises UserError: damaged, or made for other packages."""
+    """Return the lock of a base from the folder of locks; None if it has none.
+
+    Raises UserError for a lock that is damaged, or that was made for other packages than ours.
+    """
     file = locks / place(base)
     if base.suite is None or not file.is_file():
         return None
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        raise wrong(paths.shown(file), "is damaged", remade())
+        raise wrong(paths.shown(file), "is damaged", how_to_remake())
     asked = tuple(match["asked"].split())
     if asked != ASKED:
-        moved = " ".join(sorted({*asked} ^ {*ASKED}))
-        raise wrong(paths.shown(file), f"was made for other packages ({moved})", remade())
+        differing = " ".join(sorted(set(asked) ^ set(ASKED)))
+        raise wrong(
+            paths.shown(file), f"was made for other packages ({differing})", how_to_remake()
+        )
     return DebianLock(
         suite=match["suite"],
         architecture=match["architecture"],
         day=match["day"],
         asked=asked,
-        base=_files(match["base"]),
-        layer=_files(match["layer"]),
+        base=_parse_lines(match["base"]),
+        layer=_parse_lines(match["layer"]),
     )
 
 
-def _files(lines: str) -> dict[str, str]:
-    """Return path -> sha256."""
+def _parse_lines(lines: str) -> dict[str, str]:
+    """Return the sha256 of each file by its path, from lines `SHA256  PATH`."""
     files = {}
     for line in lines.splitlines():
         digest, path = line.split()
@@ -127,36 +137,61 @@ def _files(lines: str) -> dict[str, str]:
     return files
 
 
-def remade() -> str:
-    return f"`{command('lock', 'NAME', '--upgrade')}` of an image on that base makes its lock anew"
+def how_to_remake() -> str:
+    """Return the next step for a lock that can't be used."""
+    lock_command = command("lock", "NAME", "--upgrade")
+    return f"`{lock_command}` of an image on that base makes its lock anew"
 
 
 def require(base: Base, locks: Path) -> DebianLock:
-    """The lock of a base. Raises UserError as `find` does, and where there is none."""
-    if lock := find(base, locks):
-        return lock
-    then = f"`{command('lock', 'NAME')}` of an image on that base makes it, on a machine with apt; or --base REF"
-    raise wrong(
-        paths.shown(locks / place(base)),
-        "no lock names the Debian packages that the base is made of",
-        then,
+    """Return the lock of a base. Raises UserError as `find` does, and if there is none."""
+    lock = find(base, locks)
+    if lock is None:
+        cause = "no lock names the Debian packages that the base is made of"
+        then = (
+            f"`{command('lock', 'NAME')}` of an image on that base makes it, "
+            "on a machine with apt; or --base REF"
+        )
+        raise wrong(paths.shown(locks / place(base)), cause, then)
+    return lock
+
+
+def changed_packages(old: DebianLock, new: DebianLock) -> list[str]:
+    """Return the packages whose versions differ, or that are in only one of two locks, sorted."""
+    before, after = old.versions, new.versions
+    names = sorted({*before, *after})
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def resolve(base: Base, now: datetime) -> DebianLock:
+    """Return a lock of what apt would install today. Raises UserError if apt can't say."""
+    suite, architecture = str(base.suite), base.platform.architecture
+    packages_of_base = ["?essential", "?priority(required)", *INCLUDED]
+    with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
+        apt = _apt_with_fresh_lists(scratch, suite, architecture)
+        install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
+        base_files = printed_files(_output_of([*install, *packages_of_base]))
+        all_files = printed_files(_output_of([*install, *packages_of_base, *ASKED]))
+    return DebianLock(
+        suite=suite,
+        architecture=architecture,
+        day=f"{now:%Y%m%dT%H%M%SZ}",
+        asked=ASKED,
+        base=base_files,
+        layer={path: digest for path, digest in all_files.items() if path not in base_files},
     )
 
 
-def moved(old: DebianLock, new: DebianLock) -> list[str]:
-    """Return the packages whose versions differ, or that are in one of the two alone."""
-    before, after = old.versions, new.versions
-    return [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[str]:
+    """Download a suite's signed package lists of today, and return the apt-get command to use them.
 
-
-def _apt(scratch: str, suite: str, architecture: str) -> list[str]:
-    """apt-get with a suite's signed lists of today, in a root of its own. Needs neither root nor a machine of that
-    platform."""
+    apt's root is the folder `scratch`. So apt needs no rights, and no machine of that architecture.
+    """
     for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
         Path(scratch, folder).mkdir(parents=True)
-    Path(scratch, "sources.list").write_text(
-        "\n".join(source_lines(suite, mirrors(), f"signed-by={KEYS}"))
-    )
+    sources = source_lines(suite, mirrors(), f"signed-by={KEYS}")
+    Path(scratch, "sources.list").write_text("\n".join(sources))
+    # Nothing is installed there yet.
     Path(scratch, "status").touch()
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
@@ -171,118 +206,126 @@ def _apt(scratch: str, suite: str, architecture: str) -> list[str]:
         "Acquire::ForceHash": "sha256",
     }
     apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
-    _said([*apt, "update", "--error-on=any"])
+    _output_of([*apt, "update", "--error-on=any"])
     return apt
 
 
-def resolve(base: Base, now: datetime) -> DebianLock:
-    """What apt would install today. Raises UserError."""
-    suite, architecture = str(base.suite), base.platform.architecture
-    with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
-        install = [
-            *_apt(scratch, suite, architecture),
-            "install",
-            "--print-uris",
-            "-y",
-            "--no-install-recommends",
-        ]
-        wanted = ["?essential", "?priority(required)", *INCLUDED]
-        files = printed_files(_said([*install, *wanted]))
-        whole = printed_files(_said([*install, *wanted, *ASKED]))
-    return DebianLock(
-        suite=suite,
-        architecture=architecture,
-        day=f"{now:%Y%m%dT%H%M%SZ}",
-        asked=ASKED,
-        base=files,
-        layer={path: digest for path, digest in whole.items() if path not in files},
-    )
-
-
-def _said(words: Sequence[str]) -> str:
+def _output_of(words: Sequence[str]) -> str:
+    """Run an apt-get command and return what it prints. Raises UserError if it fails."""
     english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             words, env=english, capture_output=True, text=True, errors="replace", check=False
         )
     except FileNotFoundError:
         then = "lock it on Debian or Ubuntu, or in a container of them"
         raise failed("apt-get", "is not on this machine", then) from None
-    if done.returncode != 0:
-        cause = "; ".join(done.stderr.strip().splitlines()[-3:]) or f"ended with {done.returncode}"
-        then = "are the mirrors right (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), is debian-archive-keyring installed?"
+    if finished.returncode != 0:
+        last_lines = finished.stderr.strip().splitlines()[-3:]
+        cause = "; ".join(last_lines) or f"ended with {finished.returncode}"
+        then = (
+            "are the mirrors right (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), "
+            "is debian-archive-keyring installed?"
+        )
         raise failed("Debian's packages", cause, then)
-    return done.stdout
+    return finished.stdout
 
 
 def printed_files(printed: str) -> dict[str, str]:
-    """Path below the archives -> sha256, of what `apt-get --print-uris` prints. Raises UserError for other files."""
-    found = {}
-    for line in (line for line in printed.splitlines() if line.startswith("'")):
-        address, digest = line[1:].partition("'")[0], line.rpartition(" SHA256:")[2]
-        roots = [(root, archive) for archive, root in mirrors().items() if address.startswith(root)]
-        root, archive = max(roots, default=("", ""))
-        path = f"{archive}/{unquote(address.removeprefix(root))}"
+    """Return the files that `apt-get --print-uris` prints: path below the archives -> sha256.
+
+    Raises UserError for a file without sha256, or that is on none of the mirrors.
+    """
+    files = {}
+    for line in printed.splitlines():
+        # A file's line reads: 'URL' NAME SIZE SHA256:DIGEST
+        if not line.startswith("'"):
+            continue
+        address = line[1:].partition("'")[0]
+        digest = line.rpartition(" SHA256:")[2]
+        path = _path_below_archives(address)
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
             raise failed(file_name(address), cause, then)
-        found[path] = digest
-    return found
+        files[path] = digest
+    return files
+
+
+def _path_below_archives(address: str) -> str:
+    """Return `ARCHIVE/pool/...` for a package's URL; no valid path if it is on no known mirror."""
+    matching = []
+    for archive, root in mirrors().items():
+        if address.startswith(root):
+            matching.append((root, archive))
+    # One mirror's address may begin with that of another.
+    root, archive = max(matching, default=("", ""))
+    return f"{archive}/{unquote(address.removeprefix(root))}"
 
 
 @cache
 def mirrors() -> Mapping[str, str]:
-    """Archive -> address, with a slash: as a variable says, else as this machine's apt does, else Debian's own."""
+    """Return the address of each archive, with a slash at its end.
+
+    It is the one that a variable names, else that of this machine's apt, else Debian's own.
+    """
     listing = ""
     if shutil.which("apt-get"):
-        targets = [
-            "indextargets",
-            "--format",
-            "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)",
-            "Created-By: Packages",
-        ]
-        listing = subprocess.run(
-            ["apt-get", *targets], capture_output=True, text=True, check=False
-        ).stdout
+        fields = "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)"
+        words = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+        finished = subprocess.run(words, capture_output=True, text=True, check=False)
+        listing = finished.stdout
     of_apt = of_listing(listing)
-    return {
-        archive: f"{(os.environ.get(variable) or of_apt.get(archive, own)).rstrip('/')}/"
-        for archive, (variable, own) in ARCHIVES.items()
-    }
+
+    addresses = {}
+    for archive, (variable, own) in ARCHIVES.items():
+        address = os.environ.get(variable) or of_apt.get(archive, own)
+        addresses[archive] = f"{address.rstrip('/')}/"
+    return addresses
 
 
 def of_listing(listing: str) -> dict[str, str]:
-    """Archive -> address, from apt's `ORIGIN|LABEL|COMPONENT|URI` lines.
+    """Return the address of each archive, from apt's lines `ORIGIN|LABEL|COMPONENT|URI`.
 
-    What build steps can't fetch from (`file:`, `mirror+file:`) is left out, and what holds credentials.
+    Of several addresses, the first counts. Those that build steps can't fetch from (`file:`,
+    `mirror+file:`) and those with credentials are left out.
     """
-    rows = [line.split("|") for line in listing.splitlines()]
-    debian = [
-        row
-        for row in rows
-        if len(row) == 4 and (row[0], row[2]) == ("Debian", "main") and _PLAIN.match(row[3])
-    ]
     archives = {"Debian": "debian", "Debian-Security": "debian-security"}
-    return {
-        archives[label]: address for _, label, _, address in reversed(debian) if label in archives
-    }
+    addresses: dict[str, str] = {}
+    for line in listing.splitlines():
+        fields = line.split("|")
+        if len(fields) != 4:
+            continue
+        origin, label, component, address = fields
+        if origin != "Debian" or component != "main" or label not in archives:
+            continue
+        if _PLAIN.match(address):
+            addresses.setdefault(archives[label], address)
+    return addresses
 
 
 def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") -> list[str]:
-    """apt source lines of a suite."""
-    archive, deb = addresses["debian"], f"deb [{options}]" if options else "deb"
+    """Return apt's source lines for a suite. `addresses`: by archive; `options`: of each line."""
+    archive = addresses["debian"]
+    deb = f"deb [{options}]" if options else "deb"
     if suite in ("sid", "unstable"):
+        # Unstable has no updates and no security archive.
         return [f"{deb} {archive} {suite} main"]
-    security = f"{deb} {addresses['debian-security']} {suite}-security main"
-    return [f"{deb} {archive} {suite} main", f"{deb} {archive} {suite}-updates main", security]
+    return [
+        f"{deb} {archive} {suite} main",
+        f"{deb} {archive} {suite}-updates main",
+        f"{deb} {addresses['debian-security']} {suite}-security main",
+    ]
 
 
 def variables() -> dict[str, str]:
-    """What build steps must be told of mirrors: those that are not Debian's own."""
-    others = {
-        ARCHIVES[archive][0]: address
-        for archive, address in mirrors().items()
-        if address != ARCHIVES[archive][1]
-    }
-    return others | ({SNAPSHOT: address} if (address := os.environ.get(SNAPSHOT)) else {})
+    """Return the variables that tell build steps which mirrors to use, if not Debian's own."""
+    settings = {}
+    for archive, address in mirrors().items():
+        variable, own = ARCHIVES[archive]
+        if address != own:
+            settings[variable] = address
+    snapshot = os.environ.get(SNAPSHOT)
+    if snapshot:
+        settings[SNAPSHOT] = snapshot
+    return settings

@@ -1,9 +1,11 @@
-"""What a lock is made from: Python, platform, index and pins of an image; and what moved since. Pure."""
+"""The inputs of locks: Python, platform, index and pins of an image, and how two of them differ.
+
+Pure.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import takewhile
 from typing import Self
 
 from packaging.utils import canonicalize_name
@@ -13,18 +15,20 @@ from images.config.platforms import Platform
 from images.planning.image import Image
 
 TOOLS = ("uv==0.13.8",)
-"""What installs the rest inside a build and is left out of the image."""
+"""The installer of a build. It is not in the image."""
 BUILD_TOOLS = ("setuptools==80.9.0", "setuptools-scm==8.3.1", "wheel==0.45.1")
-"""What builds packages that are locked as source, and is left out of the image."""
+"""What builds packages that are locked as source. It is not in the image."""
 BUILDERS = tuple(f"{platform.machine}-unknown-linux-musl" for platform in Platform)
-"""Statically linked, the installer runs in an image of either platform, beside whatever C library that has."""
+"""uv's names of platforms for which the installer is locked.
+
+It is statically linked, and so runs beside whatever C library an image has."""
 _NEWEST_GLIBC = Minor(2, 40)
-"""The newest manylinux platform that uv knows by name."""
+"""The glibc of the newest manylinux platform that uv knows by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One resolved distribution, with the sha256 of each of its wheels that fits the target."""
+    """A resolved distribution, with the sha256 of each wheel that fits the target."""
 
     name: str
     version: str
@@ -33,19 +37,19 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What packages are resolved for, and where they are looked for."""
+    """What packages are resolved for, and where uv looks for them."""
 
     python: str
     platform: str
-    """uv's name of it: `x86_64-manylinux_2_36`."""
+    """uv's name for it: `x86_64-manylinux_2_36`."""
     index: str | None = None
-    """An index looked at beside the default one."""
+    """An index beside the default one."""
     from_source: tuple[str, ...] = ()
-    """Distributions that are taken as source: an index has no wheel of them."""
+    """Distributions that are installed from source, because no index has a wheel of them."""
     excluded: tuple[str, ...] = ()
     """Distributions that are left out though something requires them."""
     overrides: tuple[str, ...] = ()
-    """Exact requirements that hold against what packages require."""
+    """Exact requirements that replace what packages require."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,37 +57,45 @@ class LockInputs(Target):
     """Everything a lock is made from."""
 
     layers: Mapping[str, tuple[str, ...]]
-    """Layer -> its pins, bottom first: each is resolved with all that its packages need."""
+    """Layer -> its pins, bottom layer first. They are resolved with all that they require."""
     alone: Mapping[str, tuple[str, ...]]
-    """File -> exact wheels that are installed by themselves (toolkit parts, the installer)."""
+    """`toolkit`, `tools`, `build` -> exact requirements that are installed without dependencies."""
     builders: tuple[str, ...] = ()
-    """Platforms of machines that build it: the installer is locked for each, as it runs natively there. Empty: for the
-    image's own alone."""
-    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Layer -> what its packages from outside any index require."""
-    prebuilt: Mapping[str, str] = field(default_factory=dict)
-    """File name -> sha256 of the official wheels that no index has. They are no part of what is resolved."""
+    """Platforms of the machines that may build the image, on which the installer runs natively.
 
-    def asked(self, layer: str) -> tuple[str, ...]:
-        """All that a layer is resolved from."""
+    It is locked for each of them; empty: only for the image's own platform."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Layer -> requirements of its packages that no index has."""
+    prebuilt: Mapping[str, str] = field(default_factory=dict)
+    """File name -> sha256, of official wheels that no index has. They are not resolved."""
+
+    def requirements(self, layer: str) -> tuple[str, ...]:
+        """Return all requirements that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
 
     def shares(self, other: Self) -> tuple[str, ...]:
-        """The layers, bottom first, that both images could have in common."""
+        """Return the layers, bottom first, that both images could have in common.
+
+        A layer can only be shared if all layers below it are.
+        """
         if (self.python, self.platform, self.index) != (other.python, other.platform, other.index):
             return ()
-        both = zip(self.layers, other.layers, strict=False)
-        return tuple(
-            mine
-            for mine, _ in takewhile(
-                lambda two: two[0] == two[1] and self.asked(two[0]) == other.asked(two[1]), both
-            )
-        )
+        shared = []
+        for own_layer, other_layer in zip(self.layers, other.layers, strict=False):
+            if own_layer != other_layer:
+                break
+            if self.requirements(own_layer) != other.requirements(other_layer):
+                break
+            shared.append(own_layer)
+        return tuple(shared)
 
 
 def lock_inputs(image: Image) -> LockInputs:
-    """What the image's lock is made from. Optional and compiled pins are not resolved: no index need have them. Where
-    they have an official wheel, the lock records the file and its hash."""
+    """Return what the lock of an image is made from.
+
+    Optional and compiled packages are not resolved, as no index need have them. The lock has the
+    file names and hashes of their official wheels.
+    """
     layers: dict[str, list[str]] = {layer: [] for layer in image.layers}
     needs: dict[str, set[str]] = {}
     for pin in image.pins:
@@ -91,6 +103,11 @@ def lock_inputs(image: Image) -> LockInputs:
             layers[pin.layer].append(pin.requirement)
         if pin.needs:
             needs.setdefault(pin.layer, set()).update(pin.needs)
+
+    alone = {"toolkit": tuple(pin.requirement for pin in image.toolkit), "tools": TOOLS}
+    if image.from_source:
+        alone["build"] = BUILD_TOOLS
+
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
     return LockInputs(
         python=str(image.python),
@@ -98,11 +115,7 @@ def lock_inputs(image: Image) -> LockInputs:
         index=image.index,
         layers={layer: tuple(requirements) for layer, requirements in layers.items()},
         needs={layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs},
-        alone={
-            "toolkit": tuple(pin.requirement for pin in image.toolkit),
-            "tools": TOOLS,
-            **({"build": BUILD_TOOLS} if image.from_source else {}),
-        },
+        alone=alone,
         from_source=image.from_source,
         excluded=image.waived,
         overrides=image.overrides,
@@ -112,49 +125,50 @@ def lock_inputs(image: Image) -> LockInputs:
 
 
 def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
-    """What moved between a lock's inputs and an image's: a sentence each, nothing where they are the same."""
-    if old == new and [*old.layers] == [*new.layers]:
-        return
-    before, after = _by_place(old), _by_place(new)
+    """Yield what has changed between the inputs of two locks, in words: `torch 2.7.0 -> 2.7.1`."""
+    before, after = _values_by_place(old), _values_by_place(new)
     for place, name in sorted({*before, *after}):
-        was, now = before.get((place, name)), after.get((place, name))
-        if was is None:
-            yield f"{name} {now} added to {place}"
-        elif now is None:
-            yield f"{name} {was} taken out of {place}"
-        elif was != now:
-            yield f"{name} {was} -> {now}"
-    if not {*before} ^ {*after} and [*old.layers] != [*new.layers]:
+        old_value = before.get((place, name))
+        new_value = after.get((place, name))
+        if old_value is None:
+            yield f"{name} {new_value} added to {place}"
+        elif new_value is None:
+            yield f"{name} {old_value} taken out of {place}"
+        elif old_value != new_value:
+            yield f"{name} {old_value} -> {new_value}"
+
+    has_same_names = before.keys() == after.keys()
+    if has_same_names and list(old.layers) != list(new.layers):
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
 
 
-def _by_place(found: LockInputs) -> dict[tuple[str, str], str]:
-    """Place and name -> value: settings (of no place), official wheels, and the pins of each layer."""
+def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
+    """Return everything that a lock is made from, as texts that can be compared.
+
+    (place, name) -> value: settings, whose place is empty; official wheels with their hashes; and
+    the pins of each layer with their versions.
+    """
+    needs = [need for layer_needs in inputs.needs.values() for need in layer_needs]
     settings = {
-        "Python": [found.python],
-        "platform": [found.platform],
-        "index": [found.index or "default"],
-        "packages from source": found.from_source,
-        "packages left out": found.excluded,
-        "overrides": found.overrides,
-        "machines of the installer": found.builders,
-        "requirements of compiled packages": [
-            need for needs in found.needs.values() for need in needs
-        ],
+        "Python": [inputs.python],
+        "platform": [inputs.platform],
+        "index": [inputs.index or "default"],
+        "packages from source": inputs.from_source,
+        "packages left out": inputs.excluded,
+        "overrides": inputs.overrides,
+        "machines of the installer": inputs.builders,
+        "requirements of compiled packages": needs,
     }
-    pins = [
-        (place, pin)
-        for place, pins in (*found.layers.items(), *found.alone.items())
-        for pin in pins
-    ]
-    return {
-        **{("", name): ", ".join(values) or "none" for name, values in settings.items()},
-        **{("the official wheels", file): digest for file, digest in found.prebuilt.items()},
-        **{(place, distribution(pin)): pin.partition("==")[2] for place, pin in pins},
-    }
+    values = {("", name): ", ".join(texts) or "none" for name, texts in settings.items()}
+    for file, digest in inputs.prebuilt.items():
+        values["the official wheels", file] = digest
+    for place, pins in (*inputs.layers.items(), *inputs.alone.items()):
+        for pin in pins:
+            values[place, distribution(pin)] = pin.partition("==")[2]
+    return values
 
 
 @cache
 def distribution(requirement: str) -> str:
-    """The canonical name in `name==version`."""
+    """Return the canonical name (PEP 503) of the package in `name==version`."""
     return str(canonicalize_name(requirement.partition("==")[0]))

@@ -1,6 +1,7 @@
-"""locks/layers.json: what the layers of images came to, by their recipes (images/context/recipe.py).
+"""Reads and writes locks/layers.json: the digest that each recipe of a layer gave.
 
-`python -m tools.reproduce NAME --record` writes it, and no build does. A layer that images share stands once.
+Recipes: images/context/recipe.py. Builds never write the record; `python -m tools.reproduce NAME
+--record` does. A layer that several images share stands in it once.
 """
 
 import json
@@ -15,19 +16,19 @@ from images.host.cache import write_whole
 
 FILE = "layers.json"
 BUILDS_NEEDED = 2
-"""One build proves nothing of the next: a layer is known once so many builds gave the same bytes."""
+"""So many builds must have given the same bytes: one build proves nothing of the next."""
 
 
 class Build(BaseModel):
-    """One build that gave a layer, without a build cache."""
+    """A build without cache that gave a layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    """Drawn by chance: the same build counts once."""
+    """A random ID, so that a build is counted once."""
     image: str
     on: str
-    """The engine and its version, or the recorded run of results/runs.jsonl that measured these layers."""
+    """The engine and its version, or the run of results/runs.jsonl that measured the layers."""
     date: str
 
     def __str__(self) -> str:
@@ -35,16 +36,16 @@ class Build(BaseModel):
 
 
 class RecordedLayer(BaseModel):
-    """What a recipe came to in every build of it."""
+    """The layer that every build of a recipe gave."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     layer: str
-    """Its name, for people; the recipe is the key."""
+    """Its name for people. Its key in the record is the recipe."""
     diff_id: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """In canonical form (images/engine/layers.py); of the settings, their digest."""
+    """Its diff ID in canonical form (images/engine/layers.py). For the settings, their digest."""
     written_as: tuple[str, ...] = ()
-    """Diff IDs under which engines keep the same files in another form: those need not be read to be known."""
+    """Diff IDs that engines gave the same files in another form, which need not be read again."""
     builds: tuple[Build, ...]
 
 
@@ -54,7 +55,7 @@ _RECORD: TypeAdapter[dict[str, RecordedLayer]] = TypeAdapter(dict[str, RecordedL
 
 
 class Measured(NamedTuple):
-    """A layer as a build gave it."""
+    """A layer that a build gave, with its recipe."""
 
     layer: str
     recipe: str
@@ -63,7 +64,10 @@ class Measured(NamedTuple):
 
 
 def read(locks: Path) -> LayerRecord:
-    """Read the record of a folder of locks; empty where there is none. Raises UserError for a damaged one."""
+    """Read the record in the folder of locks; empty if there is none.
+
+    Raises UserError for a damaged file.
+    """
     file = locks / FILE
     if not file.is_file():
         return {}
@@ -75,15 +79,22 @@ def read(locks: Path) -> LayerRecord:
 
 
 def other_forms(record: LayerRecord) -> dict[str, str]:
-    """Return diff ID as some engine writes it -> canonical one, of all layers in the record."""
-    return {other: layer.diff_id for layer in record.values() for other in layer.written_as}
+    """Return the canonical diff ID of each layer, by every diff ID that an engine gave it."""
+    canonical = {}
+    for layer in record.values():
+        for diff_id in layer.written_as:
+            canonical[diff_id] = layer.diff_id
+    return canonical
 
 
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
-    """Return the layers that builds of an image's whole recipe gave, by their own recipes; empty where it is unknown.
+    """Return the layers that builds of an image's whole recipe gave, by their own recipes.
 
-    The last row of a recipe is that of the settings, and its key is the whole recipe. A build is counted in the row of
-    each layer that it gave, so the rows of one recipe are those that have all its builds.
+    The key of the settings, which come last, is the recipe of the whole image. Each build is listed
+    under every layer that it gave. So the layers of the image are those that list all the builds
+    under its settings.
+
+    Empty if the recipe is unknown, was not built often enough, or is another image's.
     """
     settings = record.get(recipe)
     if settings is None or len(settings.builds) < BUILDS_NEEDED:
@@ -91,17 +102,20 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
     if any(build.image != image for build in settings.builds):
         return {}
     builds = {build.id for build in settings.builds}
-    layers = {
-        key: layer
-        for key, layer in record.items()
-        if builds <= {build.id for build in layer.builds}
-    }
-    del layers[recipe]
-    return {**layers, recipe: settings}
+    layers = {}
+    for key, layer in record.items():
+        builds_of_layer = {build.id for build in layer.builds}
+        if key != recipe and builds <= builds_of_layer:
+            layers[key] = layer
+    layers[recipe] = settings
+    return layers
 
 
 def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, RecordedLayer]:
-    """Return the record with the layers of one more build. Raises UserError where that gave other bytes."""
+    """Return the record with the layers of one more build added.
+
+    Raises UserError if the build gave other bytes for a recipe than the builds before it.
+    """
     updated = dict(record)
     for measured in layers:
         known = updated.get(measured.recipe)
@@ -110,26 +124,39 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
             cause = (
                 f"is {measured.diff_id[7:19]} here, and was {known.diff_id[7:19]} before ({builds})"
             )
-            then = "find out what differs (--beside FILE names the files); only then delete the old row"
+            then = (
+                "find out what differs (--beside FILE names the files); "
+                "only then delete the old row"
+            )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
-        other_forms = {*(known.written_as if known else ()), measured.written_as} - {
-            measured.diff_id
-        }
-        builds_before = known.builds if known else ()
-        is_counted = any(before.id == build.id for before in builds_before)
-        updated[measured.recipe] = RecordedLayer(
-            layer=known.layer if known else measured.layer,
-            diff_id=measured.diff_id,
-            written_as=tuple(sorted(other_forms)),
-            builds=builds_before if is_counted else (*builds_before, build),
-        )
+        updated[measured.recipe] = _with_build(known, measured, build)
     return updated
 
 
+def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
+    """Return the row of a layer with one more build. `known` is its row so far, if it has one."""
+    name, forms, builds = measured.layer, {measured.written_as}, [build]
+    if known:
+        name = known.layer
+        forms.update(known.written_as)
+        builds = list(known.builds)
+        is_counted = any(earlier.id == build.id for earlier in builds)
+        if not is_counted:
+            builds.append(build)
+    forms.discard(measured.diff_id)
+    return RecordedLayer(
+        layer=name,
+        diff_id=measured.diff_id,
+        written_as=tuple(sorted(forms)),
+        builds=tuple(builds),
+    )
+
+
 def write(record: LayerRecord, locks: Path) -> None:
-    """Write the record, a line a layer, so that a change of one is a change of one line."""
-    rows = [
-        f"{json.dumps(recipe)}: {json.dumps(layer.model_dump(exclude_defaults=True))}"
-        for recipe, layer in sorted(record.items(), key=lambda row: (row[1].layer, row[0]))
-    ]
-    write_whole(locks / FILE, ("{\n" + ",\n".join(rows) + "\n}\n").encode())
+    """Write the record with a line for each layer, so that changes are easy to review."""
+    rows = []
+    for recipe, layer in sorted(record.items(), key=lambda row: (row[1].layer, row[0])):
+        values = layer.model_dump(exclude_defaults=True)
+        rows.append(f"{json.dumps(recipe)}: {json.dumps(values)}")
+    text = "{\n" + ",\n".join(rows) + "\n}\n"
+    write_whole(locks / FILE, text.encode())

@@ -1,8 +1,9 @@
-"""An image's lock as it lies in locks/: its whole Python closure, each package at one version with its hashes.
+"""Reads and writes locks: all Python packages of an image, each at one version with its hashes.
 
-`locks/NAME/` holds `LAYER.txt` files that install with `--require-hashes --no-deps`, and `lock.json`: what they were
-made from. A lock whose recorded inputs are not the image's is stale. The files of a layer name no image, so images
-that share a torch share `torch.txt` byte for byte.
+`locks/NAME/` has a requirements file for each layer (`torch.txt`), which installs with
+`--require-hashes --no-deps`, and `lock.json`, which says what they were made from. A lock that was
+made from other inputs than the image has now is stale. The files of a layer name no image, so
+images with the same torch have the same `torch.txt`, byte for byte.
 """
 
 import json
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter
@@ -29,210 +31,259 @@ from images.planning.image import Image
 
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
-_HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
+_HEADER = (
+    "# Made by `nox -s lock` from matrix.yaml; not edited by hand. "
+    "Wheels for Linux {}, each by hash.\n"
+)
 _INPUTS = TypeAdapter(LockInputs)
 _ENTRY = re.compile(
-    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})+)"
+    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)"
+    r"==(?P<version>[0-9][0-9a-z.!+]*)"
+    r"(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})+)"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A lock as it lies in the repository, or as it will."""
+    """The lock of an image, as it was read or is to be written."""
 
     inputs: LockInputs
     files: Mapping[str, bytes]
-    """`torch.txt` and the like -> content; without `lock.json`."""
+    """Requirements files (`torch.txt`) -> content; `lock.json` is not among them."""
     layers: Mapping[str, tuple[Package, ...]]
-    """Layer (`toolkit` and `tools` too) -> its packages."""
+    """Layer (also `toolkit` and `tools`) -> its packages."""
     edited: tuple[str, ...] = ()
-    """Files that are not what the lock's record says they were: edited by hand, or merged."""
+    """Files whose hash is not the recorded one: they were edited by hand, or merged."""
     records: Known = field(default_factory=dict)
-    """The RECORDs of its wheels, as far as they were read."""
+    """What is known of the RECORDs of its wheels."""
 
     def packages(self) -> Iterator[Package]:
-        """Those of the Python layers."""
+        """Yield the packages of the Python layers, without toolkit and tools."""
         for layer in self.inputs.layers:
             yield from self.layers[layer]
 
     def versions(self, layers: Iterable[str]) -> dict[str, str]:
-        return {package.name: package.version for layer in layers for package in self.layers[layer]}
+        """Return the versions of the packages of these layers, by name."""
+        versions = {}
+        for layer in layers:
+            for package in self.layers[layer]:
+                versions[package.name] = package.version
+        return versions
 
 
 class Status(StrEnum):
-    """What the plan says of an image's lock."""
+    """Whether an image can be built by its lock. A damaged lock counts as stale."""
 
     PRESENT = "present"
     MISSING = "missing"
     STALE = "stale"
 
 
-def state(image: Image, folder: Path) -> tuple[Status, tuple[str, ...]]:
-    """Whether the image has a lock in the folder of locks and it is the image's; of a stale one what moved, in words.
+class State(NamedTuple):
+    """The status of an image's lock, and of a stale one the differences, in words."""
 
-    A damaged lock counts as stale.
-    """
-    place, wanted = folder / image.lock_name, lock_inputs(image)
+    status: Status
+    differences: tuple[str, ...] = ()
+
+
+def state(image: Image, folder: Path) -> State:
+    """Compare an image's lock in the folder of locks with what the image is made from now."""
+    place = folder / image.lock_name
     try:
-        found = load(place)
+        lock = load(place)
     except UserError as error:
         if not (place / RECORD).is_file():
-            return Status.MISSING, ()
-        return Status.STALE, tuple(
-            f"{problem.where}: {problem.cause}" for problem in error.problems
-        )
-    differences = list(inputs.differences(found.inputs, wanted))
-    differences += [
-        f"{name} is not what {RECORD} records" for name in found.edited if not differences
-    ]
-    return Status.STALE if differences else Status.PRESENT, tuple(differences)
+            return State(Status.MISSING)
+        problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]
+        return State(Status.STALE, tuple(problems))
+
+    differences = list(inputs.differences(lock.inputs, lock_inputs(image)))
+    if not differences:
+        differences = [f"{name} is not what {RECORD} records" for name in lock.edited]
+    status = Status.STALE if differences else Status.PRESENT
+    return State(status, tuple(differences))
 
 
 def is_present(image: Image, folder: Path) -> bool:
-    """Whether the image can be built by its lock."""
-    return state(image, folder)[0] is Status.PRESENT
+    """Return whether the folder of locks has a lock that the image can be built by."""
+    return state(image, folder).status is Status.PRESENT
 
 
 def states(images: Iterable[Image], folder: Path) -> dict[str, Status]:
-    """Name -> its lock's status."""
-    return {str(image.name): state(image, folder)[0] for image in images}
+    """Return the status of each image's lock, by the image's name."""
+    return {str(image.name): state(image, folder).status for image in images}
 
 
-def blocked(image: Image, status: Status) -> str:
-    """Why an image can't be built here, with the next command; empty: its lock is there."""
+def why_blocked(image: Image, status: Status) -> str:
+    """Return why an image can't be built with its lock, with the next command; empty if it can."""
     if status is Status.PRESENT:
         return ""
-    again = f"`{command('lock', image.lock_name)}`"
+    lock_command = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
-        return f"its lock is older than the pins: can't be built here; {again} makes it anew"
-    return f"{NO_LOCK}; {again} makes it" + (
-        f" where {urlsplit(image.index).hostname} answers" if image.index else ""
-    )
+        return f"its lock is older than the pins: can't be built here; {lock_command} makes it anew"
+    # Only one index may have this torch, and not every machine reaches it.
+    place = f" where {urlsplit(image.index).hostname} answers" if image.index else ""
+    return f"{NO_LOCK}; {lock_command} makes it{place}"
 
 
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
-    """The image's lock in the folder of locks, with the RECORDs of its wheels as far as that or `known` (another folder
-    of locks) has them. Raises UserError: there is none, or it is older than the pins.
+    """Return the image's lock from the folder of locks, with what is known of its wheels' RECORDs.
+
+    `known` is another folder of locks with known RECORDs; those of `folder` take precedence.
+
+    Raises UserError if there is no lock, or if it is stale or damaged.
     """
     status, differences = state(image, folder)
-    again = f"`{command('lock', image.lock_name)}`"
+    lock_command = f"`{command('lock', image.lock_name)}`"
     where = f"{paths.shown(folder)}/{image.lock_name}"
     if status is Status.MISSING:
-        reach = f"; it must reach {image.index}, which alone has this torch" if image.index else ""
-        raise wrong(where, f"{image.name} has no lock", f"{again} makes it{reach}")
+        then = f"{lock_command} makes it"
+        if image.index:
+            then += f"; it must reach {image.index}, which alone has this torch"
+        raise wrong(where, f"{image.name} has no lock", then)
     if status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
-        committed = (
-            f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
-        )
-        raise wrong(where, cause, f"{again} makes a new one{committed}")
+        then = f"{lock_command} makes a new one"
+        if errors.IS_CHECKOUT:
+            then += f"; `git checkout {where}` brings back the committed one"
+        raise wrong(where, cause, then)
+
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
-    of_others = wheel_records.read_for(packages, known) if known else {}
-    return replace(lock, records={**of_others, **wheel_records.read_for(packages, folder)})
+    records = dict(wheel_records.read_for(packages, known)) if known else {}
+    records.update(wheel_records.read_for(packages, folder))
+    return replace(lock, records=records)
 
 
 def load(place: Path) -> Lock:
-    """The lock in a folder, stale or not. Raises UserError: a file is missing or damaged."""
-    again = f"`{command('lock', place.name)}` makes it"
+    """Read the lock in a folder, stale or not, without RECORDs of wheels.
+
+    Raises UserError for a missing or damaged file. A file that was edited but can still be read is
+    no error: it is listed under `edited`.
+    """
+    lock_command = f"`{command('lock', place.name)}`"
     try:
-        data = json.loads((place / RECORD).read_bytes())
-        made_from = _INPUTS.validate_python(data)
-        digests = dict(data["sha256"].items())
-        files = {
-            f"{one}.txt": (place / f"{one}.txt").read_bytes()
-            for one in (*made_from.layers, *made_from.alone)
-        }
+        record = json.loads((place / RECORD).read_bytes())
+        made_from = _INPUTS.validate_python(record)
+        digests = dict(record["sha256"].items())
+        files = {}
+        for name in (*made_from.layers, *made_from.alone):
+            files[f"{name}.txt"] = (place / f"{name}.txt").read_bytes()
     except OSError as error:
-        raise wrong(paths.shown(Path(error.filename)), "is missing", again) from None
+        file = paths.shown(Path(error.filename))
+        raise wrong(file, "is missing", f"{lock_command} makes it") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise wrong(paths.shown(place / RECORD), "is damaged", f"{again} anew") from None
-    layers = {
-        name[:-4]: parse_requirements(content, str(place / name)) for name, content in files.items()
-    }
-    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
-    return Lock(inputs=made_from, files=files, layers=layers, edited=edited)
+        then = f"{lock_command} makes it anew"
+        raise wrong(paths.shown(place / RECORD), "is damaged", then) from None
+
+    layers = {}
+    edited = []
+    for file_name, content in files.items():
+        layer = file_name.removesuffix(".txt")
+        layers[layer] = parse_requirements(content, str(place / file_name))
+        if digests.get(file_name) != sha256(content):
+            edited.append(file_name)
+    return Lock(inputs=made_from, files=files, layers=layers, edited=tuple(edited))
 
 
-def written(lock: Lock) -> dict[str, bytes]:
-    """File name -> content of a lock's folder."""
-    always, made_from = ("python", "platform", "index", "layers", "alone"), asdict(lock.inputs)
-    optional = ("from_source", "excluded", "overrides", "builders", "needs", "prebuilt")
-    record = {
-        name: made_from[name] for name in (*always, *optional) if made_from[name] or name in always
-    }
+_ALWAYS_RECORDED = ("python", "platform", "index", "layers", "alone")
+_RECORDED_IF_SET = (
+    "from_source",
+    "excluded",
+    "overrides",
+    "builders",
+    "needs",
+    "prebuilt",
+)
+
+
+def serialize(lock: Lock) -> dict[str, bytes]:
+    """Return the files of a lock's folder, with `lock.json`: file name -> content."""
+    made_from = asdict(lock.inputs)
+    record = {name: made_from[name] for name in _ALWAYS_RECORDED}
+    for name in _RECORDED_IF_SET:
+        if made_from[name]:
+            record[name] = made_from[name]
     record["sha256"] = {name: sha256(content) for name, content in sorted(lock.files.items())}
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
 
 def differing(files: Mapping[str, bytes], folder: Path) -> tuple[str, ...]:
-    """Paths that `write` would change, sorted: what `--check` shows."""
-    lie = {path: (folder / path).read_bytes() for path in files if (folder / path).is_file()}
-    changed = {path for path, content in files.items() if lie.get(path) != content}
-    return tuple(
-        sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)})
-    )
+    """Return the paths below the folder of locks that `write` would change or remove, sorted."""
+    changed = {str(file.relative_to(folder)) for file in _leftovers(files, folder)}
+    for path, content in files.items():
+        file = folder / path
+        if not file.is_file() or file.read_bytes() != content:
+            changed.add(path)
+    return tuple(sorted(changed))
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Put locks where they belong, and remove layers they no longer have."""
-    for path in _leftovers(files, folder):
-        path.unlink()
+    """Write locks below the folder of locks, and remove files of layers that they lost."""
+    for file in _leftovers(files, folder):
+        file.unlink()
     put(files, folder)
 
 
 def put(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files below the folder of locks, each whole or not at all; a lock's record last."""
-    for name in sorted(files, key=lambda path: path.endswith(RECORD)):
-        write_whole(folder / name, files[name])
+    """Write files (path below `folder` -> content), each whole or not at all.
+
+    `lock.json` files come last: a lock that was written in part is found out.
+    """
+    for path in sorted(files, key=lambda path: path.endswith(RECORD)):
+        write_whole(folder / path, files[path])
 
 
 def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:
-    """A requirements file, in the order given. `platform` is uv's name of it, which begins with the machine's."""
-    blocks = (
-        " \\\n    ".join(
-            [
-                f"{package.name}=={package.version}",
-                *(f"--hash=sha256:{text}" for text in package.hashes),
-            ]
-        )
-        for package in packages
-    )
-    found = of_machine(platform.partition("-")[0]) or Platform.AMD64
-    return (_HEADER.format(found.spoken) + "".join(f"{block}\n" for block in blocks)).encode()
+    """Return a requirements file with hashes, in the order of the packages.
+
+    `platform` is uv's name for it (`x86_64-manylinux_2_36`); its first part goes into the header.
+    """
+    machine = of_machine(platform.partition("-")[0]) or Platform.AMD64
+    text = _HEADER.format(machine.spoken)
+    for package in packages:
+        lines = [f"{package.name}=={package.version}"]
+        lines += [f"--hash=sha256:{digest}" for digest in package.hashes]
+        text += " \\\n    ".join(lines) + "\n"
+    return text.encode()
 
 
 @lru_cache(maxsize=1024)
 def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
-    """The inverse of `print_requirements`.
+    """Return the packages of a requirements file that `print_requirements` made.
 
-    Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
+    `where` is the file's path, for messages. Raises UserError for every line that is not
+    `name==version` with hashes, such as an index address, a URL, a file or an option.
     """
-    text = "\n".join(
-        line for line in content.decode(errors="replace").splitlines() if not line.startswith("#")
-    )
-    found, problems = [], []
-    for entry in filter(
-        None, (" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines())
-    ):
-        if match := _ENTRY.fullmatch(entry):
-            hashes = tuple(re.findall(r"[0-9a-f]{64}", match["hashes"]))
-            found.append(Package(name=match["name"], version=match["version"], hashes=hashes))
-        else:
+    lines = content.decode(errors="replace").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#"))
+    # Lines that end with a backslash continue on the next one.
+    lines_of_packages = text.replace("\\\n", " ").splitlines()
+
+    packages, problems = [], []
+    for line in lines_of_packages:
+        entry = " ".join(line.split())
+        if not entry:
+            continue
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
             cause = f"{entry[:80]!r} is not `name==version` with sha256 hashes"
             then = f"`{command('lock', 'NAME')}` makes the file anew"
             problems.append(Problem(where=paths.shown(Path(where)), cause=cause, then=then))
+            continue
+        hashes = re.findall(r"[0-9a-f]{64}", match["hashes"])
+        package = Package(name=match["name"], version=match["version"], hashes=tuple(hashes))
+        packages.append(package)
     if problems:
         raise UserError(problems)
-    return tuple(found)
+    return tuple(packages)
 
 
 def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """Requirement files in the folders of `files` that are none of them."""
-    places = {folder / Path(name).parent for name in files}
-    return [
-        path
-        for place in places
-        for path in place.glob("*.txt")
-        if str(path.relative_to(folder)) not in files
-    ]
+    """Return requirements files on disk in the folders of `files` that are not among these."""
+    leftovers = []
+    for place in {folder / Path(path).parent for path in files}:
+        for file in place.glob("*.txt"):
+            if str(file.relative_to(folder)) not in files:
+                leftovers.append(file)
+    return leftovers

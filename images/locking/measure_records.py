@@ -1,8 +1,8 @@
-"""Reads the RECORDs of locked wheels from the index, by range requests: a wheel's directory and its RECORD, and not the
-gigabyte between.
+"""Reads the RECORD files of locked wheels from the index, without the rest of the wheels.
 
-The bytes are the index's: no hash of a whole file can be checked so. A build checks that (`--require-hashes`), and what
-it then installs has the RECORD that was read here, or `records` fails.
+Range requests fetch the end of a file: the wheel's directory and its RECORD, not the gigabyte
+before. So the file's hash can't be checked here. A build checks it (`--require-hashes`), and what
+it then installs must have the RECORD that was read here, or the check `records` fails.
 """
 
 import csv
@@ -27,17 +27,19 @@ from images.locking.wheel_records import WheelRecord
 from validate.environment import wheel_contents
 
 _PATIENCE = 60.0
-"""Seconds for a host to answer."""
+"""Seconds that a host has to answer."""
 _ATTEMPTS = 3
 _TAIL = 1 << 18
-"""Bytes that are read first, from the end: most wheels' directory and RECORD."""
+"""Bytes that are read first, from the end. They hold most wheels' directory and RECORD."""
 _NOT_INSTALLED = ("toolkit", "tools", "build")
-"""Layers of a lock whose wheels are no distributions of the image: the toolkit's are unpacked below /usr/local."""
+"""Layers whose wheels are not installed in the environment.
+
+Those of the toolkit are unpacked below /usr/local."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockedWheel:
-    """One wheel of a lock."""
+    """A wheel of a lock, by its sha256."""
 
     package: Package
     digest: str
@@ -50,9 +52,13 @@ def update(
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
-    """Return the table of RECORDs with those of these locks: path below `folder` -> content; nothing if none is new.
+    """Read the RECORDs of these locks that are not known yet, and return the new table.
 
-    `locks` are those of images, by name. Raises UserError: an index that does not answer, or gives no ranges.
+    It is returned as a file: path below `folder` -> content; nothing if all RECORDs were known.
+    `locks` are by the image's name, and `folder` is the folder of locks. `tell` gets a line
+    for each image.
+
+    Raises UserError for an index that does not answer, has lost a wheel, or gives no ranges.
     """
     table = wheel_records.read(folder)
     read: set[LockedWheel] = set()
@@ -66,7 +72,10 @@ def update(
         lost = [wheel for wheel in wheels if wheel.digest not in addresses]
         if lost:
             first = lost[0].package
-            cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
+            cause = (
+                f"the index no longer has {first.name} {first.version} as the lock has it "
+                f"({len(lost)} files)"
+            )
             raise failed(name, cause, f"`{command('lock', name)}`")
         with web.session() as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
             urls = [addresses[wheel.digest] for wheel in wheels]
@@ -74,27 +83,33 @@ def update(
             for wheel, row in zip(wheels, rows, strict=True):
                 table.setdefault(wheel_records.release(wheel.package), {})[wheel.digest] = row
         read.update(wheels)
-    return {wheel_records.FILE: wheel_records.written(table)} if read else {}
+    return {wheel_records.FILE: wheel_records.serialize(table)} if read else {}
 
 
 def lacking(lock: Lock) -> list[LockedWheel]:
-    """Return the wheels of a lock whose RECORDs nobody has read."""
+    """Return the wheels of a lock whose RECORDs are not known."""
     return [wheel for wheel in _wheels(lock) if wheel.digest not in lock.records]
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
-    """Return the table without wheels that are in none of these locks; nothing where all of them are."""
+    """Return the table without wheels that are in none of these locks, as `update` does.
+
+    Nothing is returned if every wheel is in one of them.
+    """
     locked = {wheel.digest for lock in locks for wheel in _wheels(lock)}
     before, after = wheel_records.read(folder), wheel_records.Table()
     for name, rows in before.items():
         remaining = {digest: row for digest, row in rows.items() if digest in locked}
         if remaining:
             after[name] = remaining
-    return {wheel_records.FILE: wheel_records.written(after)} if after != before else {}
+    return {wheel_records.FILE: wheel_records.serialize(after)} if after != before else {}
 
 
 def _wheels(lock: Lock) -> Iterator[LockedWheel]:
-    """Yield the wheels that the image's environment is made of. What a build compiles from source has none."""
+    """Yield the wheels that are installed in the image's environment.
+
+    Packages that a build compiles from source have none.
+    """
     for layer, packages in lock.layers.items():
         if layer in _NOT_INSTALLED:
             continue
@@ -105,9 +120,10 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
 
 
 def _measure(url: str, session: requests.Session) -> WheelRecord:
-    """Read the RECORD of a wheel from the end of its file, and from more of it until the RECORD is there.
+    """Read the RECORD of the wheel at a URL, from the end of the file.
 
-    Most wheels end with it. Raises UserError.
+    More of the file is read, eight times as much each time, until the RECORD is in it.
+    Raises UserError if the wheel or its RECORD can't be read.
     """
     length = _TAIL
     try:
@@ -117,22 +133,26 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
                 with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
                     rows = wheel_records.rows_of(wheel)
                 break
-            except (
-                zipfile.BadZipFile,
-                ValueError,
-            ):  # its directory, or its RECORD, begins before the tail
+            except (zipfile.BadZipFile, ValueError):
+                # The wheel's directory or its RECORD begins before what was read.
                 if length >= size:
                     raise
                 length *= 8
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
-        then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
-        raise failed(wheel_records.shown(url), f"can't be read: {error}", then) from None
+        then = (
+            f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, "
+            "one that answers range requests"
+        )
+        raise failed(wheel_records.file_of(url), f"can't be read: {error}", then) from None
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 
 
 def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes, int]:
-    """Return the last bytes of a file, and the size of the whole. Raises OSError: the server gives no ranges."""
+    """Return the last `length` bytes of the file at a URL, and the size of the whole file.
+
+    A broken connection is tried again. Raises OSError if the server gives no ranges.
+    """
     for _ in range(_ATTEMPTS):
         try:
             answer = session.get(url, headers={"Range": f"bytes=-{length}"}, timeout=_PATIENCE)

@@ -1,10 +1,11 @@
-"""From an image to its lock, by uv: all packages are resolved at once, then split into layers."""
+"""Makes the lock of an image: uv resolves all packages at once, then they are split into layers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -17,6 +18,15 @@ from images.locking.uv import IndexUnreachable, Runner
 from images.planning.image import Image
 
 
+class Update(NamedTuple):
+    """New locks, and the images that could not be locked because an index does not answer."""
+
+    files: dict[str, bytes]
+    """Path below the folder of locks -> content."""
+    unreachable: dict[str, list[Problem]]
+    """Index that does not answer -> a problem for each image that needs it."""
+
+
 def update(
     images: Sequence[Image],
     others: Sequence[Image] = (),
@@ -25,149 +35,231 @@ def update(
     upgrade: bool = False,
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
-) -> tuple[dict[str, bytes], dict[str, list[Problem]]]:
-    """Resolve the locks of `images`; `folder` has the present ones.
+) -> Update:
+    """Resolve the locks of `images`, and return their files. Nothing is written.
 
-    Returns path below the folder of locks -> content, and index that does not answer -> a problem for each image that
-    was not locked.
+    Versions of the present locks (in `folder`) stay where they still fit, so that moving one pin
+    does not move all others. With `upgrade`, the newest versions that fit are taken instead.
 
-    Versions of the present lock are kept where they still fit, so that moving one pin does not move the world;
-    `upgrade` takes the newest that fit instead, and then renews the locks of those `others` (the rest of the plan)
-    that share a layer, since they stay equal in it. `tell` gets a line an image. An index that does not answer is
-    asked once. Raises UserError with the problems of all images at once.
+    `others` are the other images of the plan. With `upgrade`, those that share a layer with one of
+    `images` are locked again, too, so that the layer stays the same. `tell` gets a line an image.
+
+    An index that does not answer is asked only once. Raises UserError with the problems of all
+    images at once.
     """
-    wanted = {image.lock_name: image for image in images}
-    mine = [lock_inputs(image) for image in images]
-    for other in others if upgrade else ():
-        is_locked = (folder / other.lock_name / lock_file.RECORD).is_file()
-        if is_locked and any(lock_inputs(other).shares(one) for one in mine):
-            wanted[other.lock_name] = other
-    present = [one for one in others if not upgrade and lock_file.is_present(one, folder)]
-    locks = [*(lock_file.load(folder / one.lock_name) for one in present)]
+    to_lock = {image.lock_name: image for image in images}
+    present_locks: list[Lock] = []
+    if upgrade:
+        for other in _sharing_layers(others, images, folder):
+            to_lock[other.lock_name] = other
+    else:
+        present_locks = _present_locks(others, folder)
+
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
     unreachable: dict[str, list[Problem]] = {}
-    # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
-    for name, image in sorted(wanted.items(), key=lambda item: item[1].name.profile is None):
+    # Packages of a profile allow fewer versions than those of a stack. So images with a profile are
+    # resolved first, and images that share a layer with them can take the same versions.
+    for name, image in sorted(to_lock.items(), key=lambda item: item[1].name.profile is None):
         if image.index in unreachable:
-            unreachable[image.index].append(replace(unreachable[image.index][0], where=name))
+            first = unreachable[image.index][0]
+            unreachable[image.index].append(replace(first, where=name))
             continue
-        own: dict[str, str] = {}
-        if not upgrade:
-            with suppress(UserError):  # no lock lies there, or a damaged one
-                lock = lock_file.load(folder / name)
-                own = lock.versions(lock.inputs.layers)
+        preferred = {} if upgrade else _present_versions(folder / name)
+        # Versions of a layer that another lock has in common with it count more than its own.
+        preferred |= _versions_of_shared_layers(image, [*made.values(), *present_locks])
         tell(f"resolving {name}")
         try:
-            # Above its own, the versions of layers that another lock has in common with it.
-            shares = (
-                one.versions(one.inputs.shares(lock_inputs(image)))
-                for one in (*made.values(), *locks)
-            )
-            made[name] = resolve(image, run, preferred=own | next(filter(None, shares), {}))
+            made[name] = resolve(image, run, preferred=preferred)
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
             problems += error.problems
+
     if problems:
-        raise UserError(
-            [*problems, *(problem for found in unreachable.values() for problem in found)]
-        )
-    files = {
-        f"{name}/{path}": text
-        for name, lock in made.items()
-        for path, text in lock_file.written(lock).items()
-    }
-    return files, unreachable
+        raise UserError([*problems, *chain.from_iterable(unreachable.values())])
+    return Update(_files_of(made), unreachable)
+
+
+def _files_of(locks: Mapping[str, Lock]) -> dict[str, bytes]:
+    """Return the files of locks, by path below the folder of locks. `locks`: by name."""
+    files = {}
+    for name, lock in locks.items():
+        for path, content in lock_file.serialize(lock).items():
+            files[f"{name}/{path}"] = content
+    return files
+
+
+def _present_locks(images: Iterable[Image], folder: Path) -> list[Lock]:
+    """Return the locks that are neither missing nor stale."""
+    locks = []
+    for image in images:
+        if lock_file.is_present(image, folder):
+            locks.append(lock_file.load(folder / image.lock_name))
+    return locks
+
+
+def _sharing_layers(
+    others: Iterable[Image], images: Iterable[Image], folder: Path
+) -> Iterator[Image]:
+    """Yield the other images that have a lock and share a layer with one of `images`."""
+    inputs_of_images = [lock_inputs(image) for image in images]
+    for other in others:
+        if not (folder / other.lock_name / lock_file.RECORD).is_file():
+            continue
+        inputs = lock_inputs(other)
+        if any(inputs.shares(inputs_of_image) for inputs_of_image in inputs_of_images):
+            yield other
+
+
+def _present_versions(place: Path) -> dict[str, str]:
+    """Return the versions of the lock in a folder, even a stale one; none if it can't be read."""
+    with suppress(UserError):
+        lock = lock_file.load(place)
+        return lock.versions(lock.inputs.layers)
+    return {}
+
+
+def _versions_of_shared_layers(image: Image, locks: Iterable[Lock]) -> dict[str, str]:
+    """Return the versions of the layers that the first of these locks shares with an image."""
+    inputs = lock_inputs(image)
+    for lock in locks:
+        versions = lock.versions(lock.inputs.shares(inputs))
+        if versions:
+            return versions
+    return {}
 
 
 def resolve(
     image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None
 ) -> Lock:
-    """Resolve the whole image at once, then split it into layers.
+    """Resolve all packages of an image at once, then split them into its layers.
 
-    Raises UserError: no versions fit, a package is source only or a local file, the torch is not the image's CUDA
-    build, an index that can't be reached or gives no hashes.
+    `preferred` versions are taken where they fit.
+
+    Raises UserError: no versions fit, a package is published as source only or is a local file,
+    torch is not the image's CUDA build, or an index can't be reached or gives no hashes.
     """
-    where, wanted = str(image.name), lock_inputs(image)
-    pins = [pin for layer in wanted.layers for pin in wanted.asked(layer)]
-    chosen = uv.versions(pins, wanted, preferred=preferred or {}, run=run, where=where)
-    layers = _split(wanted, chosen, run, where)
-    everything = [package for layer in layers.values() for package in layer]
-    if problems := [*_wrong_builds(image, everything)]:
+    where = str(image.name)
+    inputs = lock_inputs(image)
+    requirements = []
+    for layer in inputs.layers:
+        requirements += inputs.requirements(layer)
+    chosen = uv.versions(requirements, inputs, preferred=preferred or {}, run=run, where=where)
+
+    layers = _split(inputs, chosen, run, where)
+    packages = [package for layer in layers.values() for package in layer]
+    problems = list(_wrong_builds(image, packages))
+    if problems:
         raise UserError(problems)
-    for name, exact in wanted.alone.items():
-        # The installer has the wheels of all machines that may run it.
-        platforms = wanted.builders if name == "tools" and wanted.builders else (wanted.platform,)
-        alone: dict[str, Package] = {}
-        for target in (replace(wanted, platform=platform) for platform in platforms):
-            for one in uv.packages(
-                exact, target, chosen={}, run=run, where=where, dependencies=False
-            ):
-                others = alone[one.name].hashes if one.name in alone else ()
-                alone[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
-        layers[name] = tuple(alone.values())
-    files = {
-        f"{layer}.txt": lock_file.print_requirements(found, wanted.platform)
-        for layer, found in layers.items()
-    }
-    return Lock(inputs=wanted, files=files, layers=layers)
+
+    for name, exact in inputs.alone.items():
+        # The installer is locked for every machine that may run it.
+        platforms = inputs.builders if name == "tools" and inputs.builders else (inputs.platform,)
+        layers[name] = _packages_alone(exact, inputs, platforms, run, where)
+
+    files = {}
+    for layer, packages_of_layer in layers.items():
+        content = lock_file.print_requirements(packages_of_layer, inputs.platform)
+        files[f"{layer}.txt"] = content
+    return Lock(inputs=inputs, files=files, layers=layers)
+
+
+def _packages_alone(
+    exact: Sequence[str], inputs: LockInputs, platforms: Iterable[str], run: Runner, where: str
+) -> tuple[Package, ...]:
+    """Return the packages that exact requirements name, without what they require.
+
+    Each has the hashes of its wheels for all of these platforms.
+    """
+    packages: dict[str, Package] = {}
+    for platform in platforms:
+        target = replace(inputs, platform=platform)
+        for package in uv.packages(
+            exact, target, chosen={}, run=run, where=where, dependencies=False
+        ):
+            hashes = set(package.hashes)
+            if package.name in packages:
+                hashes.update(packages[package.name].hashes)
+            packages[package.name] = replace(package, hashes=tuple(sorted(hashes)))
+    return tuple(packages.values())
 
 
 def _split(
-    wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
+    inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, tuple[Package, ...]]:
-    """Layer -> packages: a pin is in its own layer, all else in the lowest layer that needs it.
+    """Return the packages of each layer: pins in their own, others in the lowest that needs them.
 
-    What a layer needs is asked of uv, for that layer and those below at the versions chosen for the whole: markers
-    and extras are then right, and nothing above can be seen in the answer but the versions.
+    `chosen` has the versions for the whole image. uv is asked what each layer needs together with
+    the layers below it. So markers and extras are evaluated by uv, and layers above have no
+    influence but for the chosen versions.
     """
-    home = {distribution(pin): layer for layer, pins in wanted.layers.items() for pin in pins}
+    home = {}
+    for layer, pins in inputs.layers.items():
+        for pin in pins:
+            home[distribution(pin)] = layer
+
     needed: dict[str, Package] = {}
-    for layer, pins in zip(
-        wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True
-    ):
-        for package in (
-            uv.packages(pins, wanted, chosen=chosen, run=run, where=where) if pins else ()
-        ):
+    requirements: list[str] = []
+    for layer in inputs.layers:
+        requirements += inputs.requirements(layer)
+        if not requirements:
+            continue
+        for package in uv.packages(requirements, inputs, chosen=chosen, run=run, where=where):
             needed.setdefault(package.name, package)
             home.setdefault(package.name, layer)
-    ordered = sorted(needed.values(), key=lambda package: package.name)
-    return {
-        layer: tuple(package for package in ordered if home[package.name] == layer)
-        for layer in wanted.layers
-    }
+
+    layers: dict[str, list[Package]] = {layer: [] for layer in inputs.layers}
+    for name in sorted(needed):
+        layers[home[name]].append(needed[name])
+    return {layer: tuple(packages) for layer, packages in layers.items()}
 
 
 def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
-    """Local versions (+cpu, +cu130) that this image did not ask for: PyPI has none, PyTorch's index one a variant.
+    """Yield a problem for each package that is built for something else than the image's CUDA.
 
-    And a torch whose closure lacks the CUDA runtime of the image's wheel: a CPU torch, or one of another CUDA.
+    The local version of a package (+cpu, +cu130) names its build. PyPI has no local versions, and
+    PyTorch's index only the variant that was asked for. A torch without a local version is known by
+    the CUDA runtime that it requires.
     """
+    where = str(image.name)
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
     for package in packages:
         local = Version(package.version).local
         if local not in allowed:
             kind = "a CPU build" if local == "cpu" else f"a build of {local}"
-            cause = f"{package.name} {package.version} is {kind}; the image wants CUDA {image.wheel_cuda}"
-            then = "resolve with the plain index: no find-links, no extra index, no mirror that adds builds of its own"
-            yield Problem(where=str(image.name), cause=cause, then=then)
-    distribution = "nvidia-cuda-runtime" + (
-        f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else ""
+            yield Problem(
+                where=where,
+                cause=(
+                    f"{package.name} {package.version} is {kind}; "
+                    f"the image wants CUDA {image.wheel_cuda}"
+                ),
+                then=(
+                    "resolve with the plain index: no find-links, no extra index, "
+                    "no mirror that adds builds of its own"
+                ),
+            )
+
+    versions = {package.name: package.version for package in packages}
+    # The runtime's name has no CUDA major from 13.0 on.
+    runtime = "nvidia-cuda-runtime"
+    if image.wheel_cuda < Minor(13, 0):
+        runtime = f"nvidia-cuda-runtime-cu{image.wheel_cuda.major}"
+    version = versions.get(runtime)
+    if version is not None and Minor.parse(version) == image.wheel_cuda:
+        return
+
+    runtimes = []
+    for name, other_version in versions.items():
+        if name.startswith("nvidia-cuda-runtime"):
+            runtimes.append(f"{name} {other_version}")
+    if runtimes:
+        brings = f"brings {', '.join(runtimes)}"
+    else:
+        brings = "brings no CUDA runtime: it is a CPU build"
+    torch = versions.get("torch", "")
+    yield Problem(
+        where=where,
+        cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
+        then="does the index have the variant that images/data/facts.yaml says?",
     )
-    by_name = {package.name: package.version for package in packages}
-    runtimes = [
-        f"{name} {version}"
-        for name, version in by_name.items()
-        if name.startswith("nvidia-cuda-runtime")
-    ]
-    version = by_name.get(distribution)
-    if version is None or Minor.parse(version) != image.wheel_cuda:
-        has = (
-            f"brings {', '.join(runtimes)}"
-            if runtimes
-            else "brings no CUDA runtime: it is a CPU build"
-        )
-        cause = f"torch {by_name.get('torch', '')} {has}; the image wants CUDA {image.wheel_cuda}"
-        then = "does the index have the variant that images/data/facts.yaml says?"
-        yield Problem(where=str(image.name), cause=cause, then=then)

@@ -1,7 +1,8 @@
-"""`locks/records.json`: one digest for each wheel of a lock, of the RECORD inside it.
+"""Reads and writes `locks/records.json`: a digest of the RECORD file in each locked wheel.
 
-It is measured from the index and never from an image: `records` holds installed RECORDs to it. A row belongs to the
-sha256 of one wheel, so it never gets old."""
+The digests are measured from the index, never from an image, and the check `records` compares
+installed RECORDs with them. A row belongs to the sha256 of one wheel, so it never becomes stale.
+"""
 
 import csv
 import io
@@ -29,15 +30,15 @@ class WheelRecord:
     record: str
     """Its digest (validate/environment/wheel_contents.py)."""
     native: bool = False
-    """The wheel has libraries: the pruner reads them in an image for one GPU architecture."""
+    """Whether the wheel has libraries, which the pruner reads in an image for one architecture."""
     pruned: Mapping[str, str] = field(default_factory=dict)
-    """Digest of the RECORD as the pruner leaves it, by the pruner's key (images/wheels/pruned_records.py)."""
+    """The pruner's key -> digest of the RECORD that it leaves (images/wheels/pruned_records.py)."""
 
 
 Known = Mapping[str, WheelRecord]
 """sha256 of a wheel -> its RECORD."""
 Table = dict[str, dict[str, WheelRecord]]
-"""`NAME VERSION` -> Known of that release."""
+"""`NAME VERSION` -> what is known of the wheels of that release."""
 
 
 def release(package: Package) -> str:
@@ -46,17 +47,22 @@ def release(package: Package) -> str:
 
 
 def read_for(packages: Iterable[Package], folder: Path) -> Known:
-    """Return what is known of these packages' wheels. `folder` has the locks. Raises UserError: a damaged file."""
+    """Return what the folder of locks knows of these packages' wheels, by sha256.
+
+    Raises UserError if the table is damaged.
+    """
     table = read(folder)
     known: dict[str, WheelRecord] = {}
     for package in packages:
         rows = table.get(release(package), {})
-        known.update({digest: rows[digest] for digest in package.hashes if digest in rows})
+        for digest in package.hashes:
+            if digest in rows:
+                known[digest] = rows[digest]
     return known
 
 
 def read(folder: Path) -> Table:
-    """Return the whole table; nothing where there is none. Raises UserError: a damaged file."""
+    """Return the whole table; empty if there is no file. Raises UserError if it is damaged."""
     file = folder / FILE
     if not file.is_file():
         return {}
@@ -66,24 +72,26 @@ def read(folder: Path) -> Table:
             table[name] = {digest: WheelRecord(**row) for digest, row in rows.items()}
         return table
     except (ValueError, TypeError, AttributeError):
-        then = f"`git checkout {paths.shown(file)}`, or remove it: `{command('lock')}` reads every wheel's RECORD again"
+        then = (
+            f"`git checkout {paths.shown(file)}`, or remove it: "
+            f"`{command('lock')}` reads every wheel's RECORD again"
+        )
         raise wrong(paths.shown(file), "is damaged", then) from None
 
 
-def written(table: Table) -> bytes:
-    """Return the content of the file: a line for each wheel."""
+def serialize(table: Table) -> bytes:
+    """Return the table as JSON with a line for each wheel, so that changes are easy to review."""
     releases = []
     for name, rows in sorted(table.items()):
-        lines = [
-            f"  {json.dumps(digest)}: {json.dumps(_as_json(row))}"
-            for digest, row in sorted(rows.items())
-        ]
+        lines = []
+        for digest, row in sorted(rows.items()):
+            lines.append(f"  {json.dumps(digest)}: {json.dumps(_as_json(row))}")
         releases.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
     return ("{\n" + ",\n".join(releases) + "\n}\n").encode()
 
 
 def _as_json(row: WheelRecord) -> dict[str, Any]:
-    """Return the fields of a row that say something."""
+    """Return the fields of a row that are not empty or false."""
     fields = {
         "record": row.record,
         "native": row.native,
@@ -93,7 +101,7 @@ def _as_json(row: WheelRecord) -> dict[str, Any]:
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:
-    """Return the rows of a wheel's RECORD. Raises KeyError: it has no RECORD, or several."""
+    """Return the rows of a wheel's RECORD. Raises KeyError if it has none, or several."""
     records = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
     if len(records) != 1:
         raise KeyError(f"{len(records)} RECORD files")
@@ -101,6 +109,6 @@ def rows_of(wheel: zipfile.ZipFile) -> Rows:
     return wheel_contents.rows_of_wheel(csv.reader(io.StringIO(text, newline="")))
 
 
-def shown(url: str) -> str:
-    """Return the file of a URL, for messages."""
+def file_of(url: str) -> str:
+    """Return the file name in a URL, for messages."""
     return url.partition("#")[0].rpartition("/")[2]

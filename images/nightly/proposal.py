@@ -27,7 +27,7 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
         sources.workspace.matrix.read_text(encoding="utf-8"), image, result.canary.changes
     )
     after = {"matrix.yaml": matrix_text}
-    for name, content in lock_file.written(result.proposed.lock).items():
+    for name, content in lock_file.serialize(result.proposed.lock).items():
         after[f"locks/{image.lock_name}/{name}"] = content.decode()
     before = {
         path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()

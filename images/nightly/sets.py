@@ -249,7 +249,7 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 
 def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
     """Return a lock with the RECORDs of its wheels, which claim `records` asks for, written into a folder."""
-    files = lock_file.written(locked.lock)
+    files = lock_file.serialize(locked.lock)
     lock_file.write(
         {f"{locked.image.lock_name}/{name}": text for name, text in files.items()}, folder
     )

@@ -50,7 +50,7 @@ def update(
         whole = lock.records[digest]
         pruned = {**whole.pruned, key: _pruned(addresses[digest], digest, program)}
         table.setdefault(wheel_records.release(package), {})[digest] = replace(whole, pruned=pruned)
-    return {wheel_records.FILE: wheel_records.written(table)}
+    return {wheel_records.FILE: wheel_records.serialize(table)}
 
 
 def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
@@ -58,7 +58,7 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
 
     Files outside site-packages (`:...`) stay: it does not know them.
     """
-    where = wheel_records.shown(url)
+    where = wheel_records.file_of(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
         folder = Path(scratch)
         wheel = folder / "wheel.whl"

@@ -30,7 +30,7 @@ def unavailable(name: str) -> str:
         return f"{name} is no image of the matrix"
     if planned.image is None:
         return f"{name} is refused: {'; '.join(planned.reasons)}"
-    return lock_file.blocked(planned.image, lock_file.state(planned.image, CHECKOUT.locks)[0])
+    return lock_file.why_blocked(planned.image, lock_file.state(planned.image, CHECKOUT.locks)[0])
 
 
 def faults(text: str) -> list[str]:

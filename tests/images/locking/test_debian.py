@@ -21,7 +21,7 @@ BASE = image("cu126-torch25").base
 @pytest.mark.parametrize("place", BASES)
 def test_each_base_of_the_matrix_is_locked_and_written_as_it_is_read(place: str) -> None:
     lock = debian.require(BASES[place], CHECKOUT.locks)
-    assert debian.written(lock) == (CHECKOUT.locks / place).read_bytes()
+    assert debian.serialize(lock) == (CHECKOUT.locks / place).read_bytes()
     assert lock.base and lock.layer and not lock.base.keys() & lock.layer.keys()
     assert {"apt", "ca-certificates", "gcc", "python3-venv", "curl"} <= lock.versions.keys()
     halves = [lock.part(half).decode().splitlines() for half in (lock.base, lock.layer)]
@@ -34,8 +34,8 @@ def test_what_moved_is_named() -> None:
     layer = {one: digest for one, digest in old.layer.items() if one != path} | {
         "debian/pool/x/git_9_amd64.deb": "0" * 64
     }
-    assert debian.moved(old, old) == []
-    assert debian.moved(old, dataclasses.replace(old, layer=layer)) == ["git"]
+    assert debian.changed_packages(old, old) == []
+    assert debian.changed_packages(old, dataclasses.replace(old, layer=layer)) == ["git"]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_images_of_one_torch_share_files_byte_for_byte_and_no_address_reaches_on
     assert {name for name, content in one.files.items() if content != other.files[name]} == {
         "toolkit.txt"
     }
-    content = b"".join(lock_file.written(one).values())
+    content = b"".join(lock_file.serialize(one).values())
     assert stocked.default.encode() not in content and b"127.0.0.1" not in content
 
 
@@ -298,7 +298,7 @@ def made_of(image: Image, folder: Path) -> None:
     files = {
         f"{place}.txt": lock_file.print_requirements(packages) for place, packages in layers.items()
     }
-    found = lock_file.written(lock_file.Lock(inputs=wanted, files=files, layers=layers))
+    found = lock_file.serialize(lock_file.Lock(inputs=wanted, files=files, layers=layers))
     lock_file.write({f"{image.name}/{path}": content for path, content in found.items()}, folder)
 
 
@@ -502,7 +502,7 @@ def test_committed_locks_agree_in_the_layers_they_share_and_hold_no_address() ->
     images = [one.image for one in plan.plan(SOURCES) if one.image and not one.image.index]
     locks = {str(image.name): lock_file.read(image, CHECKOUT.locks) for image in images}
     for name, one in locks.items():
-        assert b"://" not in b"".join(lock_file.written(one).values())
+        assert b"://" not in b"".join(lock_file.serialize(one).values())
         for other_name, other in locks.items():
             for layer in one.inputs.shares(other.inputs):
                 assert one.files[f"{layer}.txt"] == other.files[f"{layer}.txt"], (

@@ -217,7 +217,7 @@ def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what
     table = wheel_records.read(few.workspace.locks)
     del table["torch 2.7.1"]
     file = few.workspace.locks / wheel_records.FILE
-    file.write_bytes(without := wheel_records.written(table))
+    file.write_bytes(without := wheel_records.serialize(table))
     with pytest.raises(
         UserError, match=r"records\.json: does not have the RECORD of torch 2\.7\.1"
     ):
@@ -243,7 +243,7 @@ def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_l
     assert row.pruned[key(wanted.pruning)] != row.record, "the library has less in it"
     lock([name], check=True)
     table["torch 2.7.1"] = {digest: replace(row, pruned={})}
-    (few.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.written(table))
+    (few.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.serialize(table))
     with pytest.raises(UserError, match=r"does not have the RECORD of torch 2\.7\.1"):
         lock([name], check=True)
 

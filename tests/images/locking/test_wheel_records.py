@@ -36,7 +36,7 @@ def test_what_is_written_is_read_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("locks")
     package = Package(name="small", version="1.0", hashes=tuple(known))
-    (folder / wheel_records.FILE).write_bytes(wheel_records.written({"small 1.0": known}))
+    (folder / wheel_records.FILE).write_bytes(wheel_records.serialize({"small 1.0": known}))
     assert wheel_records.read_for([package], folder) == known
     assert (
         wheel_records.read_for([Package(name="other", version="1", hashes=("00",))], folder) == {}
@@ -126,7 +126,7 @@ def test_records_are_read_once_and_those_of_no_lock_are_left_out(tmp_path: Path)
     assert wheel_records.read(tmp_path) == table
     assert measure_records.without_leftovers(locks.values(), tmp_path) == {}
     (tmp_path / wheel_records.FILE).write_bytes(
-        wheel_records.written({**table, "gone 1": {"cd": WheelRecord(record="x")}})
+        wheel_records.serialize({**table, "gone 1": {"cd": WheelRecord(record="x")}})
     )
     assert measure_records.without_leftovers(locks.values(), tmp_path) == found
 
@@ -152,7 +152,7 @@ def test_the_record_of_every_wheel_of_a_lock_of_the_repository_is_known_and_no_o
         for folder, lock in zip(folders, locks, strict=True)
     } == {folder.name: [] for folder in folders}
     assert measure_records.without_leftovers(locks, CHECKOUT.locks) == {}
-    assert wheel_records.written(table) == (CHECKOUT.locks / wheel_records.FILE).read_bytes()
+    assert wheel_records.serialize(table) == (CHECKOUT.locks / wheel_records.FILE).read_bytes()
     read = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
     assert read.records.keys() == {
         digest for package in read.packages() for digest in package.hashes
