@@ -1,4 +1,7 @@
-"""Base images: by digest, of locked Debian packages, by tag, or custom; the Python of their own; pinned digests."""
+"""Acquires base images: by digest, by tag, made of Debian packages, or custom.
+
+Also reads the Python that a base brings, and the digests that are pinned in locks/bases.yaml.
+"""
 
 import json
 import shutil
@@ -16,12 +19,15 @@ from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
 from images.errors import failed, wrong
 from images.locking import debian
+from images.locking.debian import DebianLock
 from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
 _PIN = "`python -m tools.pin` writes it, in a checkout"
 AUTO = "auto"
+"""In place of a reference: the base that the matrix names, however it can be had."""
 BOOTSTRAPPED = "truetag-base"
+"""The repository of bases that were made on this machine."""
 
 
 def acquire(
@@ -33,168 +39,253 @@ def acquire(
     host: HostSettings,
     on_progress: Callable[[str], None],
 ) -> BaseContext:
-    """Acquire a base image: afterwards the engine has it. `wanted` is `auto` or the reference of a custom base.
+    """Make sure that the engine has a base image, and return what is known of it.
 
-    auto: what the locks of the workspace in `root` say, a digest or Debian packages. Where mmdebstrap, which makes a
-    base of these, is not installed: the tag (one that is here, else the registry's), else mmdebstrap is installed.
-    `on_progress` gets a line about everything but a base found by its digest. Raises UserError.
+    `wanted` is the reference of a custom base, or `auto`. For `auto`, the base is found in this
+    order, by what the workspace in `root` has:
+
+    1. by its pinned digest (locks/bases.yaml), and in no other way if there is one;
+    2. made of locked Debian packages, if mmdebstrap is installed;
+    3. by its tag, from the engine or a registry;
+    4. made of locked Debian packages, for which mmdebstrap is installed first.
+
+    `on_progress` gets a line before each step that takes long. Raises UserError if nothing works.
     """
-    # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
-    with engine.hold_lock(
-        f"base {base.key} {base.platform}",
-        lambda: on_progress(f"waits: another build acquires {base.reference}"),
-    ):
+
+    def say_waiting() -> None:
+        on_progress(f"waits: another build acquires {base.reference}")
+
+    # Two builds at once need the same base: the second finds what the first has made.
+    with engine.hold_lock(f"base {base.key} {base.platform}", say_waiting):
         if wanted != AUTO:
-            info = engine.find(wanted)
-            if info is None:
-                on_progress(f"pulling {wanted}")
-                info = engine.pull(wanted, platform=base.platform)
-            elif info.architecture != base.platform.architecture:
-                cause = f"is for {info.architecture}, the image is for {base.platform}"
-                raise wrong(wanted, cause, "give a base of that platform: --base REF")
-            return _described(engine, info, wanted, "custom")
-        if digest := pinned(root).get(base.reference):
-            reference = f"{base.reference.rpartition(':')[0]}@{digest}"
-            if (info := _pulled(engine, base, reference, "", on_progress)) is None:
-                cause = f"no registry answers, and {PINS_FILE} pins it to {digest}: its images are built on no other base"
-                then = f"connect to a registry, give a base you have (--base REF), or take its line out of {PINS_FILE}"
-                raise failed(base.reference, cause, then)
-            return replace(_described(engine, info, reference, "digest"), digest=digest)
+            return _custom(engine, base, wanted, on_progress)
+        digest = pinned(root).get(base.reference)
+        if digest:
+            return _by_digest(engine, base, digest, on_progress)
         lock = debian.find(base, root / "locks")
-        if not (lock and shutil.which("mmdebstrap")):
-            made = "mmdebstrap is not here to make it of locked packages"
-            how = f" by its tag: {made if lock else 'no digest is pinned (`python -m tools.pin`)'}"
-            if info := _pulled(engine, base, base.reference, how, on_progress):
-                return _described(engine, info, base.reference, "tag")
+        if lock is None or not shutil.which("mmdebstrap"):
+            by_tag = _by_tag(engine, base, lock is not None, on_progress)
+            if by_tag:
+                return by_tag
         if base.suite is None:
             cause = (
                 "no registry answers, and it is no Debian suite that could be made from a mirror"
             )
-            raise failed(
-                base.reference, cause, "connect to a registry, or give a base you have: --base REF"
-            )
-        from images.context import bootstrap
-
+            then = "connect to a registry, or give a base you have: --base REF"
+            raise failed(base.reference, cause, then)
         lock = lock or debian.require(base, root / "locks")
-        name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
-        info = engine.find(name)
-        if info is None or not bootstrap.labels(lock).items() <= info.labels.items():
-            on_progress(
-                f"MAKING {name} with mmdebstrap of the Debian packages in locks/{debian.place(base)}"
-            )
-            bootstrap.require_mmdebstrap(on_progress)
-            info = bootstrap.bootstrap(engine, base, lock, name, host)
-        found = _described(engine, info, name, "bootstrapped")
-        return replace(found, digest=info.id, packages=lock.part(lock.layer))
+        return _of_packages(engine, base, lock, host, on_progress)
 
 
-def _pulled(
-    engine: Engine, base: Base, reference: str, how: str, on_progress: Callable[[str], None]
-) -> ImageInfo | None:
-    """What the engine has of this platform under a name, else what a registry has; None: no registry answers."""
+def _custom(
+    engine: Engine, base: Base, reference: str, on_progress: Callable[[str], None]
+) -> BaseContext:
+    """Return a custom base, which is pulled if the engine lacks it.
+
+    Raises UserError if it is for another platform than `base`.
+    """
     info = engine.find(reference)
-    if (
-        info is None or info.architecture != base.platform.architecture
-    ):  # a name of a registry means one of each
-        if engine.registry_digest(reference) is None:
-            return None
-        on_progress(f"pulling {reference}{how}")
+    if info is None:
+        on_progress(f"pulling {reference}")
         info = engine.pull(reference, platform=base.platform)
-    return info
+    elif info.architecture != base.platform.architecture:
+        cause = f"is for {info.architecture}, the image is for {base.platform}"
+        raise wrong(reference, cause, "give a base of that platform: --base REF")
+    return _described(engine, info, reference, "custom")
+
+
+def _by_digest(
+    engine: Engine, base: Base, digest: str, on_progress: Callable[[str], None]
+) -> BaseContext:
+    """Return a base by its pinned digest. Raises UserError if it is nowhere: no other will do."""
+    reference = f"{base.reference.rpartition(':')[0]}@{digest}"
+    info = _find_or_pull(engine, base, reference, "", on_progress)
+    if info is None:
+        cause = (
+            f"no registry answers, and {PINS_FILE} pins it to {digest}: "
+            "its images are built on no other base"
+        )
+        then = (
+            "connect to a registry, give a base you have (--base REF), "
+            f"or take its line out of {PINS_FILE}"
+        )
+        raise failed(base.reference, cause, then)
+    return replace(_described(engine, info, reference, "digest"), digest=digest)
+
+
+def _by_tag(
+    engine: Engine, base: Base, has_lock: bool, on_progress: Callable[[str], None]
+) -> BaseContext | None:
+    """Return a base by its tag; None if the engine lacks it and no registry answers.
+
+    `has_lock`: whether it could be made of packages, so that the progress says why it is not.
+    """
+    if has_lock:
+        reason = "mmdebstrap is not here to make it of locked packages"
+    else:
+        reason = "no digest is pinned (`python -m tools.pin`)"
+    info = _find_or_pull(engine, base, base.reference, f" by its tag: {reason}", on_progress)
+    return _described(engine, info, base.reference, "tag") if info else None
+
+
+def _of_packages(
+    engine: Engine,
+    base: Base,
+    lock: DebianLock,
+    host: HostSettings,
+    on_progress: Callable[[str], None],
+) -> BaseContext:
+    """Return a base made of locked Debian packages. One that the engine has is used again.
+
+    mmdebstrap is installed if it is missing. Raises UserError if that, or making the base, fails.
+    """
+    from images.context import bootstrap  # only few builds need it
+
+    name = f"{BOOTSTRAPPED}:{base.suite}"
+    if base.platform.suffix:
+        name += f"-{base.platform.suffix}"
+    info = engine.find(name)
+    # Its labels say of which packages it was made, and how.
+    is_current = info is not None and bootstrap.labels(lock).items() <= info.labels.items()
+    if info is None or not is_current:
+        place = f"locks/{debian.place(base)}"
+        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {place}")
+        bootstrap.require_mmdebstrap(on_progress)
+        info = bootstrap.bootstrap(engine, base, lock, name, host)
+    context = _described(engine, info, name, "bootstrapped")
+    return replace(context, digest=info.id, packages=lock.part(lock.layer))
+
+
+def _find_or_pull(
+    engine: Engine,
+    base: Base,
+    reference: str,
+    note: str,
+    on_progress: Callable[[str], None],
+) -> ImageInfo | None:
+    """Return an image of the base's platform from the engine or a registry; None: none answers.
+
+    `note` follows the reference in the line of progress about pulling.
+    """
+    info = engine.find(reference)
+    # One name in a registry stands for an image of each platform.
+    if info and info.architecture == base.platform.architecture:
+        return info
+    if engine.registry_digest(reference) is None:
+        return None
+    on_progress(f"pulling {reference}{note}")
+    return engine.pull(reference, platform=base.platform)
 
 
 def _described(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
+    """Return what is known of a base that the engine has, with the Python that is in it."""
     digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
-    return replace(
-        read_python(engine, reference), reference=reference, origin=origin, digest=digest
-    )
+    context = read_python(engine, reference)
+    return replace(context, reference=reference, origin=origin, digest=digest)
 
 
 def require_no_contradiction(image: Image, base: BaseContext) -> None:
-    """Raises UserError with all of the base that contradicts the image's pins: nothing of a base is reinstalled."""
-    against = []
+    """Raise UserError, with every contradiction, if the base contradicts the image's pins.
+
+    What a base has is not installed again, so it must be what the image pins.
+    """
+    contradictions = []
     if base.python and not base.python.startswith(f"{image.python}."):
-        against.append(f"Python {base.python}, the image needs {image.python}")
+        contradictions.append(f"Python {base.python}, the image needs {image.python}")
     for pin in image.pins:
-        found = base.installed.get(pin.name)
-        if found is not None and not satisfies(found, pin):
+        installed = base.installed.get(pin.name)
+        if installed is not None and not satisfies(installed, pin):
             needed = pin.requirement.partition("==")[2]
-            against.append(f"{pin.name}: the base has {found}, the image needs {needed}")
+            contradictions.append(f"{pin.name}: the base has {installed}, the image needs {needed}")
     if "torch" in base.installed and base.torch_cuda != str(image.wheel_cuda):
         made_for = f"CUDA {base.torch_cuda}" if base.torch_cuda else "the CPU or an unknown CUDA"
-        against.append(
+        contradictions.append(
             f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}"
         )
-    if against:
-        then = "pin what it has in matrix.yaml, or take another base"
-        raise wrong(
-            base.reference, f"contradicts the pins of {image.name}: {'; '.join(against)}", then
-        )
+    if contradictions:
+        cause = f"contradicts the pins of {image.name}: {'; '.join(contradictions)}"
+        raise wrong(base.reference, cause, "pin what it has in matrix.yaml, or take another base")
 
 
-def satisfies(found: str, pin: Pin) -> bool:
-    """2.11.0+cu130 is a 2.11.0, and so is one that a vendor built (+nv25.1); a CPU build never is."""
+def satisfies(installed: str, pin: Pin) -> bool:
+    """Return whether an installed version is the pinned one, whoever built it.
+
+    2.11.0+cu130 is a 2.11.0, and so is a vendor's build (+nv25.1), but never a CPU build. If the
+    pin names a build, it must be that.
+    """
     try:
-        version, wanted = Version(found), Version(pin.version)
+        version, pinned_version = Version(installed), Version(pin.version)
     except InvalidVersion:
-        return found == pin.version
+        return installed == pin.version
+    if Version(version.public) != pinned_version:
+        return False
     local = version.local or ""
-    return Version(version.public) == wanted and (
-        local == pin.local if pin.local else local.split(".")[0] != "cpu"
-    )
+    if pin.local:
+        return local == pin.local
+    return local.split(".")[0] != "cpu"
 
 
 def read_python(engine: Engine, reference: str) -> BaseContext:
-    """An image with the Python that `python3` names in it, if any, read in a container with no network.
+    """Return a base with what its `python3` says of itself, run in a container without network.
 
-    Raises UserError when there is one that can't run.
+    The base has no Python if there is no `python3`. Raises UserError if there is one that fails.
     """
     plain = BaseContext(reference=reference, origin="")
     program = (TEMPLATES / "base" / "read_python.py").read_text(encoding="utf-8")
     spec = ContainerSpec(
         reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)"
     )
-    with engine.container(spec) as box:
+    with engine.container(spec) as container:
         try:
-            done = box.run(timeout=600)
+            finished = container.run(timeout=600)
         except EngineError as error:
             if error.kind is EngineErrorKind.NO_COMMAND:
                 return plain
             raise
-    if done.code == 127:  # what the init process says when there is no such command
+    # The init process ends with 127 if there is no such command.
+    if finished.code == 127:
         return plain
-    if done.code != 0:
-        cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
+    if finished.code != 0:
+        output = (finished.stderr or finished.stdout).strip()
+        cause = f"its python3 can't be run: {output[-300:]}"
         raise wrong(reference, cause, "give another base with --base REF")
-    return described_python(plain, done.stdout)
+    return described_python(plain, finished.stdout)
 
 
 def described_python(base: BaseContext, text: str) -> BaseContext:
-    """A base with what templates/base/read_python.py said of its Python."""
-    found = json.loads(text)
-    installed = {
-        str(canonicalize_name(name)): version for name, version in found["packages"].items()
-    }
+    """Return the base with what templates/base/read_python.py printed of its Python, as JSON."""
+    python = json.loads(text)
+    installed = {}
+    for name, version in python["packages"].items():
+        installed[str(canonicalize_name(name))] = version
     return replace(
         base,
-        executable=found["executable"],
-        environment=found["prefix"],
-        python=found["version"],
+        executable=python["executable"],
+        environment=python["prefix"],
+        python=python["version"],
         installed=installed,
-        torch_cuda=found["torch_cuda"],
+        torch_cuda=python["torch_cuda"],
     )
 
 
 def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:
-    """Where a lock of Debian packages lies -> its base, of those that no digest is pinned for. Raises UserError."""
-    bases, digests = (image.base for image in images), pinned(root)
-    return {
-        debian.place(base): base for base in bases if base.suite and base.reference not in digests
-    }
+    """Return the bases of these images that are made of Debian packages, by the path of their lock.
+
+    These have no pinned digest. `root` is the workspace. Raises UserError as `pinned` does.
+    """
+    digests = pinned(root)
+    bases = {}
+    for image in images:
+        if image.base.suite and image.base.reference not in digests:
+            bases[debian.place(image.base)] = image.base
+    return bases
 
 
 def pinned(root: Path) -> Mapping[str, str]:
-    """References to digests, of the workspace in a folder; none where nobody recorded any. Raises UserError."""
+    """Return the digests that the workspace in `root` pins, by reference; none without the file.
+
+    Raises UserError for a file that is not `reference: sha256:...`.
+    """
     file = root / PINS_FILE
     if not file.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""A base image made on this machine: a root file system of the Debian packages of a lock, with mmdebstrap."""
+"""Makes a base image with mmdebstrap: a root file system of the Debian packages of a lock."""
 
 import hashlib
 import json
@@ -27,8 +27,9 @@ from images.planning.image import Base
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 1 << 20
+"""Bytes that are read from mmdebstrap at once."""
 
-# What Debian's own slim images leave out; copyright files stay, as the licences ask.
+# What Debian's slim images leave out. Copyright files stay, as the licences ask.
 _DPKG_OPTIONS = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -38,69 +39,85 @@ _DPKG_OPTIONS = (
     "path-exclude=/usr/share/lintian/*",
     "path-exclude=/usr/share/locale/*",
 )
-# mmdebstrap leaves the host's apt options in the image: they may hold a proxy. The rest differs from run to run, or a
-# later step would delete it, and what stands in a layer for a deleted file bears the deletion's time. /etc/hosts is
-# there as engines provide one to each step: where there is none, old ones make and delete it, and date the folder so.
+# 99mmdebstrap has the host's apt options, which may name a proxy. The other files differ from run
+# to run, or a later step would delete them, and the mark of a deleted file bears the time of
+# deletion. /etc/hosts is made because engines provide one to each step: if it is missing, old
+# engines make and delete it, which changes the time of its folder.
 _STRIP = (
-    'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/cache/ldconfig/aux-cache "$1"/var/cache/debconf/*-old '
-    '"$1"/var/lib/dpkg/*-old; rm -rf "$1"/var/log/* "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/tmp/*; '
+    'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/cache/ldconfig/aux-cache '
+    '"$1"/var/cache/debconf/*-old '
+    '"$1"/var/lib/dpkg/*-old; rm -rf "$1"/var/log/* "$1"/var/cache/apt/* '
+    '"$1"/var/lib/apt/lists/* "$1"/tmp/*; '
     'rm -f "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-; '
-    ': > "$1"/etc/machine-id; : > "$1"/etc/resolv.conf; : > "$1"/etc/hosts; echo truetag > "$1"/etc/hostname'
+    ': > "$1"/etc/machine-id; : > "$1"/etc/resolv.conf; : > "$1"/etc/hosts; '
+    'echo truetag > "$1"/etc/hostname'
 )
 
 
 def bootstrap(
     engine: Engine, base: Base, lock: DebianLock, name: str, host: HostSettings
 ) -> ImageInfo:
-    """Make a base on this machine. The lock decides its ID, and nothing else does."""
+    """Make a base on this machine, and load it into the engine under a name.
+
+    Its ID depends on nothing but the lock. Raises UserError if mmdebstrap fails.
+    """
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
-        layer = hashlib.sha256()
+        layer_digest = hashlib.sha256()
         for chunk in _root_file_system(base, lock, host):
-            layer.update(chunk)
+            layer_digest.update(chunk)
             spool.write(chunk)
         spool.flush()
-        # OCI image specification, with the files' time for that of its making.
+
+        # An archive as `docker save` writes it, with one layer. Its time of creation is that of its
+        # files, so that it is always the same.
         created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         config = {
             "architecture": lock.architecture,
             "os": "linux",
             "created": created,
             "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": labels(lock)},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.hexdigest()}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest.hexdigest()}"]},
             "history": [{"created": created, "created_by": f"mmdebstrap {lock.suite}"}],
         }
+        manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
         files: dict[str, bytes | Path] = {
             "config.json": json.dumps(config, sort_keys=True).encode(),
             "layer.tar": Path(spool.name),
-            "manifest.json": json.dumps(
-                [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
-            ).encode(),
+            "manifest.json": json.dumps(manifest).encode(),
         }
         return engine.load(files, name)
 
 
 def labels(lock: DebianLock) -> dict[str, str]:
-    """How a base is made, and of which packages: one that an older release or lock made is made anew."""
-    made = repr((_DPKG_OPTIONS, _STRIP, EPOCH, _PATH, _sources(lock)))
-    recipe = f"{lock.suite} {sha256(made.encode())[:12]}"
-    packages = sha256(repr(sorted(lock.base.items())).encode())
-    return {"dev.truetag.base": recipe, "dev.truetag.base-packages": packages}
+    """Return the labels that say how a base is made, and of which packages.
+
+    A base with other labels was made by an older release, or of an older lock.
+    """
+    settings = repr((_DPKG_OPTIONS, _STRIP, EPOCH, _PATH, _sources(lock)))
+    packages = repr(sorted(lock.base.items()))
+    return {
+        "dev.truetag.base": f"{lock.suite} {sha256(settings.encode())[:12]}",
+        "dev.truetag.base-packages": sha256(packages.encode()),
+    }
 
 
 def _sources(lock: DebianLock) -> str:
-    """What the image has: Debian's own mirror, wherever the packages came from."""
+    """Return the image's sources.list: Debian's own mirror, wherever its packages came from."""
     addresses = {archive: own for archive, (_, own) in debian.ARCHIVES.items()}
     return "\n\n".join(debian.source_lines(lock.suite, addresses))
 
 
 def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
+    """Install mmdebstrap with apt if it is missing. Raises UserError if that takes other rights."""
     if shutil.which("mmdebstrap"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
-        raise failed(
-            "mmdebstrap", "is not installed, and making a base without a registry needs it", then
+        cause = "is not installed, and making a base without a registry needs it"
+        then = (
+            "as root: `apt-get update`, `apt-get install mmdebstrap`; "
+            "or give a base you have: --base REF"
         )
+        raise failed("mmdebstrap", cause, then)
     from images.host import apt  # most machines have a registry or mmdebstrap
 
     on_progress("installing mmdebstrap with apt-get")
@@ -108,40 +125,17 @@ def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
 
 
 def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Iterator[bytes]:
-    """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
-    # For another processor. mmdebstrap's own check needs a package (arch-test): a program that does not run says so.
-    other_processor = [f"--architectures={lock.architecture}", "--skip=check/qemu"]
+    """Yield the tar of a minimal Debian in chunks, as mmdebstrap writes it.
+
+    Raises UserError if a package can't be fetched, or if mmdebstrap fails.
+    """
     with tempfile.TemporaryDirectory(prefix="truetag-debian-") as scratch:
-        Path(scratch).chmod(0o755)  # mmdebstrap may read it as another user
-        # A repository of the base's packages, each checked by its hash.
-        file, repository = Path(scratch, "lock"), Path(scratch, "packages")
-        file.write_bytes(lock.part(lock.base))
-        words = [
-            "sh",
-            str(TEMPLATES / "scripts" / "debian_repository.sh"),
-            str(file),
-            str(repository),
-        ]
-        variables = {**os.environ, **dict(debian.ARCHIVES.values()), **host.mirrors}
-        done = subprocess.run(
-            words, env=variables, capture_output=True, text=True, errors="replace", check=False
-        )
-        if done.returncode != 0:
-            failure = classify("", done.stderr.splitlines())
-            cause = f"{failure.cause} ({host.redact(failure.line)})"
-            raise failed(f"locks/{debian.place(base)}", cause, failure.then)
-        command = [
-            "mmdebstrap",
-            "--variant=minbase",
-            *([] if base.platform is of_machine(os.uname().machine) else other_processor),
-            f"--include={','.join(debian.INCLUDED)}",
-            "--format=tar",
-            *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
-            f"--customize-hook={_STRIP}; printf '%s\\n' {shlex.quote(_sources(lock))} >\"$1\"/etc/apt/sources.list",
-            lock.suite,
-            "-",
-            f"deb [trusted=yes] copy://{repository} ./",
-        ]
+        # mmdebstrap may read it as another user.
+        Path(scratch).chmod(0o755)
+        repository = Path(scratch, "packages")
+        _make_repository(base, lock, host, scratch, repository)
+
+        command = _mmdebstrap_command(base, lock, repository)
         environment = {
             **os.environ,
             "SOURCE_DATE_EPOCH": str(EPOCH),
@@ -150,10 +144,11 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            said: deque[str] = deque(maxlen=100)
+            # Messages are read at the same time: a full pipe would stop mmdebstrap.
+            messages: deque[str] = deque(maxlen=100)
             stderr = process.stderr or ()
             lines = (line.decode(errors="replace").strip() for line in stderr)
-            listener = threading.Thread(target=said.extend, args=(lines,), daemon=True)
+            listener = threading.Thread(target=messages.extend, args=(lines,), daemon=True)
             listener.start()
             try:
                 while process.stdout and (chunk := process.stdout.read(_CHUNK)):
@@ -162,11 +157,50 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
                 process.terminate()
                 raise
             listener.join()
+
     if process.returncode != 0:
-        failure = classify("", said)
+        failure = classify("", messages)
+        cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = f"is there space in /tmp? {debian.how_to_remake()}"
-        raise failed(
-            f"mmdebstrap {lock.suite}",
-            f"failed: {host.redact(failure.line or failure.cause)}",
-            then,
-        )
+        raise failed(f"mmdebstrap {lock.suite}", cause, then)
+
+
+def _make_repository(
+    base: Base, lock: DebianLock, host: HostSettings, scratch: str, repository: Path
+) -> None:
+    """Fetch the base's packages into a Debian repository, each checked by its hash.
+
+    Raises UserError if one can't be fetched.
+    """
+    lock_file = Path(scratch, "lock")
+    lock_file.write_bytes(lock.part(lock.base))
+    script = TEMPLATES / "scripts" / "debian_repository.sh"
+    own_mirrors = dict(debian.ARCHIVES.values())
+    finished = subprocess.run(
+        ["sh", str(script), str(lock_file), str(repository)],
+        env={**os.environ, **own_mirrors, **host.mirrors},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if finished.returncode != 0:
+        failure = classify("", finished.stderr.splitlines())
+        cause = f"{failure.cause} ({host.redact(failure.line)})"
+        raise failed(f"locks/{debian.place(base)}", cause, failure.then)
+
+
+def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[str]:
+    """Return the command that writes the tar of a base to its standard output."""
+    command = ["mmdebstrap", "--variant=minbase"]
+    if base.platform is not of_machine(os.uname().machine):
+        # For another processor. mmdebstrap's own check needs a package (arch-test), and a program
+        # that does not run says so anyway.
+        command += [f"--architectures={lock.architecture}", "--skip=check/qemu"]
+    command += [f"--include={','.join(debian.INCLUDED)}", "--format=tar"]
+    command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
+    sources = shlex.quote(_sources(lock))
+    hook = f"{_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list"
+    command += [f"--customize-hook={hook}"]
+    command += [lock.suite, "-", f"deb [trusted=yes] copy://{repository} ./"]
+    return command

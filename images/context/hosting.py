@@ -1,11 +1,12 @@
-"""What a build must know of the host's network: certificates, package indexes, proxies. It leaves no trace in an image.
+"""Finds the host's network settings for a build: certificates, package indexes, proxies, mirrors.
 
-The settings travel as files in the build context, below `host/`, and each RUN step that needs the network mounts them:
+They leave no trace in an image. They travel as files in the build context, below `host/`, and each
+RUN step that needs the network mounts them:
 
     RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && apt-get update && ...
 
-No layer keeps a mounted file. They do stay in that engine's build cache, and they are part of the steps' cache keys: a
-changed CA bundle or index address builds the steps anew.
+No layer keeps a mounted file. But the files stay in that engine's build cache, and they are part of
+the steps' cache keys: after a change of the CA bundle or the index, the steps are built again.
 """
 
 import os
@@ -23,10 +24,11 @@ from images.locking import debian, uv
 MOUNT = "/run/host"
 """Where the templates mount `host/`."""
 
-# A bundle is taken only where the environment names one: only then do we know that somebody wants it, while the
-# distribution's own bundle changes with every update and would throw the build cache away for nothing. One that is
-# named is taken whatever it holds: networks add their own authority to the distribution's file in place.
+# A bundle is taken only if the environment names one. The distribution's own bundle changes with
+# every update, and would make the build cache useless for nothing. A bundle that is named is taken
+# whatever it holds: networks add their own authority to the distribution's file in place.
 _CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+# The variables that curl, git, pip, Python and uv read in a build step.
 _CA_READERS = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -41,65 +43,78 @@ _INDEX_VARIABLES = re.compile(
 _FURTHER_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _APT_SETTINGS = re.compile(
-    r"Acquire::(?:https?::(?:Proxy(?:::.+)?|Timeout|Pipeline-Depth)|Check-Valid-Until|Check-Date|Retries|ForceIPv[46])"
+    r"Acquire::(?:https?::(?:Proxy(?:::.+)?|Timeout|Pipeline-Depth)"
+    r"|Check-Valid-Until|Check-Date|Retries|ForceIPv[46])"
 )
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSettings:
-    """The host's network settings, as a build needs them."""
+    """The host's network settings that a build needs."""
 
     ca: bytes | None = None
+    """A bundle of certificate authorities."""
     index: Mapping[str, str] = field(default_factory=dict)
+    """Variables of pip and uv that name the package index."""
     proxies: Mapping[str, str] = field(default_factory=dict)
+    """Proxy variables, in lower case."""
     apt: Mapping[str, str] = field(default_factory=dict)
+    """apt's settings (`Acquire::Retries`) -> value."""
     mirrors: Mapping[str, str] = field(default_factory=dict)
     """Variables that name mirrors of Debian's archives (images/locking/debian.py)."""
     warnings: tuple[str, ...] = ()
 
     def network(self, *, local: bool, offline: bool = False) -> str | None:
-        """The network of build steps; None: the engine's default. `local`: the engine runs on this machine, whose
-        loopback an index or a proxy may listen on."""
+        """Return the network mode of build steps; None: the engine's default.
+
+        If the engine runs on this machine (`local`), and an index or a proxy listens on its
+        loopback, steps need the host's network to reach it.
+        """
         if offline:
             return "none"
-        return "host" if local and any(self.local_addresses()) else None
+        if local and any(self.local_addresses()):
+            return "host"
+        return None
 
     def files(self) -> dict[str, bytes]:
-        """The part of a build context that carries the settings. `host/env` is always there, be it empty."""
+        """Return the settings as files of a build context. There always is a `host/env`."""
         exports = {**self.index, **self.mirrors}
+        apt = dict(self.apt)
+        files = {}
         for name, value in self.proxies.items():
+            # Some programs read only the name in capitals, others only that in lower case.
             exports |= {name: value, name.upper(): value}
         if self.ca:
+            files["host/ca.crt"] = self.ca
             exports |= dict.fromkeys(_CA_READERS, f"{MOUNT}/ca.crt")
-        apt = dict(self.apt) | ({"Acquire::https::CaInfo": f"{MOUNT}/ca.crt"} if self.ca else {})
+            apt["Acquire::https::CaInfo"] = f"{MOUNT}/ca.crt"
         if apt:
+            # apt.conf has no way to write a quote inside a value.
+            settings = [
+                f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value
+            ]
+            files["host/apt.conf"] = "".join(settings).encode()
             exports["APT_CONFIG"] = f"{MOUNT}/apt.conf"
-        lines = "".join(
-            f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value
-        )
-        env = "".join(
-            f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items())
-        )
-        return {
-            "host/env": env.encode(),
-            **({"host/ca.crt": self.ca} if self.ca else {}),
-            **({"host/apt.conf": lines.encode()} if apt else {}),
-        }
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items())]
+        return {"host/env": "".join(lines).encode(), **files}
 
     def redact(self, text: str) -> str:
-        """`text` without the names and passwords of these settings' addresses."""
+        """Return a text without users' names and passwords: `***` stands in their place."""
         for name, value in self.values:
             passwords = [value] if name.endswith("_PASSWORD") else []
-            passwords += [
-                password for address in value.split() if (password := urlsplit(address).password)
-            ]
-            for password in [*passwords, *map(unquote, passwords)]:
-                text = text.replace(password, "***")
+            for address in value.split():
+                password = urlsplit(address).password
+                if password:
+                    passwords.append(password)
+            for password in passwords:
+                # Addresses have it quoted (%40 for @), messages may have it plain.
+                text = text.replace(password, "***").replace(unquote(password), "***")
         return _USERINFO.sub("***@", text)
 
     @property
     def values(self) -> list[tuple[str, str]]:
+        """All settings that may hold an address, as (name, value)."""
         return [
             *self.index.items(),
             *self.proxies.items(),
@@ -108,25 +123,28 @@ class HostSettings:
         ]
 
     def local_addresses(self) -> Iterator[tuple[str, str]]:
-        """What listens on this machine."""
+        """Yield (name of the setting, address) for each address on this machine's loopback."""
         for name, value in self.values:
             for address in value.split():
-                host = urlsplit(address).hostname or "" if "://" in address else ""
-                if (
-                    host in ("localhost", "::1")
-                    or host.endswith(".localhost")
-                    or host.startswith("127.")
-                ):
+                host = urlsplit(address).hostname if "://" in address else None
+                if host and _is_loopback(host):
                     yield name, address
 
 
+def _is_loopback(host: str) -> bool:
+    """Return whether a host's name or address means the machine itself."""
+    return host in ("localhost", "::1") or host.endswith(".localhost") or host.startswith("127.")
+
+
 def host_settings() -> HostSettings:
-    """The settings of the machine this runs on."""
-    words = ["apt-config", "dump", "--format", "%f=%v%n"]
-    dump = ""
-    if shutil.which(words[0]):
-        dump = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout
-    apt = dict(line.partition("=")[::2] for line in dump.splitlines())
+    """Return the settings of this machine: of its environment, its apt, and its Debian mirrors."""
+    apt = {}
+    if shutil.which("apt-config"):
+        words = ["apt-config", "dump", "--format", "%f=%v%n"]
+        finished = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+        for line in finished.stdout.splitlines():
+            name, _, value = line.partition("=")
+            apt[name] = value
     return settings_of(os.environ, apt, debian.variables())
 
 
@@ -135,7 +153,10 @@ def settings_of(
     apt: Mapping[str, str] | None = None,
     mirrors: Mapping[str, str] | None = None,
 ) -> HostSettings:
-    """Return the settings in an environment, `apt-config`'s values, and variables that name mirrors of Debian."""
+    """Return the settings in an environment, with warnings about what a build can't use.
+
+    `apt` has the values of `apt-config dump`, and `mirrors` the variables that name Debian mirrors.
+    """
     ca, warnings = find_bundle(env)
     for name in _FURTHER_INDEXES:
         if env.get(name):
@@ -180,7 +201,10 @@ def settings_of(
 
 
 def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:
-    """Return the first bundle of certificates that a variable names, and a warning for each one that is none."""
+    """Return the first bundle of certificates that a variable names, or None; and warnings.
+
+    There is a warning for each variable that names something else.
+    """
     warnings: list[str] = []
     for name in _CA_VARIABLES:
         if not env.get(name):

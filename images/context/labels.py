@@ -1,4 +1,4 @@
-"""What an image is built on, and its labels: written by a build, and read back from an existing image. Pure."""
+"""Labels of images: written by a build, and read back from an image. Also what a base has. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -9,58 +9,61 @@ from images.planning import silent
 from images.planning.image import Image
 
 LABELS = "dev.truetag"
+"""The beginning of our own labels' names."""
 
 
 Origin = Literal["digest", "tag", "bootstrapped", "custom", ""]
-"""Where a base came from. Stands in the image's labels."""
+"""How a base was acquired; empty: not known. It is one of the image's labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseContext:
-    """What the image is built on."""
+    """The base image of a build, and the Python that it brings."""
 
     reference: str
-    """What stands after FROM."""
+    """The reference after FROM."""
     origin: Origin
     digest: str = ""
-    """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
+    """`sha256:...` of its manifest if a registry has it, else its image ID."""
     executable: str = "/opt/venv/bin/python"
-    """The interpreter that packages are installed for."""
+    """The interpreter that the image's packages are installed for."""
     environment: str = "/opt/venv"
+    """The folder of that interpreter's environment."""
     python: str = ""
-    """The release of the Python that the base brings with packages of its own; empty: it brings none."""
+    """The version of the Python that a custom base brings; empty: it brings none."""
     packages: bytes = b""
-    """What the first layer installs of Debian, by hash (images/locking/debian.py); empty: what the mirror has."""
+    """The Debian packages that the first layer installs (images/locking/debian.py).
+
+    Empty: those that the mirror has on the day of the build."""
     installed: Mapping[str, str] = field(default_factory=dict)
-    """Python package that the base has, and that stays as it is -> version. Canonical names."""
+    """Canonical name -> version of the base's Python packages, which are not installed again."""
     torch_cuda: str | None = None
-    """The CUDA that the base's torch was made for; None without torch, or for a CPU torch."""
+    """The CUDA that the base's torch was built for; None: it has no torch, or a CPU build."""
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> Self:
-        """Read what an image says of its base. What a custom base holds is in no label."""
-        said = {
-            key: labels.get(f"{LABELS}.{key}", "") for key in ("base", "base-origin", "base-digest")
-        }
-        known: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
+        """Return what an image's labels say of its base. No label says what a custom base has."""
+        origins: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
         return cls(
-            reference=said["base"],
-            origin=known.get(said["base-origin"], ""),
-            digest=said["base-digest"],
+            reference=labels.get(f"{LABELS}.base", ""),
+            origin=origins.get(labels.get(f"{LABELS}.base-origin", ""), ""),
+            digest=labels.get(f"{LABELS}.base-digest", ""),
         )
 
 
 def labels(
     image: Image, base_context: BaseContext, missing: Mapping[str, str], recipe: str = ""
 ) -> dict[str, str]:
-    """What the image says of itself: OCI's own keys, and ours."""
-    of_row = _of_row(image, missing, custom_base=base_context.origin == "custom")
-    ours = {
-        **of_row,
+    """Return the labels of an image, OCI's own and ours, sorted by name. Empty ones are left out.
+
+    missing: package -> why the image lacks it. recipe: the digest of what its layers are made of.
+    """
+    of_matrix = _labels_of_matrix(image, missing, custom_base=base_context.origin == "custom")
+    silent_faults = sorted(fault.issue for fault in silent.known(image.versions).values())
+    own = {
+        **of_matrix,
         "matrix-revision": image.revision,
-        "silent-faults": " ".join(
-            sorted(row.issue for row in silent.known(image.versions).values())
-        ),
+        "silent-faults": " ".join(silent_faults),
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
@@ -69,23 +72,30 @@ def labels(
     oci = {
         "org.opencontainers.image.title": str(image.name),
         "org.opencontainers.image.description": (
-            f"CUDA training image: torch {of_row['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
+            f"CUDA training image: torch {of_matrix['torch']}, "
+            f"CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
         ),
         "org.opencontainers.image.version": image.revision,
         "org.opencontainers.image.base.name": base_context.reference,
         "org.opencontainers.image.base.digest": base_context.digest,
     }
-    own = {f"{LABELS}.{key}": value for key, value in ours.items()}
-    return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+    everything = oci | {f"{LABELS}.{key}": value for key, value in own.items()}
+    return {key: value for key, value in sorted(everything.items()) if value}
 
 
-def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> dict[str, str]:
-    """Those that change only with what the matrix and the facts say of this very image."""
+def _labels_of_matrix(
+    image: Image, missing: Mapping[str, str], *, custom_base: bool
+) -> dict[str, str]:
+    """Return our labels that depend only on what matrix and facts say of this image.
+
+    They are named without the beginning of our labels, and may be empty.
+    """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    # For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too.
-    pruned = (
-        f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}" if image.pruning else ""
-    )
+    # The only architecture that it has code for, and `nvidia` if NVIDIA's libraries are pruned,
+    # too. A custom base may bring other code.
+    pruned = ""
+    if image.pruning and not custom_base:
+        pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
     return {
         "image": str(image.name),
         "platform": str(image.name.platform) if image.name.platform.suffix else "",
@@ -94,7 +104,7 @@ def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> d
         "wheel-cuda": str(image.wheel_cuda),
         "toolkit-cuda": str(image.toolkit_cuda),
         "archs": " ".join(map(str, image.archs)),
-        "pruned": pruned if not custom_base else "",
+        "pruned": pruned,
         "min-driver": image.min_driver,
         "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
         "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
@@ -102,25 +112,37 @@ def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> d
 
 
 def describe(labels: Mapping[str, str], image: Image) -> bool:
-    """Whether a build of this image would write the same labels, on whatever base and by whatever matrix revision."""
-    today = _of_row(image, declared_missing(image, labels), custom_base=on_custom_base(labels))
+    """Return whether labels are those that a build of this image would write today.
+
+    Those that name the base, the recipe and the matrix's revision may differ.
+    """
+    missing = declared_missing(image, labels)
+    today = _labels_of_matrix(image, missing, custom_base=on_custom_base(labels))
     return all(labels.get(f"{LABELS}.{key}", "") == value for key, value in today.items())
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
-    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so, and compiled
-    extensions that the profile would have."""
+    """Return what an image lacks by its own labels: package -> why.
+
+    Only optional packages and compiled extensions of a profile may be lacking. All else that the
+    label names is ignored, and so is a damaged label.
+    """
     try:
-        said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
+        declared = json.loads(labels.get(f"{LABELS}.missing", "{}"))
     except ValueError:
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(declared, dict):
         return {}
-    excused = {pin.name for pin in image.pins if pin.optional}
-    excused |= {pin.lacking for pin in image.pins if pin.extensions}
-    return {name: str(said[name]) for name in sorted(excused) if name in said}
+
+    may_be_missing = set()
+    for pin in image.pins:
+        if pin.optional:
+            may_be_missing.add(pin.name)
+        if pin.extensions:
+            may_be_missing.add(pin.lacking)
+    return {name: str(declared[name]) for name in sorted(may_be_missing) if name in declared}
 
 
 def on_custom_base(labels: Mapping[str, str]) -> bool:
-    """Whether an image says it stands on a custom base, whose other packages no lock knows."""
+    """Return whether labels say that an image stands on a custom base."""
     return labels.get(f"{LABELS}.base-origin") == "custom"

@@ -1,8 +1,8 @@
-"""What is known of the origin of an image's layers: its recipe, and what builds of that gave.
+"""Finds the origin of an image's layers: the recipe they were built by, and what builds of it gave.
 
-The recipe follows from the checkout and from what the image's base and wheels are, which a build knows, and which the
-labels of an image say. An image that was built by another recipe, before a template was edited say, is judged by its
-own: its label names that, and the record still has its layers.
+The recipe follows from the checkout and from the image's base and wheels. A build knows these, and
+the labels of an image name them. An image that was built by an older recipe, for example before a
+template was edited, is judged by that: its label names it, and the record still has its layers.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from images.planning.image import Image
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """An image's recipe, and the record of all layers that were built twice."""
+    """The recipe of an image, and the record of the layers that recipes gave."""
 
     record: LayerRecord
     recipe: ImageRecipe | None = None
     unknown: str = ""
-    """Why its recipe can't be known, and what to do about it; empty: it is known."""
+    """Why its recipe is not known, and what to do about it; empty: it is known."""
     base: str = ""
-    """The custom base that it stands on; empty: the matrix's."""
+    """The custom base that it was built on; empty: the matrix's base."""
 
 
 def of_build(
@@ -39,20 +39,27 @@ def of_build(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image that is built on this base. `wheels`: file name -> sha256, as `image_recipe`."""
+    """Return the origin of an image that is built on this base. `locks` is the folder of locks.
+
+    wheels: file name -> sha256, of wheels that no index has. missing: package -> why it is lacking.
+    """
     record = layer_record.read(locks)
-    if why := unknown_base(image, base):
-        return Origin(record=record, unknown=why)
+    unknown = unknown_base(image, base)
+    if unknown:
+        return Origin(record=record, unknown=unknown)
+
     packages = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
     made_of = bootstrap.labels(packages) if packages else {}
-    # Wheels that no pin of the image asks for are tools of an offline build.
-    names = {pin.name.replace("-", "_") for pin in image.pins}
-    own_wheels = {name: digest for name, digest in wheels.items() if name.split("-")[0] in names}
-    below = base_recipe(base, made_of)
-    recipe = image_recipe(image, lock.files, base, below, wheels=own_wheels, missing=missing)
-    return Origin(
-        recipe=recipe, record=record, base=base.reference if base.origin == "custom" else ""
+    recipe_of_base = base_recipe(base, made_of)
+
+    # Wheels of packages that the image does not pin are tools of an offline build.
+    stems = {pin.name.replace("-", "_") for pin in image.pins}
+    own_wheels = {file: digest for file, digest in wheels.items() if file.split("-")[0] in stems}
+    recipe = image_recipe(
+        image, lock.files, base, recipe_of_base, wheels=own_wheels, missing=missing
     )
+    custom_base = base.reference if base.origin == "custom" else ""
+    return Origin(recipe=recipe, record=record, base=custom_base)
 
 
 def of_labels(
@@ -64,7 +71,11 @@ def of_labels(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image of which only the labels tell what it was built on."""
+    """Return the origin of an existing image, whose labels name its base and its recipe.
+
+    If it was not built by today's recipe, but the record has the layers of its own, that counts.
+    The arguments are those of `of_build`, with the image's labels in place of the base.
+    """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
     own_recipe = labels.get(f"{LABELS}.recipe", "")
     if today.recipe and today.recipe.digest == own_recipe:
@@ -72,12 +83,8 @@ def of_labels(
     layers = layer_record.layers_of(today.record, own_recipe, str(image.name))
     if not layers:
         return today
-    recipe = ImageRecipe(
-        layers=tuple(
-            LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items()
-        )
-    )
-    return Origin(record=today.record, recipe=recipe)
+    recipes = [LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items()]
+    return Origin(record=today.record, recipe=ImageRecipe(layers=tuple(recipes)))
 
 
 def _of_todays_recipe(
@@ -89,7 +96,7 @@ def _of_todays_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image as if it was built by this checkout, on the base that its labels name."""
+    """Return the origin that an image has if this checkout built it, on the base of its labels."""
     base = BaseContext.from_labels(labels)
     if base.origin == "custom":
         unknown = (
@@ -104,12 +111,15 @@ def _of_todays_recipe(
 
 
 def unknown_base(image: Image, base: BaseContext) -> str:
-    """Return why nothing can be recorded of what stands on a base; empty: it can."""
+    """Return why layers on a base have no recipe, with the next command; empty: they have one."""
     if base.origin == "tag":
         return (
-            f"its base was taken by the tag {base.reference}, which may name other bytes tomorrow: install mmdebstrap, "
-            f"or pin the tag (`python -m tools.pin`), and build it again"
+            f"its base was taken by the tag {base.reference}, which may name other bytes tomorrow: "
+            "install mmdebstrap, or pin the tag (`python -m tools.pin`), and build it again"
         )
     if not base.origin:
-        return f"it does not say what it was built on: `nox -s build -- {image.name}` builds one that does"
+        return (
+            "it does not say what it was built on: "
+            f"`nox -s build -- {image.name}` builds one that does"
+        )
     return ""

@@ -1,4 +1,7 @@
-"""The pruner as a build step runs it: the files of its folder, and what its result depends on. Pure."""
+"""The files of the pruner, which takes code for other GPUs out of an arch image. Pure.
+
+A build step runs it. It reads device code with the modules of the suite.
+"""
 
 import json
 
@@ -18,57 +21,65 @@ MODULES = (
     "compute_capability.py",
     "binaries/kernel_states.py",
 )
-"""What of the suite the pruner reads device code with."""
+"""The modules of validate/ with which the pruner reads device code."""
 _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
-"""Which files are pruned, and their times: their bytes don't depend on it."""
+"""Programs that choose files and set their times, but don't change the bytes of pruned files."""
 
 
-def files(wanted: Pruning) -> dict[str, bytes]:
-    """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
+def files(pruning: Pruning) -> dict[str, bytes]:
+    """Return the pruner's program and its options for an image: path in the context -> content."""
+    alternatives = []
+    for pattern, remaining in pruning.alternatives.items():
+        alternatives.append({"files": pattern, "keep": remaining})
     options = {
-        "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
-        "nvidia": wanted.nvidia,
-        "alternatives": [
-            {"files": files, "keep": keep} for files, keep in wanted.alternatives.items()
-        ],
+        "arch": int(f"{pruning.arch.major}{pruning.arch.minor}"),
+        "nvidia": pruning.nvidia,
+        "alternatives": alternatives,
         "by_design": expectations.KERNELS_BY_DESIGN,
     }
-    return {
+    timestamps = TEMPLATES / "scripts" / "normalise_timestamps.py"
+    program = {
         "pruner/options.json": json.dumps(options, indent=1).encode(),
-        "pruner/normalise_timestamps.py": (
-            TEMPLATES / "scripts" / "normalise_timestamps.py"
-        ).read_bytes(),
-        **{
-            f"pruner/{name}": (TEMPLATES / "pruner" / name).read_bytes()
-            for name in ("__main__.py", "pruning.py")
-        },
-        **{f"pruner/validate/{name}": (SUITE / name).read_bytes() for name in MODULES},
+        "pruner/normalise_timestamps.py": timestamps.read_bytes(),
     }
+    # The order counts: `key` is a digest of it.
+    for name in ("__main__.py", "pruning.py"):
+        program[f"pruner/{name}"] = (TEMPLATES / "pruner" / name).read_bytes()
+    for name in MODULES:
+        program[f"pruner/validate/{name}"] = (SUITE / name).read_bytes()
+    return program
 
 
-def key(wanted: Pruning) -> str:
-    """Tells what this pruner makes of a wheel from what another one does: its options, and its code to the letter."""
-    parts = [
-        b"%s\0%s" % (path.encode(), content)
-        for path, content in files(wanted).items()
-        if path not in _AROUND
-    ]
+def key(pruning: Pruning) -> str:
+    """Return a digest of the pruner's options and code, which decide the bytes that it leaves."""
+    parts = []
+    for path, content in files(pruning).items():
+        if path not in _AROUND:
+            parts.append(path.encode() + b"\0" + content)
     return sha256(b"\0".join(parts))[:16]
 
 
-def unmeasured(wanted: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
-    """Locked wheels, by their sha256, that this pruner reads, and of which it is not known what it leaves."""
-    if wanted is None:
+def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
+    """Return the locked wheels, with their sha256, whose pruned RECORD nobody has measured.
+
+    Only wheels that this pruner reads; none without pruning.
+    """
+    if pruning is None:
         return []
-    today, found = key(wanted), []
+    own_key = key(pruning)
+    wheels = []
     for package in lock.packages():
-        for digest in package.hashes if reads(wanted, package.name) else ():
-            known = lock.records.get(digest)
-            if known and known.native and today not in known.pruned:
-                found.append((package, digest))
-    return found
+        if not reads(pruning, package.name):
+            continue
+        for digest in package.hashes:
+            record = lock.records.get(digest)
+            if record and record.native and own_key not in record.pruned:
+                wheels.append((package, digest))
+    return wheels
 
 
-def reads(wanted: Pruning | None, distribution: str) -> bool:
-    """Whether it looks at the libraries of a distribution (canonical name) at all."""
-    return wanted is not None and (wanted.nvidia or not fatbin.is_nvidias(distribution, ""))
+def reads(pruning: Pruning | None, distribution: str) -> bool:
+    """Return whether the pruner looks at the libraries of a distribution (canonical name)."""
+    if pruning is None:
+        return False
+    return pruning.nvidia or not fatbin.is_nvidias(distribution, "")

@@ -1,11 +1,12 @@
-"""Recipes: a digest of all that decides the bytes of a layer. Pure.
+"""Computes recipes: a recipe is a digest of everything that decides the bytes of a layer. Pure.
 
-Two builds of one recipe must give the same layer, whatever engine and machine build it. So a layer that is recorded for
-its recipe (locks/layers.json) proves the origin of every file in it, and none has to be looked at.
+Two builds of one recipe must give the same layer, whatever engine and machine build it. So a layer
+that is recorded for its recipe (locks/layers.json) proves the origin of every file in it.
 
-A recipe covers the recipe below, the step as it is rendered, the files that the step mounts from the build context
-(scripts, locks with the hashes of wheels, wheels that no index has), the stages that it mounts, and the platform. The
-settings of the machine that builds are left out: whichever mirror sends a file, the lock has its hash.
+A recipe covers the recipe of the layer below, the step as it is rendered, the platform, and what
+the step mounts: other stages, and files of the build context (scripts, locks with the hashes of wheels,
+wheels that no index has). The settings of the machine that builds are left out: whichever mirror
+sends a file, the lock has its hash.
 """
 
 import json
@@ -27,12 +28,12 @@ _HOST_SETTINGS = "host"
 _MAKES_LAYER = ("RUN", "COPY", "ADD", "WORKDIR")
 """Instructions that make a layer in BuildKit."""
 _LEFT_OUT = "LABEL"
-"""Labels name revisions of the matrix, and are checked by themselves."""
+"""Labels name revisions of the matrix, and other checks look at them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerRecipe:
-    """What one layer is made of."""
+    """The recipe of one layer."""
 
     layer: str
     """Its name in a payload (images/engine/configuration.py)."""
@@ -41,24 +42,27 @@ class LayerRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRecipe:
-    """The recipes of an image's layers, the lowest first, and last that of its settings. The suite's layer has none."""
+    """The recipes of an image's layers, lowest first, and last that of its settings.
+
+    The suite's layer has none.
+    """
 
     layers: tuple[LayerRecipe, ...]
 
     @property
     def digest(self) -> str:
-        """Return the digest of the whole image's recipe: each recipe covers those below it."""
+        """The recipe of the whole image: that of its settings, which covers all layers below."""
         return self.layers[-1].digest
 
 
 @dataclass(kw_only=True)
 class _Stage:
-    """A stage of a Dockerfile, as far as it was read."""
+    """A stage of a Dockerfile, as far as its instructions were read."""
 
     state: str
-    """The digest of every instruction so far."""
+    """The digest of all instructions so far."""
     layers: list[tuple[str, str]] = field(default_factory=list)
-    """The step that made each layer, as a history has it, and its recipe."""
+    """(step, recipe) of each layer; the step is written as in an image's history."""
 
 
 def image_recipe(
@@ -70,12 +74,12 @@ def image_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> ImageRecipe:
-    """Return the recipe of an image.
+    """Return the recipe of an image that is built of these locks on this base.
 
-    `wheels`: file name -> sha256, of wheels that no index has. `missing`: optional package -> why the image goes
-    without it.
+    wheels: file name -> sha256, of wheels that no index has. missing: optional package -> why the
+    image lacks it.
     """
-    # Rendered without settings of this machine, and without the suite, which moves with this project.
+    # Settings of this machine are left out, and so is the suite, which changes with this project.
     context = render(image, locks, base, wheels=dict.fromkeys(wheels, b""), missing=missing)
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():
@@ -88,7 +92,10 @@ def image_recipe(
 def dockerfile_recipe(
     dockerfile: str, files: Mapping[str, str], base: str, platform: Platform
 ) -> ImageRecipe:
-    """Return the recipes of the layers of a Dockerfile's last stage. `files`: path in the context -> sha256."""
+    """Return the recipes of the layers of a Dockerfile's last stage.
+
+    files: path in the context -> sha256. base: the recipe of the base image.
+    """
     stages: dict[str, _Stage] = {}
     stage = _Stage(state=base)
     for keyword, text in instructions(dockerfile):
@@ -107,16 +114,21 @@ def dockerfile_recipe(
         stage.state = sha256(json.dumps(parts, sort_keys=True).encode())
         if keyword in _MAKES_LAYER:
             stage.layers.append((step, stage.state))
+
     names = configuration.layer_names([step for step, _ in stage.layers])
-    layers = [
-        LayerRecipe(layer=name, digest=digest)
-        for name, (_, digest) in zip(names, stage.layers, strict=True)
-    ]
-    return ImageRecipe(layers=(*layers, LayerRecipe(layer=SETTINGS, digest=stage.state)))
+    digests = [digest for _, digest in stage.layers]
+    layers = []
+    for name, digest in zip(names, digests, strict=True):
+        layers.append(LayerRecipe(layer=name, digest=digest))
+    layers.append(LayerRecipe(layer=SETTINGS, digest=stage.state))
+    return ImageRecipe(layers=tuple(layers))
 
 
 def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
-    """Yield each instruction of a Dockerfile: its keyword, and the rest in one line without superfluous spaces."""
+    """Yield the keyword and the text of each instruction of a Dockerfile.
+
+    The text is joined to one line, with single spaces.
+    """
     words: list[str] = []
     for line in dockerfile.splitlines():
         if line.lstrip().startswith("#") or not line.strip():
@@ -128,22 +140,31 @@ def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
 
 
 def mounted(text: str, files: Mapping[str, str], stages: Mapping[str, _Stage]) -> dict[str, str]:
-    """Return what a step mounts, as path or stage -> digest, without the settings of the machine that builds."""
-    found: dict[str, str] = {}
+    """Return the digest of everything that a step mounts, by path or `stage NAME`.
+
+    The settings of the machine that builds are left out. `text` is the step without its keyword;
+    `files` has the sha256 of each path in the context.
+    """
+    digests: dict[str, str] = {}
     for mount in _MOUNT.findall(text):
         options = dict(option.partition("=")[::2] for option in mount.split(","))
         if options.get("type") != "bind":
             continue
         source = options.get("source", "")
         if "from" in options:
-            found[f"stage {options['from']}"] = stages[options["from"]].state
+            name = options["from"]
+            digests[f"stage {name}"] = stages[name].state
         elif source != _HOST_SETTINGS:
-            inside = [path for path in files if path == source or path.startswith(f"{source}/")]
-            found |= {path: files[path] for path in inside}
-    return found
+            for path, digest in files.items():
+                if path == source or path.startswith(f"{source}/"):
+                    digests[path] = digest
+    return digests
 
 
 def base_recipe(base: BaseContext, labels: Mapping[str, str]) -> str:
-    """Return the recipe of a base: what it was made of (`labels`, images/context/bootstrap.py), else its digest."""
+    """Return the recipe of a base: of what it was made of, or else of its digest.
+
+    `labels` say what a base was made of (images/context/bootstrap.py).
+    """
     made_of = dict(labels) if base.origin == "bootstrapped" else {"digest": base.digest}
     return sha256(json.dumps(made_of, sort_keys=True).encode())

@@ -1,6 +1,7 @@
-"""Image + lock into a build context: a dict of path to bytes. Pure: no clock, no engine, no environment.
+"""Renders an image and its lock into a build context: a dict from path to bytes. Pure.
 
-The same dict is written to disk (`render`), compared with what lies there, or packed for the engine.
+The same dict is written to disk (`render`) or packed for the engine. It depends on no clock, engine
+or environment.
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
@@ -20,16 +21,19 @@ from images.planning.image import Image
 from images.planning.user_overlay import packages
 
 LIBRARIES = "cuda"
+"""The layer of NVIDIA's libraries: the lower half of the matrix's bottom layer."""
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _OFFLINE = b"""\
 unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
 export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/wheels
 """
-"""Offline alone is not enough: uv then takes what its cache remembers of an index, and lacks the files."""
+"""UV_OFFLINE is not enough: uv would take what its cache knows of an index, and lack the files."""
 _CONSTRAINTS_HEAD = """\
-# What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
-# A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
+# What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): \
+torch, CUDA's libraries and kernels.
+# A package that wants others is refused: \
+take a release of it that fits this torch, or an image with its torch.
 """
 
 Context = dict[str, bytes | Path]
@@ -38,21 +42,29 @@ Context = dict[str, bytes | Path]
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One Python layer of the Dockerfile."""
+    """A Python layer of the Dockerfile (templates/stages/layer.j2)."""
 
     name: str
     below: str
+    """The stage that it stands on."""
     holds: tuple[str, ...]
+    """What it installs, for a comment."""
     lock: bool
+    """Whether it installs packages of a lock."""
     index: str = ""
+    """Arguments of the installer that name a further index."""
     wheels: tuple[str, ...] = ()
+    """Files of wheels that no index has, which it installs."""
     toolkit_above: bool = False
+    """Whether the toolkit's stage stands on it."""
     from_source: bool = False
-    """Some of its packages are built while they are installed."""
+    """Whether some of its packages are built while they are installed."""
     pruned: bool = True
-    """Device code of other architectures is taken out, in an image that is for one."""
+    """Whether code for other GPUs is taken out, in an image for one architecture."""
     wheels_kept: bool = True
-    """The engine keeps its wheels for other builds: of all but the largest layers, which images share as they are."""
+    """Whether the engine keeps its wheels for other builds.
+
+    Not those of the largest layers, which images share as they are."""
 
 
 def render(
@@ -67,120 +79,148 @@ def render(
     suite: Mapping[str, bytes] | None = None,
     recipe: str = "",
 ) -> Context:
-    """The whole context of one image.
+    """Return the whole build context of an image: the Dockerfile, and the files of its steps.
 
-    `locks` holds `torch.txt` and the like, one a layer, and `tools.txt`. Lines of packages that the base keeps
-    are taken out. Everything that differs between images of one torch comes after what they share.
+    Steps that differ between images of one torch come after those that these images share.
 
-    host: files under host/ (CA bundle and index settings), mounted by steps and kept in no layer.
+    locks: `torch.txt` and the like, one for each layer, and `tools.txt`. Packages that the base has
+        already are taken out of them.
+    host: files under host/ (CA bundle and index settings), which steps mount and no layer keeps.
     wheels: file name -> file, of wheels that no index has.
-    missing: optional package -> why this image goes without it.
-    offline: `wheels` holds everything that is installed, no step reaches an index.
+    missing: optional package -> why this image lacks it.
+    offline: `wheels` holds everything that is installed, and no step reaches an index.
     suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
     recipe: the digest of what the layers are made of (images/context/recipe.py), for a label.
     """
-    host, wheels, missing, suite = (
-        host or {"host/env": b""},
-        wheels or {},
-        missing or {},
-        suite or {},
-    )
-    elsewhere = {*base.installed, *image.extended(wheels)}
-    files: Context = {
-        # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": without_packages(content, elsewhere)
-        if name.removesuffix(".txt") in image.layers
-        else content
-        for name, content in locks.items()
-    }
-    files |= parted(files, image.layers[0])
-    files |= scripts()
+    wheels, missing, suite = wheels or {}, missing or {}, suite or {}
+
+    files = _lock_files(image, locks, provided={*base.installed, *image.extended(wheels)})
     if base.packages:
         files["locks/debian.txt"] = base.packages
-    if image.name.platform is not Platform.AMD64:
-        files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
-    files |= pruner.files(image.pruning) if image.pruning else {}
-    if image.entrypoint:
-        files[f"entrypoints/{image.entrypoint}"] = (
-            TEMPLATES / "entrypoints" / image.entrypoint
-        ).read_bytes()
-    files |= host
-    files |= {f"suite/{name}": content for name, content in suite.items()}
-    files |= overlay_files(image, base, locks, missing)
+    files |= _step_files(image)
+    files |= host or {"host/env": b""}
     if offline:
         files["host/env"] = offline_settings(files["host/env"])
+    for name, content in suite.items():
+        files[f"suite/{name}"] = content
+    files |= overlay_files(image, base, locks, missing)
     files["wheels/README"] = (
         b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     )
-    files |= {f"wheels/{name}": path for name, path in wheels.items()}
-    template = environment().get_template("Dockerfile.j2")
-    dockerfile = template.render(
-        image=image,
-        torch=image.pin("torch"),
-        base=base,
-        user=user_overlay.USER,
-        layers=tuple(
-            _stages(image, files, sorted(wheels), missing, "" if offline else index(image))
-        ),
-        # ENV of the final stage: it differs between images, so no shared layer may see it.
-        environment={
-            **image.environment,
-            **user_overlay.variables(image),
-            "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
-            **user_overlay.IDENTITY,
-        },
-        additions=user_overlay.python(image).rpartition("/")[0],
-        labels=labels(image, base, missing, recipe),
-        installer=next((name for name in sorted(wheels) if name.startswith("uv-")), ""),
-        epoch=EPOCH,
-        native_installer=image.name.platform is not Platform.AMD64,
-        **step_macros(offline=offline, pruning=image.pruning is not None),
-        suite=bool(suite),
+    for name, wheel in wheels.items():
+        files[f"wheels/{name}"] = wheel
+
+    index = "" if offline else index_arguments(image)
+    installers = [name for name in sorted(wheels) if name.startswith("uv-")]
+    dockerfile = (
+        environment()
+        .get_template("Dockerfile.j2")
+        .render(
+            image=image,
+            torch=image.pin("torch"),
+            base=base,
+            user=user_overlay.USER,
+            layers=tuple(_stages(image, files, sorted(wheels), missing, index)),
+            environment=_final_environment(image, base, locks),
+            additions=user_overlay.python(image).rpartition("/")[0],
+            labels=labels(image, base, missing, recipe),
+            installer=installers[0] if installers else "",
+            epoch=EPOCH,
+            native_installer=image.name.platform is not Platform.AMD64,
+            **step_macros(offline=offline, pruning=image.pruning is not None),
+            suite=bool(suite),
+        )
     )
     files["Dockerfile"] = dockerfile.encode()
     return dict(sorted(files.items()))
 
 
+def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:
+    """Return the locks below locks/, without the packages that the base or a wheel provides.
+
+    The lock of the bottom layer is split in two.
+    """
+    files: Context = {}
+    for name, content in locks.items():
+        # Toolkit and tools are no packages of the environment: nothing provides them.
+        if name.removesuffix(".txt") in image.layers:
+            content = without_packages(content, provided)
+        files[f"locks/{name}"] = content
+    return files | split_bottom_lock(files, image.layers[0])
+
+
+def _step_files(image: Image) -> Context:
+    """Return the programs that the build's steps of this image run."""
+    files = scripts()
+    if image.name.platform is not Platform.AMD64:
+        files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
+    if image.pruning:
+        files |= pruner.files(image.pruning)
+    if image.entrypoint:
+        entrypoint = TEMPLATES / "entrypoints" / image.entrypoint
+        files[f"entrypoints/{image.entrypoint}"] = entrypoint.read_bytes()
+    return files
+
+
+def _final_environment(
+    image: Image, base: BaseContext, locks: Mapping[str, bytes]
+) -> dict[str, str]:
+    """Return the variables of the final stage.
+
+    They differ between images, so no shared layer may see them.
+    """
+    return {
+        **image.environment,
+        **user_overlay.variables(image),
+        "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
+        **user_overlay.IDENTITY,
+    }
+
+
 def scripts() -> Context:
-    """The programs of the build's steps."""
-    paths = (path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
-    return {f"scripts/{path.name}": path.read_bytes() for path in paths}
+    """Return the programs that the steps of every build run, below scripts/."""
+    files: Context = {}
+    for path in (TEMPLATES / "scripts").iterdir():
+        if path.is_file():
+            files[f"scripts/{path.name}"] = path.read_bytes()
+    return files
 
 
 def offline_settings(settings: bytes | Path) -> bytes:
-    """host/env of a build whose steps reach no network, and find their wheels in /run/wheels."""
-    return b"%s%s" % (content_of(settings), _OFFLINE)
+    """Return host/env for a build whose steps reach no network and find wheels in /run/wheels."""
+    return content_of(settings) + _OFFLINE
 
 
 def content_of(file: bytes | Path) -> bytes:
-    """A file of a context, wherever its bytes are."""
+    """Return the bytes of a file of a context."""
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
-def parted(files: Context, bottom: str) -> Context:
-    """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
+def split_bottom_lock(files: Context, bottom: str) -> Context:
+    """Return the lock of the bottom layer as two: NVIDIA's libraries, and torch and all else.
 
-    They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
-    architectures have the same libraries as long as those are not pruned.
+    They are the two halves of an image. Engines make, fetch and unpack layers side by side. And
+    images for single architectures have the same libraries, as long as these are not pruned.
+
+    Nothing is returned if one of the two would be empty.
     """
-    whole = content_of(files[f"locks/{bottom}.txt"])
-    names = frozenset(locked_versions(whole))
+    lock = content_of(files[f"locks/{bottom}.txt"])
+    names = frozenset(locked_versions(lock))
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
     if not libraries or libraries == names:
         return {}
     return {
-        f"locks/{bottom}.txt": without_packages(whole, libraries),
-        f"locks/{LIBRARIES}.txt": without_packages(whole, names - libraries),
+        f"locks/{bottom}.txt": without_packages(lock, libraries),
+        f"locks/{LIBRARIES}.txt": without_packages(lock, names - libraries),
     }
 
 
-def libraries(index: str, *, pruned: bool = False) -> Stage:
-    """The stage that `parted` gave a lock of its own."""
-    holds = ("NVIDIA's libraries",)
+def libraries_stage(index: str, *, pruned: bool = False) -> Stage:
+    """Return the stage of NVIDIA's libraries, whose lock `split_bottom_lock` made."""
     return Stage(
         name=LIBRARIES,
         below="system",
-        holds=holds,
+        holds=("NVIDIA's libraries",),
         lock=True,
         index=index,
         pruned=pruned,
@@ -191,67 +231,83 @@ def libraries(index: str, *, pruned: bool = False) -> Stage:
 def _stages(
     image: Image, files: Context, wheels: Sequence[str], missing: Collection[str], index: str
 ) -> Iterator[Stage]:
-    below, extended = "system", image.extended(wheels)
+    """Yield the stages of the image's Python layers, bottom first.
+
+    `files` are those of the context so far, and `wheels` the names of wheels that no index has.
+    """
+    below = "system"
     if f"locks/{LIBRARIES}.txt" in files:
-        yield libraries(index, pruned=bool(image.pruning and image.pruning.nvidia))
+        yield libraries_stage(index, pruned=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
+
+    # The toolkit's stage stands below the last layer, and below what a profile adds, so that images
+    # with and without a profile share it.
+    shared_layers = [layer for layer in image.layers if layer != PROFILE_LAYER]
+    layer_below_toolkit = shared_layers[-2]
+
+    extended = image.extended(wheels)
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
-        # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
-        distributions = {
-            pin.name.replace("-", "_") for pin in pins if not pin.locked or pin.name in extended
-        }
+        # Without a network, wheels of the lock are there, too. Those are installed by the lock.
+        own_stems = set()
+        for pin in pins:
+            if not pin.locked or pin.name in extended:
+                own_stems.add(pin.name.replace("-", "_"))
         yield Stage(
             name=name,
             below=below,
             holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in missing),
             lock=bool(locked_versions(files.get(f"locks/{name}.txt", b""))),
             index=index,
-            wheels=tuple(file for file in wheels if file.split("-")[0] in distributions),
-            # Below what a profile adds, so that the toolkit's layer is shared too.
-            toolkit_above=name == [layer for layer in image.layers if layer != PROFILE_LAYER][-2],
+            wheels=tuple(file for file in wheels if file.split("-")[0] in own_stems),
+            toolkit_above=name == layer_below_toolkit,
             from_source=name == PROFILE_LAYER and bool(image.from_source),
             wheels_kept=name != image.layers[0],
         )
         below = name
 
 
-def index(image: Image) -> str:
-    """Arguments of the installer for images whose torch another index has."""
-    return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
+def index_arguments(image: Image) -> str:
+    """Return the installer's arguments for the index of the image's torch; empty: the default."""
+    if not image.index:
+        return ""
+    return f" --index {image.index} --index-strategy unsafe-best-match"
 
 
 def search_path(image: Image, base: BaseContext, key: str) -> tuple[str, ...]:
-    """Folders of the PATH. First where users add packages: python, and the image's own commands in that environment."""
+    """Return the folders of PATH, the first that is searched first. `key`: `overlay_key`.
+
+    Users' packages come first, so that `python` and the image's own commands run in the environment
+    that has them.
+    """
     additions, toolkit = own_folders(image, key)
     return (additions, base.executable.rpartition("/")[0], toolkit, *_SYSTEM_PATH)
 
 
 def own_folders(image: Image, key: str) -> tuple[str, str]:
-    """Return the folders of the PATH that every base gets: of what users add, and of the toolkit."""
+    """Return the folders of PATH that every base gets: of users' packages and of the toolkit."""
     return f"{user_overlay.environment(image, key)}/bin", f"{image.toolkit_home}/bin"
 
 
 def locked_versions(lock: bytes | Path) -> dict[str, str]:
-    """Package -> version of a requirements file."""
-    lines = (
-        line.split()
-        for line in content_of(lock).decode().splitlines()
-        if line and line[0] not in " #"
-    )
-    return {
-        name: version
-        for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)
-    }
+    """Return the version of each package of a requirements file."""
+    versions = {}
+    for line in content_of(lock).decode().splitlines():
+        # Lines with hashes are indented.
+        if line and not line.startswith((" ", "#")):
+            requirement = line.split()[0].rstrip("\\")
+            name, _, version = requirement.partition("==")
+            versions[name] = version
+    return versions
 
 
 def without_packages(lock: bytes, names: Container[str]) -> bytes:
-    """Return a requirements file without the blocks (name line, hash lines, comments below it) of these packages."""
-    lines, skipping = [], False
+    """Return a requirements file without these packages, their hashes, and comments below them."""
+    lines, is_left_out = [], False
     for line in lock.decode().splitlines(keepends=True):
         if not line.startswith((" ", "#")):
-            skipping = line.split("==")[0].strip() in names
-        if not skipping:
+            is_left_out = line.split("==")[0].strip() in names
+        if not is_left_out:
             lines.append(line)
     return "".join(lines).encode()
 
@@ -259,15 +315,19 @@ def without_packages(lock: bytes, names: Container[str]) -> bytes:
 def overlay_files(
     image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]
 ) -> dict[str, bytes]:
-    """Path in the context -> content, of what the last stage puts into /opt/truetag."""
+    """Return the files of the user overlay, which the last stage puts into /opt/truetag."""
     folder = TEMPLATES / "additions"
-    additions = user_overlay.environment(image, overlay_key(image, locks))
-    # What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`.
-    instead = {name: row.instead for name, row in packages().items() if row.instead} | dict(
-        image.unfit
-    )
+    environment_of_users = user_overlay.environment(image, overlay_key(image, locks))
+
+    # python.sh prints these if pip does not install a package: `NAME<TAB>what to take instead`.
+    instead = {name: row.instead for name, row in packages().items() if row.instead}
+    instead |= image.unfit
     hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
-    settings = f"home={user_overlay.HOME}\nimage_python={base.executable}\nadditions={additions}\n"
+    settings = (
+        f"home={user_overlay.HOME}\n"
+        f"image_python={base.executable}\n"
+        f"additions={environment_of_users}\n"
+    )
     return {
         "additions/python.sh": (folder / "python.sh").read_bytes(),
         "additions/create.py": (folder / "create.py").read_bytes(),
@@ -278,22 +338,29 @@ def overlay_files(
 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
-    """A constraints file of torch, what it loads of CUDA, all with kernels for this torch, and what has none for it."""
+    """Return the constraints file for users' packages: what pip and uv may not replace.
+
+    It also has the releases that are built for this torch, of packages that publish one for each
+    torch, so that pip tries no others.
+    """
+    versions = {}
     torch = image.pin("torch")
-    minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
-    # Releases that are built for this torch, of packages that publish one for each: no other need be tried.
-    lines = {
-        name: row.torch[minor]
-        for name, row in packages().items()
-        if minor in row.torch and not image.pin(name)
-    }
-    lines |= user_overlay.held_versions(
-        image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing
-    )
-    text = "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))
-    return f"{_CONSTRAINTS_HEAD.format(name=image.name)}{text}".encode()
+    if torch:
+        minor = str(Minor.parse(".".join(torch.version.split(".")[:2])))
+        for name, row in packages().items():
+            if minor in row.torch and not image.pin(name):
+                versions[name] = row.torch[minor]
+
+    locked_with_torch = locked_versions(locks.get(f"{image.layers[0]}.txt", b""))
+    versions |= user_overlay.held_versions(image, locked_with_torch, missing)
+    lines = "".join(f"{name}=={versions[name]}\n" for name in sorted(versions))
+    return f"{_CONSTRAINTS_HEAD.format(name=image.name)}{lines}".encode()
 
 
 def overlay_key(image: Image, locks: Mapping[str, bytes]) -> str:
-    """Tells what is installed in an image's Python layers from what another lock installs."""
-    return sha256(b"\0".join(locks.get(f"{layer}.txt", b"") for layer in image.layers))[:12]
+    """Return a short digest of the image's Python locks, for the folder of users' packages.
+
+    Packages that were installed beside one lock are not found beside another.
+    """
+    contents = [locks.get(f"{layer}.txt", b"") for layer in image.layers]
+    return sha256(b"\0".join(contents))[:12]

@@ -1,4 +1,4 @@
-"""The Jinja environment of all templates, of Dockerfiles and of pages."""
+"""Jinja environments for the templates of Dockerfiles and pages."""
 
 from functools import cache
 from pathlib import Path
@@ -10,13 +10,15 @@ from images.config.paths import TEMPLATES
 from images.planning import expectations
 
 EPOCH = 1704067200
-"""2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
+"""2024-01-01, in seconds since 1970.
+
+No file of an image has a later time, so that the same packages give the same bytes."""
 
 
 @cache
 def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
-    """The environment of a folder of templates. `html` escapes values."""
-    made = Environment(
+    """Return the Jinja environment of a folder of templates. `html`: values are escaped."""
+    jinja = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -24,19 +26,22 @@ def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
         keep_trailing_newline=True,
         autoescape=html,
     )
-    made.filters["quoted"] = quoted
-    made.globals["debian"] = expectations
-    return made
+    jinja.filters["quoted"] = quoted
+    jinja.globals["debian"] = expectations
+    return jinja
 
 
 def step_macros(*, offline: bool = False, pruning: bool = False) -> dict[str, Any]:
-    """The macros of a build step (templates/macros.j2) by name, as variables for a template."""
+    """Return the macros of templates/macros.j2 by name, to be passed to a template as variables.
+
+    offline: steps reach no network. pruning: the image is for one GPU architecture.
+    """
     variables = {"offline": offline, "pruning": pruning, "epoch": EPOCH}
-    made = environment().get_template("macros.j2").make_module(variables)
-    return {name: value for name, value in vars(made).items() if not name.startswith("_")}
+    module = environment().get_template("macros.j2").make_module(variables)
+    return {name: macro for name, macro in vars(module).items() if not name.startswith("_")}
 
 
 def quoted(value: str) -> str:
-    """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
+    """Return a value for ENV or LABEL, quoted and escaped so that nothing in it is expanded."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
     return f'"{escaped}"'

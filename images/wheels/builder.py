@@ -269,7 +269,7 @@ def builder_context(
         locks["toolkit"] = _toolkit_lock(image, recipe, options.locks)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
-    files |= render.parted(files, "torch")
+    files |= render.split_bottom_lock(files, "torch")
     files |= render.scripts()
     files |= {"locks/debian.txt": base.packages} if base.packages else {}
     files |= host
@@ -328,8 +328,8 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
 
 
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:
-    index = render.index(image)
-    below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
+    index = render.index_arguments(image)
+    below = [render.libraries_stage(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
     torch = Stage(
         name="torch",
         below=below[-1].name if below else "system",
