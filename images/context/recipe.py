@@ -4,8 +4,8 @@ Two builds of one recipe must give the same layer, whatever engine and machine b
 that is recorded for its recipe (locks/layers.json) proves the origin of every file in it.
 
 A recipe covers the recipe of the layer below, the step as it is rendered, the platform, and what
-the step mounts: other stages, and files of the build context (scripts, locks with the hashes of wheels,
-wheels that no index has). The settings of the machine that builds are left out: whichever mirror
+the step mounts: other stages, and files of the build context (scripts, locks with the hashes of
+wheels, wheels that no index has). The settings of the machine that builds are left out: whichever mirror
 sends a file, the lock has its hash.
 """
 
