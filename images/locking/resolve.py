@@ -142,7 +142,7 @@ def resolve(
     """
     where = str(image.name)
     inputs = lock_inputs(image)
-    requirements = []
+    requirements: list[str] = []
     for layer in inputs.layers:
         requirements += inputs.requirements(layer)
     chosen = uv.versions(requirements, inputs, preferred=preferred or {}, run=run, where=where)
