@@ -157,7 +157,7 @@ def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
         cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
         yield Fault(("defaults", "base"), cause)
 
-    layered = {name for names in matrix.layers.values() for name in names}
+    layered = matrix.layered_packages()
     for name in matrix.common:
         yield from _check_pin(("common", name), name, layered)
     for torch, pins in matrix.stacks.items():
@@ -208,7 +208,9 @@ def _check_images(matrix: Matrix) -> Iterator[Fault]:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
                 yield Fault(("images", index), cause)
 
-    image_names = [str(name) for row in matrix.images for name in row.names()]
+    image_names: list[str] = []
+    for row in matrix.images:
+        image_names += [str(name) for name in row.names()]
     for alias, name in matrix.aliases.items():
         if alias in image_names:
             cause = f"the alias {alias!r} is the name of an image"
@@ -230,7 +232,7 @@ def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
 
     Through a typo, a canary would take any version.
     """
-    pinned = {name for names in matrix.layers.values() for name in names}
+    pinned = matrix.layered_packages()
     for profile in matrix.profiles.values():
         pinned.update(profile.optional)
         for pins in profile.stacks.values():

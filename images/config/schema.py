@@ -282,6 +282,13 @@ class Matrix(Row):
     """Tiers of which all required claims must be PASS before an image or alias is published."""
     nightly: Nightly = Nightly()
 
+    def layered_packages(self) -> set[str]:
+        """Return the distributions that the layers install."""
+        packages: set[str] = set()
+        for names in self.layers.values():
+            packages.update(names)
+        return packages
+
     def row(self, name: ImageName) -> ImageRow | None:
         """Return the row of an image; None if the matrix lacks it, or lacks it for its platform."""
         for row in self.images:

@@ -6,6 +6,7 @@ Pure.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import Self
 
 from packaging.utils import canonicalize_name
@@ -148,7 +149,7 @@ def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
     (place, name) -> value: settings, whose place is empty; official wheels with their hashes; and
     the pins of each layer with their versions.
     """
-    needs = [need for layer_needs in inputs.needs.values() for need in layer_needs]
+    needs = list(chain.from_iterable(inputs.needs.values()))
     settings = {
         "Python": [inputs.python],
         "platform": [inputs.platform],

@@ -154,8 +154,13 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
 
 def write(record: LayerRecord, locks: Path) -> None:
     """Write the record with a line for each layer, so that changes are easy to review."""
+
+    def name_and_recipe(row: tuple[str, RecordedLayer]) -> tuple[str, str]:
+        recipe, layer = row
+        return layer.layer, recipe
+
     rows = []
-    for recipe, layer in sorted(record.items(), key=lambda row: (row[1].layer, row[0])):
+    for recipe, layer in sorted(record.items(), key=name_and_recipe):
         values = layer.model_dump(exclude_defaults=True)
         rows.append(f"{json.dumps(recipe)}: {json.dumps(values)}")
     text = "{\n" + ",\n".join(rows) + "\n}\n"

@@ -149,7 +149,9 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         raise wrong(where, cause, then)
 
     lock = load(folder / image.lock_name)
-    packages = [package for layer in lock.layers.values() for package in layer]
+    packages: list[Package] = []
+    for packages_of_layer in lock.layers.values():
+        packages += packages_of_layer
     records = dict(wheel_records.read_for(packages, known)) if known else {}
     records.update(wheel_records.read_for(packages, folder))
     return replace(lock, records=records)

@@ -67,23 +67,34 @@ def update(
         if not wheels:
             continue
         tell(f"{name}: reading the RECORDs of {len(wheels)} wheels")
-        exact = sorted({f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels})
-        addresses = uv.addresses(exact, lock.inputs, run=run, where=name)
-        lost = [wheel for wheel in wheels if wheel.digest not in addresses]
-        if lost:
-            first = lost[0].package
-            cause = (
-                f"the index no longer has {first.name} {first.version} as the lock has it "
-                f"({len(lost)} files)"
-            )
-            raise failed(name, cause, f"`{command('lock', name)}`")
+        urls = _find_urls(wheels, lock, run, name)
         with web.session() as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
-            urls = [addresses[wheel.digest] for wheel in wheels]
-            rows = pool.map(_measure, urls, repeat(session))
-            for wheel, row in zip(wheels, rows, strict=True):
-                table.setdefault(wheel_records.release(wheel.package), {})[wheel.digest] = row
+            records = pool.map(_measure, urls, repeat(session))
+            for wheel, record in zip(wheels, records, strict=True):
+                records_of_release = table.setdefault(wheel_records.release(wheel.package), {})
+                records_of_release[wheel.digest] = record
         read.update(wheels)
-    return {wheel_records.FILE: wheel_records.serialize(table)} if read else {}
+
+    if not read:
+        return {}
+    return {wheel_records.FILE: wheel_records.serialize(table)}
+
+
+def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) -> list[str]:
+    """Return the URLs of wheels of a lock, in their order. `name` is the lock's, for messages.
+
+    Raises UserError if the index no longer has one of them.
+    """
+    exact = {f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels}
+    urls = uv.addresses(sorted(exact), lock.inputs, run=run, where=name)
+    lost = [wheel.package for wheel in wheels if wheel.digest not in urls]
+    if lost:
+        cause = (
+            f"the index no longer has {lost[0].name} {lost[0].version} as the lock has it "
+            f"({len(lost)} files)"
+        )
+        raise failed(name, cause, f"`{command('lock', name)}`")
+    return [urls[wheel.digest] for wheel in wheels]
 
 
 def lacking(lock: Lock) -> list[LockedWheel]:
@@ -96,13 +107,18 @@ def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
 
     Nothing is returned if every wheel is in one of them.
     """
-    locked = {wheel.digest for lock in locks for wheel in _wheels(lock)}
-    before, after = wheel_records.read(folder), wheel_records.Table()
+    locked = set()
+    for lock in locks:
+        locked.update(wheel.digest for wheel in _wheels(lock))
+    before = wheel_records.read(folder)
+    after: wheel_records.Table = {}
     for name, rows in before.items():
         remaining = {digest: row for digest, row in rows.items() if digest in locked}
         if remaining:
             after[name] = remaining
-    return {wheel_records.FILE: wheel_records.serialize(after)} if after != before else {}
+    if after == before:
+        return {}
+    return {wheel_records.FILE: wheel_records.serialize(after)}
 
 
 def _wheels(lock: Lock) -> Iterator[LockedWheel]:

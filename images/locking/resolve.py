@@ -148,7 +148,7 @@ def resolve(
     chosen = uv.versions(requirements, inputs, preferred=preferred or {}, run=run, where=where)
 
     layers = _split(inputs, chosen, run, where)
-    packages = [package for layer in layers.values() for package in layer]
+    packages = list(chain.from_iterable(layers.values()))
     problems = list(_wrong_builds(image, packages))
     if problems:
         raise UserError(problems)

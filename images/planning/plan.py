@@ -527,7 +527,7 @@ def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tupl
     local version (`cu128`) of torch's wheel; empty for the default index's.
     """
     layers_of_matrix = candidate.matrix.layers
-    layered = {name for names in layers_of_matrix.values() for name in names}
+    layered = candidate.matrix.layered_packages()
     unlayered = [name for name in candidate.pins if name not in layered]
     extension_rows = compilable_extensions(candidate)
 
