@@ -5,8 +5,8 @@ that is recorded for its recipe (locks/layers.json) proves the origin of every f
 
 A recipe covers the recipe of the layer below, the step as it is rendered, the platform, and what
 the step mounts: other stages, and files of the build context (scripts, locks with the hashes of
-wheels, wheels that no index has). The settings of the machine that builds are left out: whichever mirror
-sends a file, the lock has its hash.
+wheels, wheels that no index has). The settings of the machine that builds are left out:
+whichever mirror sends a file, the lock has its hash.
 """
 
 import json

@@ -107,7 +107,7 @@ def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
 
     Nothing is returned if every wheel is in one of them.
     """
-    locked = set()
+    locked: set[str] = set()
     for lock in locks:
         locked.update(wheel.digest for wheel in _wheels(lock))
     before = wheel_records.read(folder)
