@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from images.config.platforms import Platform
 from images.context.labels import BaseContext
@@ -55,14 +56,21 @@ class ImageRecipe:
         return self.layers[-1].digest
 
 
+class _BuiltLayer(NamedTuple):
+    """A layer that an instruction makes."""
+
+    step: str
+    """The instruction, written as in an image's history."""
+    recipe: str
+
+
 @dataclass(kw_only=True)
 class _Stage:
     """A stage of a Dockerfile, as far as its instructions were read."""
 
     state: str
     """The digest of all instructions so far."""
-    layers: list[tuple[str, str]] = field(default_factory=list)
-    """(step, recipe) of each layer; the step is written as in an image's history."""
+    layers: list[_BuiltLayer] = field(default_factory=list)
 
 
 def image_recipe(
@@ -100,46 +108,54 @@ def dockerfile_recipe(
     stage = _Stage(state=base)
     for keyword, text in instructions(dockerfile):
         if keyword == "FROM":
+            # A stage begins with the layers of the stage, or of the base image, below it.
             below, _, name = text.partition(" AS ")
             if below in stages:
                 stage = _Stage(state=stages[below].state, layers=list(stages[below].layers))
             else:
-                stage = _Stage(state=base, layers=[("FROM", base)])
+                stage = _Stage(state=base, layers=[_BuiltLayer("FROM", base)])
             stages[name] = stage
             continue
+        # An image's history has steps without their mounts.
         step = f"{keyword} {_MOUNT.sub('', text)}"
         if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:
             continue
-        parts = [stage.state, str(platform), keyword, text, mounted(text, files, stages)]
+        parts = [stage.state, str(platform), keyword, text, digests_of_mounts(text, files, stages)]
         stage.state = sha256(json.dumps(parts, sort_keys=True).encode())
         if keyword in _MAKES_LAYER:
-            stage.layers.append((step, stage.state))
+            stage.layers.append(_BuiltLayer(step, stage.state))
 
-    names = configuration.layer_names([step for step, _ in stage.layers])
-    digests = [digest for _, digest in stage.layers]
+    names = configuration.layer_names([layer.step for layer in stage.layers])
     layers = []
-    for name, digest in zip(names, digests, strict=True):
-        layers.append(LayerRecipe(layer=name, digest=digest))
+    for name, layer in zip(names, stage.layers, strict=True):
+        layers.append(LayerRecipe(layer=name, digest=layer.recipe))
+    # The settings come last, so that their recipe covers the whole image.
     layers.append(LayerRecipe(layer=SETTINGS, digest=stage.state))
     return ImageRecipe(layers=tuple(layers))
 
 
-def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
-    """Yield the keyword and the text of each instruction of a Dockerfile.
+class Instruction(NamedTuple):
+    """An instruction of a Dockerfile: its keyword, and all else in one line with single spaces."""
 
-    The text is joined to one line, with single spaces.
-    """
+    keyword: str
+    text: str
+
+
+def instructions(dockerfile: str) -> Iterator[Instruction]:
+    """Yield the instructions of a Dockerfile, without comments and line breaks."""
     words: list[str] = []
     for line in dockerfile.splitlines():
         if line.lstrip().startswith("#") or not line.strip():
             continue
         words += line.removesuffix("\\").split()
         if not line.endswith("\\"):
-            yield words[0], " ".join(words[1:])
+            yield Instruction(keyword=words[0], text=" ".join(words[1:]))
             words = []
 
 
-def mounted(text: str, files: Mapping[str, str], stages: Mapping[str, _Stage]) -> dict[str, str]:
+def digests_of_mounts(
+    text: str, files: Mapping[str, str], stages: Mapping[str, _Stage]
+) -> dict[str, str]:
     """Return the digest of everything that a step mounts, by path or `stage NAME`.
 
     The settings of the machine that builds are left out. `text` is the step without its keyword;
@@ -147,13 +163,17 @@ def mounted(text: str, files: Mapping[str, str], stages: Mapping[str, _Stage]) -
     """
     digests: dict[str, str] = {}
     for mount in _MOUNT.findall(text):
-        options = dict(option.partition("=")[::2] for option in mount.split(","))
+        options = {}
+        for option in mount.split(","):
+            name, _, value = option.partition("=")
+            options[name] = value
+        # Caches and tmpfs are no part of what a step is made of.
         if options.get("type") != "bind":
             continue
         source = options.get("source", "")
         if "from" in options:
-            name = options["from"]
-            digests[f"stage {name}"] = stages[name].state
+            stage = options["from"]
+            digests[f"stage {stage}"] = stages[stage].state
         elif source != _HOST_SETTINGS:
             for path, digest in files.items():
                 if path == source or path.startswith(f"{source}/"):

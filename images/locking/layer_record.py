@@ -78,7 +78,7 @@ def read(locks: Path) -> LayerRecord:
         raise wrong(str(file), cause, "restore it from git") from None
 
 
-def other_forms(record: LayerRecord) -> dict[str, str]:
+def canonical_diff_ids(record: LayerRecord) -> dict[str, str]:
     """Return the canonical diff ID of each layer, by every diff ID that an engine gave it."""
     canonical = {}
     for layer in record.values():
