@@ -61,6 +61,7 @@ def parse(text: str) -> Selector:
     """Read one selector. Raises UserError, with examples, for what is none."""
     match = _CONDITION.fullmatch(text)
     if match is None:
+        # No name or glob has spaces or comparisons: it is a condition with a mistake.
         if not text or re.search(r"[\s<>=!]", text):
             raise wrong(repr(text), "is no selector", f"write {HELP}")
         return Selector(value=text)

@@ -168,7 +168,7 @@ def _find_or_pull(
     `note` follows the reference in the line of progress about pulling.
     """
     info = engine.find(reference)
-    # One name in a registry stands for an image of each platform.
+    # The engine may have the image of another platform under this name.
     if info and info.architecture == base.platform.architecture:
         return info
     if engine.registry_digest(reference) is None:

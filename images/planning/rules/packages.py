@@ -283,6 +283,7 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
         return (f"nothing is known of {name} {version}",)
 
     reasons = list(_contradictions(candidate, name, version, row))
+    # An image can lack an optional package until somebody has compiled a wheel of it.
     has_wheel = row.form != "cuda-source" or candidate.official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
