@@ -62,7 +62,7 @@ def test_every_example_is_listed_and_claimed(path: Path) -> None:
         for line in (FOLDER / "README.md").read_text().splitlines()
         if f"({named(path)})" in line
     )
-    assert all(f"`{command}`" in row for command in example.steps())
+    assert all(f"`{command}`" in row for command in example.training_commands())
     assert ", ".join(example.tiers) in row
     assert ("nothing is claimed: " in row) == (not example.tiers)
 

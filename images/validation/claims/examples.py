@@ -1,8 +1,8 @@
-"""The claims of examples/: each is run in the image as users run it, and held against plain torch. Pure.
+"""The examples that images must run as users do, and how far they may be from plain torch.
 
-A row says how an example is run and how far its result may be from plain torch's. Everything else is the same for all:
-every step was taken, the loss falls, what is trained moves and the rest stays, what was saved lacks nothing, and it
-loads again.
+EXAMPLES has a row for each. What follows from `expect_of` is the same for all: every step is taken,
+the loss falls, what is trained moves and everything else stays, the saved result lacks nothing and
+loads again. The claims are made in profile.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,46 +12,50 @@ from validate.checks._behaviour import ExampleExpect, ExampleRun
 
 STEPS = 20
 TRAINED_WEIGHTS = 21
-"""Tensors that an example moves where it trains whole weights."""
+"""How many tensors an example changes if it trains all weights."""
 TRAINED_ADAPTERS = 28
-"""The same where it trains adapters: each has two halves."""
+"""How many tensors it changes if it trains adapters, with two each."""
 CONTROL_FACTOR = 5.0
-"""An example's controls are to be this many times further off than the bound that they try."""
+"""A control must be this many times as far off as the bound allows."""
 FROZEN_FACTOR = 2.0
-"""The same of a run in which one layer of two stayed frozen: its update is off by about the half of it."""
+"""The factor of the control in which one of two layers stays frozen. It is off by only about half
+of the update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How far from plain torch in float32 a run may be. Losses and logits are in their own units, about 6 and 5."""
+    """How far an example's run may be from the same training in plain torch in float32."""
 
     losses: float
-    """Of each step. The Trainer rounds what it logs to four digits."""
+    """Largest difference of a step's loss. Losses are about 6. The Trainer logs four digits."""
     update: float
-    """Of the weights' change, relative to its size. AdamW divides by small numbers, so it is larger than a loss's."""
+    """Difference of the weights' change, relative to its size. It is larger than that of a loss,
+    because AdamW divides by small numbers."""
     reload: float
-    """Of the logits of the saved result, loaded again by the framework."""
+    """Largest difference of the logits of the saved result, loaded again by the framework. Logits
+    are about 5."""
     held_out: float | None = None
-    """Between the loss that the example measured itself and that of the saved result, loaded again. None: it measures
-    no such loss."""
+    """Difference of the loss on held-out rows, before the result was saved and after it was loaded
+    again. None: the example measures no such loss."""
     merge: float = 1e-5
-    """Of merged weights, from the base's plus what the adapters add."""
+    """Largest difference of merged weights from the base plus the adapters."""
 
 
 FLOAT32 = Bounds(losses=0.001, update=0.01, reload=0.001, held_out=0.005)
-"""The same arithmetic in another order. Measured on a CPU: 5e-5 (the log is rounded); 7e-6; 3e-6; 1e-7 (7e-4 as the
-mean over two ranks)."""
+"""The same arithmetic in another order. Measured on a CPU: losses 5e-5 (the log is rounded), update
+7e-6, reload 3e-6, held_out 1e-7 (7e-4 as the mean over two ranks)."""
 BFLOAT16 = Bounds(losses=0.02, update=0.15, reload=0.001, held_out=0.01)
-"""Products have 8 bits: 0.4 % each. Measured on a CPU, of whole weights and of adapters over NF4: 0.002; 0.02; 4e-6, as
-the result is loaded in float32; 2e-4."""
+"""Products are rounded to 8 bits, which is 0.4 %. Measured on a CPU, of all weights and of adapters
+over NF4: losses 0.002, update 0.02, reload 4e-6 (the result is loaded in float32),
+held_out 2e-4."""
 ADAPTERS_FLOAT32 = Bounds(losses=0.001, update=0.001, reload=0.001)
-"""axolotl's on a CPU: measured 5e-5, 1e-5 and 5e-6."""
+"""axolotl's adapters on a CPU. Measured: losses 5e-5, update 1e-5, reload 5e-6."""
 BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.25, held_out=0.1, merge=0.001)
-"""Weights and logits, too, are in bfloat16, whose steps are 0.03 near 8. These bounds and those below were guesses;
-runs on GPUs that were held to them passed (results/runs.jsonl)."""
+"""Weights and logits, too, are in bfloat16, whose steps are 0.03 near 8. These bounds and those
+below were guessed; runs on GPUs have kept them (results/runs.jsonl)."""
 ADAPTERS_BFLOAT16 = Bounds(losses=0.08, update=0.35, reload=0.01, merge=0.005)
-"""Weights of up to 0.4 in bfloat16 are 1e-3 off, and so is what is merged into them. axolotl 0.21 on an H200: losses
-0.0041 off at most, weights 0.035."""
+"""Adapters over weights in bfloat16: weights of up to 0.4 are rounded by up to 1e-3, also when
+adapters are merged into them. Measured with axolotl 0.21 on an H200: losses 0.0041, update 0.035."""
 WHOLE_BFLOAT16 = Bounds(losses=0.15, update=0.3, reload=0.01)
 """DeepSpeed keeps float32 copies of the weights, and saves them in bfloat16."""
 STORED_BFLOAT16 = Bounds(losses=0.3, update=0.4, reload=0.01)
@@ -60,15 +64,17 @@ STORED_BFLOAT16 = Bounds(losses=0.3, update=0.4, reload=0.01)
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Examples of one folder of examples/, and what is the same for most of them."""
+    """The examples in one folder of examples/, and what most of them have in common."""
 
     folder: str
     profiles: tuple[str, ...]
-    """Whose images run them."""
+    """The profiles whose images run them."""
     adapter: str
-    """Who reads what they leave (validate/examples/evidence.py, ADAPTERS)."""
+    """The name of the function that reads what they leave (validate/examples/evidence.py,
+    ADAPTERS)."""
     commands: tuple[str, ...]
-    """After the one that makes the tiny model, with {} for the configuration."""
+    """The commands to run after the one that makes the tiny model. {} stands for the file of the
+    configuration."""
 
 
 TRANSFORMERS = Family(
@@ -111,7 +117,7 @@ AXOLOTL_MULTIGPU = Family(
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """An example, and what is claimed of it."""
+    """One example: how it is run, in which tiers, and what is expected of it."""
 
     subject: str
     family: Family
@@ -121,46 +127,47 @@ class Example:
     catches: str
     """What goes wrong for a user where the claim does not hold."""
     tiers: Mapping[str, Bounds | None]
-    """Tiers that it runs in, each with its bounds. None: sampling decides, plain torch would take other steps."""
+    """The tiers in which it runs -> the bounds there. None: it draws its own training data, so
+    plain torch cannot take the same steps."""
     commands: tuple[str, ...] = ()
-    """In place of the family's."""
+    """Used instead of the family's commands."""
     adapter: str = ""
-    """In place of the family's."""
+    """Used instead of the family's adapter."""
     probe: str = ""
-    """Who runs it; empty: `TIER.examples`."""
+    """The probe that runs it; empty: `TIER.examples`."""
     trains_adapters: bool = False
-    """It trains adapters, not whole weights."""
+    """Whether it trains adapters, and not all weights."""
     merges: bool = True
-    """It merges its adapters."""
+    """Whether it merges its adapters into the weights."""
     seconds: float = 600.0
-    """For its commands, so that a hung one ends. Two minutes on an idle machine; other probes run beside it."""
+    """The limit for all its commands, so that one that hangs ends. An idle machine takes two
+    minutes, but other probes run at the same time."""
     fall: float = 1.0
-    """How far the loss must fall from 6 in 20 steps. Measured: 5.0 of whole weights, 2.6 of adapters, 0.1 without an
-    optimiser."""
+    """How far the loss must fall from 6 in 20 steps. Measured: 5.0 with all weights, 2.6 with
+    adapters, 0.1 without an optimiser."""
     equal: Mapping[str, object] = field(default_factory=dict)
-    """Expected beside what is expected of all examples."""
+    """Figures that must have this value, besides those of all examples."""
     at_least: Mapping[str, float] = field(default_factory=dict)
+    """Figures that must be at least this large, besides those of all examples."""
     needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to claim."""
+    """Packages that the image must pin. Without one of them there is no claim."""
     capability: tuple[int, int] = (0, 0)
     """The least compute capability of the GPU."""
     extensions: str = ""
-    """The package whose compiled extensions it takes."""
+    """The package whose compiled extensions it uses."""
     without_nvcc: str = ""
-    """Why it can't be had without `extensions` and without nvcc, which compiles them on first use."""
+    """The reason to give if the image has neither these extensions nor nvcc to compile them."""
 
-    def steps(self) -> list[str]:
-        """Return the commands after the one that makes the tiny model."""
-        return [
-            command.format(f"{self.config}.yaml")
-            for command in self.commands or self.family.commands
-        ]
+    def training_commands(self) -> list[str]:
+        """Return its commands, without the first one, which makes the tiny model."""
+        commands = self.commands or self.family.commands
+        return [command.format(f"{self.config}.yaml") for command in commands]
 
     def run(self) -> ExampleRun:
-        """Return how the container runs it."""
+        """Return how the container runs it: folder, commands, configuration, reader and limit."""
         return {
             "folder": self.family.folder,
-            "commands": ["python3 ../tiny.py", *self.steps()],
+            "commands": ["python3 ../tiny.py", *self.training_commands()],
             "config": f"{self.config}.yaml",
             "adapter": self.adapter or self.family.adapter,
             "seconds": self.seconds,
@@ -168,7 +175,12 @@ class Example:
 
 
 def expect_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
-    """Return what is expected of an example's run within these bounds."""
+    """Return what a claim expects of an example in a tier with these bounds.
+
+    Figures must be equal to a value, or at most or at least as large; their names are those of the
+    evidence (validate/examples/evidence.py). Without bounds only the example's own expectations
+    count.
+    """
     if bounds is None:
         return {
             "example": example.run(),
@@ -183,7 +195,7 @@ def expect_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
         "update_deviation": bounds.update,
         "reload_deviation": bounds.reload,
     }
-    # Each control must be beyond the bound that it tries.
+    # Each control must be further off than its bound allows: otherwise the bound proves nothing.
     at_least = {
         "control_idle": CONTROL_FACTOR * bounds.losses,
         "control_frozen": FROZEN_FACTOR * bounds.update,
@@ -208,7 +220,7 @@ def expect_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
 
 HOPPER = (9, 0)
 USES_FLASH_ATTN_4 = {"flash_attn_4": 1.0}
-"""Its backward kernels that were compiled."""
+"""The least number of its backward kernels that must be compiled."""
 ONLINE_STEPS = {"steps": 60}
 REWARD_RISES = {"rise": 0.3, "said_reward": 0.5}
 NORMS = [
@@ -218,16 +230,26 @@ NORMS = [
     "model.layers.1.post_attention_layernorm.weight",
     "model.norm.weight",
 ]
-"""They begin at 1, where bfloat16 has steps of 0.004: a rate of 5e-4 moves none of them."""
-WITHOUT_NVCC = "HybridAdam is compiled with nvcc on first use, and this image has neither nvcc nor a wheel with it"
+"""Weights that do not move in bfloat16: they begin at 1, where its steps are 0.004, and the
+learning rate is 5e-4."""
+WITHOUT_NVCC = (
+    "HybridAdam is compiled with nvcc on first use,"
+    " and this image has neither nvcc nor a wheel with it"
+)
 
 EXAMPLES: Sequence[Example] = (
     Example(
         subject="trainer",
         family=TRANSFORMERS,
         config="trainer",
-        statement='the Trainer fine-tunes a model placed by device_map="auto" as plain torch does, and saves it',
-        catches="a tensor that the saved model lacks, a step that the Trainer leaves out (planted: tensor left out)",
+        statement=(
+            "the Trainer fine-tunes a model placed by"
+            ' device_map="auto" as plain torch does, and saves it'
+        ),
+        catches=(
+            "a tensor that the saved model lacks,"
+            " a step that the Trainer leaves out (planted: tensor left out)"
+        ),
         tiers={"cpu": FLOAT32, "gpu": FLOAT32},
     ),
     Example(
@@ -237,7 +259,7 @@ EXAMPLES: Sequence[Example] = (
         statement="the same in bfloat16 mixed precision",
         catches="mixed precision that quietly computes in float32",
         tiers={"cpu": BFLOAT16, "gpu": BFLOAT16},
-        # What is less was computed in float32 (7e-6), and not in bfloat16 (0.02).
+        # A smaller deviation is that of float32 (7e-6) and not of bfloat16 (0.02).
         at_least={"update_deviation": 0.001},
     ),
     Example(
@@ -253,12 +275,17 @@ EXAMPLES: Sequence[Example] = (
         subject="qlora",
         family=TRANSFORMERS,
         config="qlora",
-        statement="QLoRA by peft and bitsandbytes trains adapters as plain torch does over the same NF4 weights",
-        catches="adapters that stay frozen (planted: frozen adapters), weights that are not in 4-bit",
+        statement=(
+            "QLoRA by peft and bitsandbytes trains adapters"
+            " as plain torch does over the same NF4 weights"
+        ),
+        catches=(
+            "adapters that stay frozen (planted: frozen adapters), weights that are not in 4-bit"
+        ),
         tiers={"cpu": BFLOAT16, "gpu": BFLOAT16},
         commands=("python3 qlora.py {}",),
         trains_adapters=True,
-        # Twice the bound of losses.
+        # Twice the bound of losses: training over weights that are not in 4-bit must be noticed.
         at_least={"control_unrounded": 0.04},
     ),
     Example(
@@ -286,7 +313,10 @@ EXAMPLES: Sequence[Example] = (
         subject="booster",
         family=COLOSSALAI,
         config="ddp",
-        statement="ColossalAI's Booster with TorchDDPPlugin trains as plain torch does, and saves in shards",
+        statement=(
+            "ColossalAI's Booster with TorchDDPPlugin trains as plain torch does,"
+            " and saves in shards"
+        ),
         catches="a shard that is not saved, a step that is not plain torch's",
         tiers={"cpu": FLOAT32, "gpu": FLOAT32},
     ),
@@ -322,11 +352,17 @@ EXAMPLES: Sequence[Example] = (
         subject="sft",
         family=UNSLOTH,
         config="sft",
-        statement="unsloth trains adapters over 4-bit weights as plain torch does, saves, merges and loads them",
-        catches="weights that are not in 4-bit, patches that change what is trained, a merge that loses the adapters",
+        statement=(
+            "unsloth trains adapters over 4-bit weights as plain torch does,"
+            " saves, merges and loads them"
+        ),
+        catches=(
+            "weights that are not in 4-bit, patches that change what is trained,"
+            " a merge that loses the adapters"
+        ),
         tiers={"gpu": BFLOAT16_WEIGHTS},
         trains_adapters=True,
-        # Losses over weights that are not in 4-bit are further off than the bound (0.074, H200).
+        # Training over weights that are not in 4-bit must be noticed. Measured: 0.074 (H200).
         at_least={"control_unrounded": BFLOAT16_WEIGHTS.losses},
     ),
     Example(
@@ -334,7 +370,8 @@ EXAMPLES: Sequence[Example] = (
         family=TRL_VLLM,
         config="grpo",
         statement=(
-            "GRPO with vLLM in the same process raises a reward that is computed, and what is saved answers as well"
+            "GRPO with vLLM in the same process raises a reward that is computed,"
+            " and what is saved answers as well"
         ),
         catches="a sampler that the trainer's weights never reach: the reward stays where it is",
         tiers={"gpu": None},
@@ -357,7 +394,7 @@ EXAMPLES: Sequence[Example] = (
         subject="grpo-server",
         family=TRL_VLLM,
         config="grpo-server",
-        # NCCL carries the weights over, which refuses two ranks on one GPU. Without them the reward stays where it is.
+        # Two GPUs, because NCCL carries the weights over and refuses two ranks on one GPU.
         statement="GRPO on one GPU with a vLLM server on another raises the same reward",
         catches="a server that goes on sampling from the first policy",
         tiers={"multigpu": None},
@@ -382,7 +419,9 @@ EXAMPLES: Sequence[Example] = (
         subject="axolotl-lora",
         family=AXOLOTL,
         config="lora",
-        statement="axolotl trains and merges LoRA adapters as plain torch does, and answers with them",
+        statement=(
+            "axolotl trains and merges LoRA adapters as plain torch does, and answers with them"
+        ),
         catches="adapters that are merged into nothing, a model that answers without them",
         tiers={"cpu": ADAPTERS_FLOAT32, "gpu": ADAPTERS_BFLOAT16},
         commands=("axolotl train {}", "axolotl merge-lora {}", "sh ask.sh {} out/lora"),
@@ -430,9 +469,12 @@ EXAMPLES: Sequence[Example] = (
         subject="axolotl-ddp",
         family=AXOLOTL_MULTIGPU,
         config="ddp",
-        statement="two ranks train adapters by accelerate launch as one process does in plain torch",
+        statement=(
+            "two ranks train adapters by accelerate launch as one process does in plain torch"
+        ),
         catches="two ranks that each train alone",
-        # Not on a CPU: with several ranks axolotl asks the driver whether GPUs reach each other, and dies without one.
+        # Not on a CPU: with several ranks axolotl asks the driver whether GPUs reach each other,
+        # and fails without a driver.
         tiers={"multigpu": ADAPTERS_BFLOAT16},
         commands=("accelerate launch --num_processes 2 -m axolotl.cli.train {}",),
         trains_adapters=True,
@@ -491,7 +533,10 @@ EXAMPLES: Sequence[Example] = (
         family=AXOLOTL_MULTIGPU,
         config="tensor-parallel",
         statement="axolotl trains layers that are split over two GPUs as plain torch does",
-        catches="nothing yet: accelerate's _prepare_tp ends in a KeyError before the first step (two H200, torch 2.8)",
+        catches=(
+            "nothing yet: accelerate's _prepare_tp ends in a"
+            " KeyError before the first step (two H200, torch 2.8)"
+        ),
         tiers={},  # no claim
     ),
     Example(

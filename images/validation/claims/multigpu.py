@@ -1,6 +1,7 @@
-"""The claims of several GPUs, from the image and from what the host's GPUs allow. Pure.
+"""The claims of the multigpu tier: what the image must do on several GPUs together.
 
-Tolerances and what every rank must report stand in the checks (validate/checks/multigpu/).
+They are made from the image and the host's GPUs. Tolerances, and what every rank must report, stand
+in the checks (validate/checks/multigpu/). Nothing here reads the image or the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_RANKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MultigpuRow:
-    """A claim about several GPUs."""
+    """A claim about several GPUs, before it is known which image and host it is for."""
 
     check: str
     subject: str
@@ -31,7 +32,7 @@ class MultigpuRow:
     catches: str
     """What goes wrong for a user where the claim does not hold."""
     needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to claim."""
+    """Packages that the image must pin. Without one of them there is no claim."""
     first_torch: str = "0"
     """The first torch release that can do it."""
     capability: tuple[int, int] = (0, 0)
@@ -79,31 +80,43 @@ ROWS = (
         check="fsdp2",
         subject="bfloat16",
         probe="multigpu.fsdp",
-        statement="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
+        statement=(
+            "FSDP2 in mixed precision has the gradients of one process in bfloat16,"
+            " added up in float32"
+        ),
         catches="gradients that are added up in bfloat16",
     ),
     MultigpuRow(
         check="fsdp2",
         subject="4bit",
         probe="multigpu.fsdp",
-        statement="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
+        statement=(
+            "FSDP2 shards frozen NF4 weights as they are stored,"
+            " and adapters over them learn as on one GPU"
+        ),
         catches="4-bit weights that are cast, or gathered wrongly, when they are sharded",
         needs=("bitsandbytes",),
-        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
+        # torch 2.7.1 refuses to shard a block with two dtypes: the stored bfloat16 and the float32
+        # of the adapters.
         first_torch="2.8",
     ),
     MultigpuRow(
         check="fsdp2",
         subject="checkpoint",
         probe="multigpu.fsdp",
-        statement="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
+        statement=(
+            "a sharded checkpoint restores weights and moments bit by bit,"
+            " and training goes on the same"
+        ),
         catches="a run that goes on from another state than it was saved in",
     ),
     MultigpuRow(
         check="fp8-fsdp2",
         subject="gradients",
         probe="multigpu.fp8",
-        statement="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
+        statement=(
+            "FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8"
+        ),
         catches="layers that stay in float32 or bfloat16 although FP8 was asked for",
         needs=("torchao",),
         first_torch="2.7",
@@ -127,7 +140,9 @@ ROWS = (
         check="parallel",
         subject="context",
         probe="multigpu.parallel",
-        statement="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        statement=(
+            "a step of context parallelism (ring attention in bfloat16) is one process's, by rule T"
+        ),
         catches="ranks that attend to their own part of a sequence alone",
         first_torch="2.7",
         capability=(8, 0),
@@ -144,9 +159,9 @@ ROWS = (
 
 
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
-    """Write the claims of the multigpu tier. Without a GPU, or with one alone, every claim exists and is unproven.
+    """Yield the claims of the multigpu tier. With less than two GPUs each is there, and unproven.
 
-    `device` "cpu" is a rehearsal: the same probes over gloo.
+    `device`: "cpu" makes the claims of a rehearsal, in which the same checks run over gloo.
     """
     unproven = context.no_second_gpu if device == "cuda" else context.no_gpu
     for row in ROWS:
@@ -156,41 +171,53 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         if row.subject == "transport":
             expect["link"] = link_of(context.inventory)
             expect["injected"] = dict(context.injected)
-        reason = _not_applicable(row, context)
-        if reason:
-            expect["not_applicable"] = reason
-        # What these GPUs or this torch can't do is not held against the image.
+        not_applicable = reason_not_applicable(row, context)
+        if not_applicable:
+            expect["not_applicable"] = not_applicable
+        # A claim that these GPUs or this torch cannot fulfil is no fault of the image.
         yield claim(
             row.check,
             row.subject,
             row.probe,
             row.statement,
             expect,
-            required=not reason,
+            required=not not_applicable,
             unproven=unproven,
         )
 
 
 def ranks_of(inventory: Inventory | None) -> int | None:
-    """Return how many ranks run, as the launcher in the container has it; None: no GPU is known."""
-    if not (inventory and inventory.gpus):
+    """Return how many ranks the check starts on the host's GPUs; None if no GPU is known.
+
+    It is a power of two, so that meshes and shards are even. The launcher in the container counts
+    in the same way (validate/checks/multigpu/_launch.py).
+    """
+    if not inventory or not inventory.gpus:
         return None
-    # A power of two: meshes and shards are even then.
-    return 1 << (min(len(inventory.gpus), MOST_RANKS).bit_length() - 1)
+    most = min(len(inventory.gpus), MOST_RANKS)
+    return 1 << (most.bit_length() - 1)
 
 
-def _not_applicable(row: MultigpuRow, context: ClaimContext) -> str:
-    """Return why the image's torch or the host's GPUs can't do what is claimed; empty: they can."""
+def reason_not_applicable(row: MultigpuRow, context: ClaimContext) -> str:
+    """Return why the image's torch or the host's GPUs cannot do what is claimed; empty if they can.
+
+    Without a host only torch is considered.
+    """
     torch = context.image.pin("torch")
     if torch and Version(torch.version) < Version(row.first_torch):
         return f"takes torch {row.first_torch}, this is {torch.version}"
-    return reason_too_old(context.inventory.gpus, row.capability) if context.inventory else ""
+    if context.inventory is None:
+        return ""
+    return reason_too_old(context.inventory.gpus, row.capability)
 
 
 def link_of(inventory: Inventory | None) -> str:
-    """Return how the host's GPUs reach each other, the weakest pair's way; empty: the host could not tell."""
-    if not (inventory and inventory.links):
+    """Return the slowest link between two of the host's GPUs; empty if the host could not tell."""
+    if not inventory or not inventory.links:
         return ""
     from images.hardware.inventory import Link
 
-    return str(max((link for _, _, link in inventory.links), key=list(Link).index))
+    # Link lists them from the fastest to the slowest.
+    from_fast_to_slow = list(Link)
+    links = [link for _, _, link in inventory.links]
+    return str(max(links, key=from_fast_to_slow.index))

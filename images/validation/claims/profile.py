@@ -1,6 +1,8 @@
-"""The claims of profiles: `framework` and `cpu-`, `gpu-`, `multigpu-examples`, of what a profile's frameworks do. Pure.
+"""The claims of an image's profile: what its frameworks must do, and which examples must train.
 
-What a framework must measure, and how far it may deviate, stands in its check (validate/checks/*/profile_*.py).
+The checks are `framework`, `cpu-examples`, `gpu-examples` and `multigpu-examples`. What a framework
+must measure, and how far it may deviate, stands in its check (validate/checks/*/profile_*.py).
+Nothing here reads the image or the engine.
 """
 
 from collections.abc import Iterator
@@ -24,9 +26,10 @@ class Behaviour:
     catches: str
     """What goes wrong for a user where the claim does not hold."""
     needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to claim."""
+    """Packages that the image must pin. Without one of them there is no claim."""
     extensions: str = ""
-    """The package whose extensions it takes, compiled ahead of time. Without them it is unproven, and not required."""
+    """The package whose extensions it uses, compiled when the image is built. In an image without
+    them the claim is unproven, and not required."""
     required: bool = True
 
 
@@ -41,14 +44,19 @@ BEHAVIOURS = (
         subject="device-map",
         profiles=TRANSFORMERS,
         probe="cpu.profile_transformers",
-        statement='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
+        statement=(
+            'device_map="auto" places a whole model,'
+            " and what memory can't hold on disk, with the same numbers"
+        ),
         catches="layers that are left on the meta device, or lost on their way to disk and back",
     ),
     Behaviour(
         subject="AXOLOTL_NCCL_TIMEOUT",
         profiles=AXOLOTL_MULTIGPU,
         probe="cpu.profile_axolotl",
-        statement="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
+        statement=(
+            "two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s"
+        ),
         catches="a long evaluation that ends in a timeout whatever the variable says",
     ),
     Behaviour(
@@ -63,7 +71,9 @@ BEHAVIOURS = (
         subject="colossalai-hybrid-adam",
         profiles=COLOSSALAI,
         probe="cpu.profile_colossalai",
-        statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU",
+        statement=(
+            "HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU"
+        ),
         catches="an extension that is compiled anew at run time, or takes other steps",
         extensions="colossalai",
     ),
@@ -87,7 +97,9 @@ BEHAVIOURS = (
         subject="deepspeed-fused-adam",
         profiles=AXOLOTL_MULTIGPU,
         probe="gpu.profile_optimizers",
-        statement="DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU",
+        statement=(
+            "DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU"
+        ),
         catches="an extension without machine code for this GPU",
         extensions="deepspeed",
     ),
@@ -96,20 +108,29 @@ BEHAVIOURS = (
         profiles=UNSLOTH,
         probe="gpu.profile_unsloth",
         statement="unsloth imports, and takes the precision that the GPU has",
-        catches="unsloth that does not import beside this torch, or trains in float16 where bfloat16 is there",
+        catches=(
+            "unsloth that does not import beside this torch,"
+            " or trains in float16 where bfloat16 is there"
+        ),
     ),
     Behaviour(
         subject="grpo-step",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
-        statement="trl's GRPO step, and Liger's loss, are plain torch's, with vLLM sampling in the same process",
+        statement=(
+            "trl's GRPO step, and Liger's loss, are plain torch's,"
+            " with vLLM sampling in the same process"
+        ),
         catches="a loss without a ratio: the policy's to itself a step before, or to the sampler",
     ),
     Behaviour(
         subject="grpo-arguments",
         profiles=TRL_VLLM,
         probe="cpu.profile_trl_vllm",
-        statement="vLLM takes what trl's GRPO gives and asks, and on such answers its step is plain torch's",
+        statement=(
+            "vLLM takes what trl's GRPO gives and asks,"
+            " and on such answers its step is plain torch's"
+        ),
         catches="a vLLM that does not know an argument of this trl's",
     ),
     Behaviour(
@@ -124,7 +145,10 @@ BEHAVIOURS = (
         profiles=TRL_VLLM,
         probe="cpu.profile_trl_vllm",
         statement="the same where it trains adapters",
-        catches="trl 1.11 to 1.16: the server gets weights without the adapters, and samples from the first policy",
+        catches=(
+            "trl 1.11 to 1.16: the server gets weights without the adapters,"
+            " and samples from the first policy"
+        ),
         # These releases have the fault.
         required=False,
     ),
@@ -146,8 +170,13 @@ BEHAVIOURS = (
         subject="rollout-eager",
         profiles=TRL_VLLM,
         probe="gpu.profile_trl_vllm",
-        statement="vLLM's log-probabilities are the trainer's, whatever is sampled, and after a sync",
-        catches="a sampler and a trainer that disagree on what was likely: temperature, template, end token, dropout",
+        statement=(
+            "vLLM's log-probabilities are the trainer's, whatever is sampled, and after a sync"
+        ),
+        catches=(
+            "a sampler and a trainer that disagree on what was likely:"
+            " temperature, template, end token, dropout"
+        ),
     ),
     Behaviour(
         subject="rollout-graphs",
@@ -175,24 +204,28 @@ BEHAVIOURS = (
 
 
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Write `framework` and the examples' claims of an image's profile; none of an image without one."""
+    """Yield the claims of an image's profile; none if the image has no profile."""
+    profile = context.image.name.profile
     for behaviour in BEHAVIOURS:
-        if context.image.name.profile in behaviour.profiles:
-            yield from _behaviour_claims(context, behaviour)
+        if profile in behaviour.profiles:
+            yield from behaviour_claims(context, behaviour)
     for example in EXAMPLES:
-        if context.image.name.profile in example.family.profiles:
-            yield from _example_claims(context, example)
+        if profile in example.family.profiles:
+            yield from example_claims(context, example)
 
 
-def _behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Claim]:
-    """Write the claim of a behaviour; none where the image lacks what it is about."""
+def behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Claim]:
+    """Yield the claim about a behaviour; none if the image does not pin what the behaviour needs.
+
+    If a wheel with the compiled extensions could not be had, the claim is not required.
+    """
     if not all(context.image.pin(name) for name in behaviour.needs):
         return
-    lacking = ""
+    reason_without_extensions = ""
     if behaviour.extensions:
-        if not _has_extensions(context.image, behaviour.extensions):
+        if not plans_extensions(context.image, behaviour.extensions):
             return
-        lacking = _without_extensions(context, behaviour.extensions)
+        reason_without_extensions = find_reason_without_extensions(context, behaviour.extensions)
 
     tier = behaviour.probe.partition(".")[0]
     yield claim(
@@ -200,60 +233,78 @@ def _behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[C
         behaviour.subject,
         behaviour.probe,
         behaviour.statement,
-        required=behaviour.required and not lacking,
-        unproven=lacking or _without_gpu(context, tier),
+        required=behaviour.required and not reason_without_extensions,
+        unproven=reason_without_extensions or reason_without_gpus(context, tier),
     )
 
 
-def _example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
-    """Write the claims of an example, one a tier."""
+def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
+    """Yield the claims about an example, one for each of its tiers.
+
+    There is none if the image does not pin what the example needs. A claim is not required if the
+    example cannot be run here, by its extensions or by the host's GPUs.
+    """
     if not all(context.image.pin(name) for name in example.needs):
         return
-    lacking = _without_compiler(context, example) if example.extensions else ""
+    reason_without_kernels = ""
+    if example.extensions:
+        reason_without_kernels = find_reason_without_kernels(context, example)
     for tier, bounds in example.tiers.items():
         expect: dict[str, Any] = {**expect_of(example, bounds)}
-        reason = _not_applicable(context, example, tier)
-        if reason:
-            expect["not_applicable"] = reason
+        not_applicable = reason_not_run(context, example, tier)
+        if not_applicable:
+            expect["not_applicable"] = not_applicable
         yield claim(
             f"{tier}-examples",
             example.subject,
             example.probe or f"{tier}.examples",
             example.statement,
             expect,
-            required=not (lacking or reason),
-            unproven=lacking or _without_gpu(context, tier),
+            required=not (reason_without_kernels or not_applicable),
+            unproven=reason_without_kernels or reason_without_gpus(context, tier),
         )
 
 
-def _not_applicable(context: ClaimContext, example: Example, tier: str) -> str:
-    """Return why an example is not run in a tier on this host; empty: it is."""
+def reason_not_run(context: ClaimContext, example: Example, tier: str) -> str:
+    """Return why an example is not run in a tier on this host; empty if it is."""
     if tier == "cpu" and context.on_gpu and "gpu" in example.tiers:
         return "not run: gpu-examples has the same example on the GPU that is here"
-    return reason_too_old(context.inventory.gpus, example.capability) if context.inventory else ""
+    if context.inventory is None:
+        return ""
+    return reason_too_old(context.inventory.gpus, example.capability)
 
 
-def _without_gpu(context: ClaimContext, tier: str) -> str:
-    """Return why the tier can't be measured on this host."""
-    return {"gpu": context.no_gpu, "multigpu": context.no_second_gpu}.get(tier, "")
+def reason_without_gpus(context: ClaimContext, tier: str) -> str:
+    """Return why this host has too few GPUs for a tier; empty if it has enough."""
+    if tier == "gpu":
+        return context.no_gpu
+    if tier == "multigpu":
+        return context.no_second_gpu
+    return ""
 
 
-def _has_extensions(image: Image, package: str) -> bool:
-    """Return whether a package's extensions were to be compiled ahead of time."""
+def plans_extensions(image: Image, package: str) -> bool:
+    """Return whether the image is planned with a package's compiled extensions."""
     pin = image.pin(package)
-    return bool(pin and pin.extensions)
+    return pin is not None and bool(pin.extensions)
 
 
-def _without_extensions(context: ClaimContext, package: str) -> str:
-    """Return why the image goes without a package's extensions; empty: it has them."""
+def find_reason_without_extensions(context: ClaimContext, package: str) -> str:
+    """Return why the image lacks a package's compiled extensions; empty if it has them."""
     pin = context.image.pin(package)
     return context.reason_without_extensions(pin) if pin else ""
 
 
-def _without_compiler(context: ClaimContext, example: Example) -> str:
-    """Return why an example's extensions are neither there nor can be compiled on first use; empty: one of both."""
+def find_reason_without_kernels(context: ClaimContext, example: Example) -> str:
+    """Return why an example cannot have the kernels of its extensions; empty if it can.
+
+    It can if the image has them compiled, or if it is a devel image: that has nvcc, and they are
+    compiled when they are first used.
+    """
+    if context.image.name.devel:
+        return ""
     package = example.extensions
-    has_extensions = _has_extensions(context.image, package) and not _without_extensions(
-        context, package
-    )
-    return "" if context.image.name.devel or has_extensions else example.without_nvcc
+    is_planned = plans_extensions(context.image, package)
+    if is_planned and not find_reason_without_extensions(context, package):
+        return ""
+    return example.without_nvcc
