@@ -32,7 +32,7 @@ HOST_PROBES = (HOST_PROBE, ORIGIN_PROBE)
 """Probes that the engine's host runs; the suite in the container cannot."""
 
 ARBITRARY_UID = 61234
-"""A user ID that no image knows, of the kind that OpenShift gives to containers."""
+"""A user ID that no image knows, as Kubernetes and OpenShift may choose it."""
 
 
 class Tier(str, Enum):

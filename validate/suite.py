@@ -392,6 +392,7 @@ def measure_group(
             measure = partial(_measure, probe, claims, result.fileno(), records, folder)
             works.append(Work(measure, log=log, seconds=_limit(probe, timeout)))
 
+        # A record is written when its probe ends, so that one that hangs holds back no other.
         lines = open_files.enter_context(open(records, "w", encoding="utf-8"))
         for end in fork_each(works, jobs, own_sessions=True):
             number = end.number
@@ -441,11 +442,10 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
 
 
 def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: Path) -> None:
-    """Measure for the claims of a probe: what runs in its fork.
+    """Measure the claims of a probe. This runs in the probe's fork.
 
-    Each measurement becomes a JSON line in the file of descriptor `results`; the last line is a
-    closing one, with the seed. What the probe raises ends the fork before
-    the closing line.
+    Each measurement becomes a JSON line in the file of descriptor `results`. The last line is a
+    closing one, with the seed; if the probe raises an error, the fork ends without it.
 
     records: the group's descriptor, which the probe must not write to.
     folder: the probe's own, for its caches.

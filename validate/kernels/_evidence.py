@@ -63,7 +63,7 @@ class CaseEvidence(TypedDict, total=False):
 
 
 class Figure(TypedDict):
-    """A figure, and the same figure of each control."""
+    """A figure, and the same figure of each control: a result that is wrong on purpose."""
 
     value: float
     controls: Mapping[str, float]

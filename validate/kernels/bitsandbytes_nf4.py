@@ -72,7 +72,10 @@ def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) 
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Return the mean error of quantising normal numbers, and of larger blocks as a control."""
+    """Return the mean error of quantising normal numbers to NF4 and back.
+
+    Two controls must be noticed as wrong: no error at all, and the error of larger blocks.
+    """
     values = rng.normal(1024, 1024).float()
     controls = {"unquantised": 0.0, "blocks of 128": mean_error(rng, values, "nf4", 128)}
     error = mean_error(rng, values, "nf4", nf4.BLOCK_SIZE)

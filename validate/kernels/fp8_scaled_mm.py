@@ -33,9 +33,10 @@ def decibels(result: Any, exact: Any) -> float:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Multiply two matrices in FP8, and return the SQNR against the product in float64.
+    """Multiply two matrices in FP8, and return the signal-to-noise ratio in dB (SQNR).
 
-    Controls are the product scaled, its rows in another order, and the exact product.
+    The exact product is computed in float64. Controls are results that must be noticed as wrong:
+    scaled, with rows in another order, and not rounded to FP8.
     """
     torch = rng.torch
     left = rng.normal(208, 272).to(rng.device)

@@ -10,7 +10,11 @@ from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Run a quantised layer, and return its SQNR against the bfloat16 layer in float64."""
+    """Quantise a bfloat16 layer, run it, and return its signal-to-noise ratio in dB (SQNR).
+
+    The exact result is that of the layer before, in float64. Two controls, which must be noticed
+    as wrong, are the output scaled and a result that was not rounded to FP8.
+    """
     torch = rng.torch
     quantization = importlib.import_module("torchao.quantization")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
@@ -29,7 +33,6 @@ def _observe(rng: SeededRandom) -> Observed:
         "no rounding": decibels(exact.float(), exact),
     }
 
-    # Versions of torchao differ in which of the two says that the weight is in float8.
     is_quantised = "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)
     return {
         "figures": {"SQNR in dB": {"value": decibels(output, exact), "controls": controls}},

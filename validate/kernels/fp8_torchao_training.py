@@ -8,9 +8,10 @@ from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Run a layer in FP8 forward and backward, and return the SQNR of each result.
+    """Run a layer in FP8 forward and backward, and return each result's signal-to-noise ratio.
 
-    They are compared with the products of the same bfloat16 numbers in float64.
+    Exact results are products of the same bfloat16 numbers in float64. Controls are results that
+    must be noticed as wrong: scaled, and not rounded to FP8.
     """
     torch = rng.torch
     float8 = importlib.import_module("torchao.float8")

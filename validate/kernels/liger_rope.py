@@ -26,7 +26,7 @@ def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
 
 
 def _case(dtype: str, rng: SeededRandom) -> Case:
-    """Return a rotation of six query heads and two key heads, by their positions."""
+    """Return the case: six query heads and two key heads, rotated by their positions."""
     reference = importlib.import_module("validate.harness.reference")
     cosine, sine = reference.rotation_factors(_DIM, _LENGTH)
     inputs = {

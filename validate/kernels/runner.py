@@ -112,7 +112,9 @@ def _run_cases(
     cases: names of the cases to run; None: all.
     mark: begins a stretch of the profile.
     """
+    # Case -> why this GPU cannot run it.
     gated = kernel.gated(_capability(torch)) if device == "cuda" else {}
+
     by_case: dict[str, CaseEvidence] = {}
     for name, make_case in kernel.cases.items():
         if cases is not None and name not in cases:

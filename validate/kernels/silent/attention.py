@@ -32,7 +32,7 @@ def _reference(torch: Any, *inputs: Any, upstream: Any, mask: Any = None) -> lis
 
 
 def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparison:
-    """Compute masked attention through cuDNN with scores so low that its padding overflowed.
+    """Compare masked attention through cuDNN, with very low scores, with plain products.
 
     Every score is near -120, so the logsumexp of each row is below -88.7, from where on exp() of
     the padding overflows in float32.
@@ -58,7 +58,7 @@ def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparis
 
 
 def efficient_attention_long_mask(torch: Any, device: str, length: int = 66048) -> Comparison:
-    """Compute memory-efficient attention with a mask of more than 2^32 elements.
+    """Compare memory-efficient attention with a mask of more than 2^32 elements with products.
 
     Rows from number 2^32 / length on took another row's part of the mask. The last 64 are compared.
     """
@@ -85,9 +85,9 @@ def efficient_attention_long_mask(torch: Any, device: str, length: int = 66048) 
 def flash_attention_large(
     torch: Any, device: str, batch: int = 16400, length: int = 128
 ) -> Comparison:
-    """Compute torch's FlashAttention and its gradients with more than 2^31 elements in each input.
+    """Compare torch's FlashAttention of more than 2^31 elements in each input with products.
 
-    The last two samples are compared: they do not depend on the others.
+    Outputs and gradients of the last two samples are compared: they depend on no others.
     """
     shape = (batch, 16, length, 64)
     inputs = [torch.randn(*shape, device=device, dtype=torch.bfloat16) for _ in range(3)]
@@ -102,9 +102,9 @@ def flash_attention_large(
 
 
 def flash_attn_padded(torch: Any, device: str) -> Comparison:
-    """Compute gradients of flash-attn over packed sequences with two unused rows at the end.
+    """Compare flash-attn's gradients of unused rows behind packed sequences with 0.
 
-    The gradients of these rows are 0, whatever lay in that memory before.
+    They are 0 whatever lay in that memory before.
     """
     shape = (514, 4, 64)
     inputs = [

@@ -32,7 +32,7 @@ def _call_with_copies(program: Callable[..., Any], arguments: tuple[Any, ...]) -
 
 
 def compile_arange(torch: Any, device: str) -> Comparison:
-    """Multiply an arange by a number, with products beyond 2^31, and add a tensor."""
+    """Compare a compiled product of an arange and a number, beyond 2^31, with the eager one."""
 
     def program(x: Any) -> Any:
         return torch.arange(0, 11, device=device) * 1500000000 + x
@@ -41,7 +41,7 @@ def compile_arange(torch: Any, device: str) -> Comparison:
 
 
 def compile_stale_float(torch: Any, device: str) -> Comparison:
-    """Compile closures over different numbers, one after another, and compute gradients.
+    """Compare compiled closures over different numbers, and their gradients, with eager ones.
 
     From the third number on, Inductor makes the number an input of the compiled program.
     """
@@ -67,7 +67,7 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
-    """Add one number to all rows, and sum them into one row with scatter_reduce."""
+    """Compare a compiled scatter_reduce, which sums rows into one, with the eager one."""
 
     def sum_rows(x: Any, bias: Any, index: Any) -> Any:
         rows = x + bias
@@ -81,7 +81,7 @@ def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
 
 
 def compile_index_add(torch: Any, device: str) -> Comparison:
-    """Add rows into an expanded tensor, whose rows share their memory.
+    """Compare a compiled index_add into an expanded tensor, whose rows share memory, with eager.
 
     The tensor is made by the program: Inductor never writes into a tensor of its caller.
     """
@@ -95,7 +95,10 @@ def compile_index_add(torch: Any, device: str) -> Comparison:
 
 
 def compile_dropout_alias(torch: Any, device: str) -> Comparison:
-    """Change the result of a dropout that is switched off, which is its input, and return both."""
+    """Compare a compiled change in place of what a dropout that is off returns with the eager one.
+
+    Such a dropout returns its input, so the input changes as well. Both are compared.
+    """
 
     def double_in_place(x: Any) -> Any:
         y = torch.nn.functional.dropout(x, 0.5, False)
@@ -106,7 +109,7 @@ def compile_dropout_alias(torch: Any, device: str) -> Comparison:
 
 
 def compile_item_loop(torch: Any, device: str) -> Comparison:
-    """Compile five steps of Adam in a loop, whose step number is read with `item()`."""
+    """Compare five compiled steps of Adam, which read the step number by `item()`, with eager."""
 
     def adam_step(parameter: Any, gradient: Any, mean: Any, square: Any, steps: Any) -> Any:
         steps.add_(1)
@@ -131,7 +134,7 @@ def compile_item_loop(torch: Any, device: str) -> Comparison:
 
 
 def compile_dynamic_reshape(torch: Any, device: str) -> Comparison:
-    """Reshape a strided view, at two sizes with dynamic shapes."""
+    """Compare a reshape of strided views, compiled for dynamic shapes, with the eager one."""
     views = []
     for count in (6, 9):
         numbers = torch.arange(float(count * 5 * 8), device=device)

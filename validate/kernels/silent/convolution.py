@@ -10,10 +10,10 @@ from validate.kernels.silent import Comparison
 def conv3d_bfloat16(
     torch: Any, device: str, depth: int = 124, height: int = 1282, width: int = 722
 ) -> Comparison:
-    """Convolve a large volume in bfloat16 with a kernel that is flat in depth.
+    """Compare a convolution of a large volume in bfloat16, flat in depth, with float32.
 
-    It is right plane by plane, as a two-dimensional convolution in float32. Every eighth line of
-    each plane is compared.
+    The reference is computed plane by plane, as a two-dimensional convolution in float32. Every
+    eighth line of each plane is compared.
     """
     x = torch.randn(1, 16, depth, height, width, device=device, dtype=torch.bfloat16)
     weight = torch.randn(16, 16, 1, 3, 3, device=device, dtype=torch.bfloat16) / 12
@@ -30,10 +30,10 @@ def conv3d_bfloat16(
 
 
 def conv3d_patches(torch: Any, device: str, count: int = 8192) -> Comparison:
-    """Convolve patches of images, each as large as the kernel: so Qwen's vision models embed them.
+    """Compare the convolution by which Qwen's vision models embed patches with a matrix product.
 
-    This is a matrix product, which in float32 is right and takes the right time: a fallback
-    convolves patch by patch.
+    Each patch is as large as the kernel, so both compute the same. Times are measured as well: a
+    fallback, which convolves patch by patch, takes many times as long.
     """
     x = torch.randn(count, 3, 2, 14, 14, device=device, dtype=torch.bfloat16)
     weight = torch.randn(1280, 3, 2, 14, 14, device=device, dtype=torch.bfloat16) / 34
@@ -70,7 +70,7 @@ def _wait(torch: Any, device: str) -> None:
 
 
 def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
-    """Convolve a small volume in bfloat16, channels last, with a stride; right is float32."""
+    """Compare a strided convolution of channels-last volumes in bfloat16 with float32."""
     channels_last = torch.channels_last_3d
     x = torch.randn(4, 64, 12, 14, 4, dtype=torch.bfloat16, device=device)
     x = x.to(memory_format=channels_last)
@@ -84,7 +84,7 @@ def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
 
 
 def cpu_conv2d_2x2(torch: Any, device: str) -> Comparison:
-    """Convolve four ones with four ones in bfloat16, which is 4."""
+    """Compare a convolution of four ones with four ones in bfloat16 with the sum, 4."""
     ones = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16, device=device)
     output = torch.nn.functional.conv2d(ones, ones)
     return Comparison(

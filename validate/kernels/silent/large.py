@@ -12,21 +12,24 @@ _TAIL = 64
 
 
 def large_layer_norm(torch: Any, device: str, rows: int = 2**22 + 64) -> Comparison:
-    """Normalise more than 2^32 elements in float16; right is float32."""
+    """Compare layer_norm of more than 2^32 elements in float16 with its last rows in float32."""
     x = torch.randn(rows, 1024, device=device, dtype=torch.float16)
     computed = torch.layer_norm(x, (1024,))[-_TAIL:].clone()
     return Comparison(computed=computed, reference=torch.layer_norm(x[-_TAIL:].float(), (1024,)))
 
 
 def large_cumsum(torch: Any, device: str, rows: int = 309504) -> Comparison:
-    """Sum up along a dimension of one element, which changes nothing."""
+    """Compare cumsum along a dimension of one element with its input: they are the same."""
     numbers = (torch.arange(rows, device=device) % 97 + 1).to(torch.bfloat16)
     x = numbers[:, None, None].expand(rows, 1, 16384).contiguous()
     return Comparison(computed=x.cumsum(1)[-_TAIL:].clone(), reference=x[-_TAIL:])
 
 
 def large_stack(torch: Any, device: str, height: int = 8192) -> Comparison:
-    """Stack 32 tensors, each filled with its number. The last column of some rows is compared."""
+    """Compare a stack of 32 tensors, each filled with its number, with the numbers.
+
+    Compared is the last column of some rows.
+    """
     tensors = [torch.full((1, height, 5632), number + 1.0, device=device) for number in range(32)]
     computed = torch.stack(tensors)[:, 0, ::_TAIL, -1].clone()
     numbers = torch.arange(32.0, device=device) + 1
@@ -34,14 +37,17 @@ def large_stack(torch: Any, device: str, height: int = 8192) -> Comparison:
 
 
 def large_arange(torch: Any, device: str, count: int = 2**32) -> Comparison:
-    """Count to 2^20 beyond `count`. Right is to count to 2^20 and add `count`."""
+    """Compare the last numbers of an arange of `count` + 2^20 with a short arange plus `count`."""
     beyond = 2**20
     computed = torch.arange(count + beyond, device=device)[count:].clone()
     return Comparison(computed=computed, reference=torch.arange(beyond, device=device) + count)
 
 
 def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
-    """Enlarge 17 images, channels last, by repeating pixels. Each is filled with one number."""
+    """Compare 17 images that are enlarged by repeating pixels with the numbers that fill them.
+
+    Each image is filled with one number. Its memory format is channels last.
+    """
     numbers = torch.arange(1.0, 18.0, device=device, dtype=torch.bfloat16)
     x = numbers[:, None, None, None].expand(17, 256, side, side)
     x = x.contiguous(memory_format=torch.channels_last)
@@ -52,7 +58,7 @@ def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
 
 
 def large_linear(torch: Any, device: str) -> Comparison:
-    """Interpolate a line of more than 2^23 points to twice as many; right is float64.
+    """Compare a line of more than 2^23 points, interpolated to twice as many, with float64.
 
     float32 cannot hold halves beyond 2^23, which positions between points are.
     """

@@ -11,7 +11,7 @@ _LARGEST_E4M3 = 448
 
 
 def bnb_quantise_strided(torch: Any, device: str) -> Comparison:
-    """Quantise a strided tensor to 4 bits and back; right is its contiguous copy."""
+    """Compare a strided tensor, quantised to 4 bits and back, with its contiguous copy."""
     functional = importlib.import_module("bitsandbytes.functional")
     strided = torch.randn(3, 4, 64, device=device)[:, ::2]
     contiguous = strided.contiguous()
@@ -27,10 +27,9 @@ def _make_liger_module(name: str, **options: Any) -> Any:
 
 
 def liger_fused_none(torch: Any, device: str) -> Comparison:
-    """Compute losses by token and weight them: each weight must reach the gradients.
+    """Compare Liger's linear layer fused with cross entropy, by token, with plain torch.
 
-    Compared are the losses of Liger's linear layer fused with cross entropy, and the gradients of
-    its inputs.
+    Losses are weighted by token, and gradients are compared as well: each weight must reach them.
     """
     fused = _make_liger_module("LigerFusedLinearCrossEntropyLoss", reduction="none")
     x = torch.randn(40, 32, device=device, requires_grad=True)
@@ -50,7 +49,7 @@ def liger_fused_none(torch: Any, device: str) -> Comparison:
 
 
 def liger_ce_in_place(torch: Any, device: str) -> Comparison:
-    """Compute the gradient through a softmax that is followed by Liger's cross entropy.
+    """Compare the gradient through a softmax and Liger's cross entropy with plain torch's.
 
     Liger writes its gradient over its input, which softmax keeps for its own backward.
     """
@@ -68,7 +67,7 @@ def liger_ce_in_place(torch: Any, device: str) -> Comparison:
 
 
 def liger_rms_large(torch: Any, device: str, rows: int = 2**23 + 64) -> Comparison:
-    """Normalise more than 2^31 elements with Liger's RMSNorm. The last 64 rows are compared."""
+    """Compare Liger's RMSNorm of more than 2^31 elements with the norm of its last 64 rows."""
     norm = _make_liger_module("LigerRMSNorm", hidden_size=256).to(device, torch.bfloat16)
     x = torch.randn(rows, 256, device=device, dtype=torch.bfloat16)
     with torch.no_grad():
@@ -79,7 +78,7 @@ def liger_rms_large(torch: Any, device: str, rows: int = 2**23 + 64) -> Comparis
 
 
 def fp8_scale_result(torch: Any, device: str) -> Comparison:
-    """Multiply two FP8 matrices with `scale_result` 0.25, which was ignored.
+    """Compare an FP8 product with `scale_result` 0.25, which was ignored, with float32.
 
     The reference is the product of the same FP8 numbers in float32, times 0.25. Without the 0.25
     it is the wrong result that must be noticed.
