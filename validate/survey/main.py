@@ -22,9 +22,9 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import FatbinError
 from validate.binaries.loader import SearchPath, find_binaries_under
-from validate.checks.static.files import size
-from validate.checks.static.pins import torch_version
-from validate.checks.static.toolkit import driver_libraries
+from validate.checks.static.files import file_size
+from validate.checks.static.pins import read_torch_version
+from validate.checks.static.toolkit import find_driver_libraries
 from validate.environment import user_environment
 from validate.harness.forked import map_on_all_cores
 from validate.survey import environments
@@ -129,7 +129,7 @@ def _path_if_for_numpy_1(path: str) -> str:
     Such a library names only the core of NumPy 1, so NumPy 2 refuses to load it.
     """
     # A pipe would be waited for.
-    if not Path(path).is_file() or size(path) >= _LARGEST_FILE:
+    if not Path(path).is_file() or file_size(path) >= _LARGEST_FILE:
         return ""
     with suppress(OSError, ValueError), Path(path).open("rb") as stream:
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -146,7 +146,7 @@ def describe_torch(environment: Environment) -> dict[str, str]:
     The text of torch/version.py is read. Empty if there is no torch. The CUDA version of a torch
     for the CPU is empty.
     """
-    torch = torch_version(environment.path)
+    torch = read_torch_version(environment.path)
     if not torch["file"]:
         return {}
     return {
@@ -185,7 +185,7 @@ def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
     except (OSError, ValueError):
         # A damaged ld.so.cache.
         search = SearchPath()
-    for library in driver_libraries(search):
+    for library in find_driver_libraries(search):
         yield library["path"]
     for name in _DRIVER_PROGRAMS:
         program = environments.find_program(name, environ.get("PATH", ""))
@@ -199,14 +199,14 @@ def device_code(paths: Sequence[str]) -> list[DeviceCode]:
     The files are read by as many processes as there are cores.
     """
     # The largest first, so that none is left over at the end.
-    largest_first = sorted(paths, key=size, reverse=True)
+    largest_first = sorted(paths, key=file_size, reverse=True)
     rows = [row for row in map_on_all_cores(_read_device_code, largest_first) if row]
     return sorted(rows, key=lambda row: row["path"])
 
 
 def _read_device_code(path: str) -> DeviceCode | None:
     """Return the code for GPUs in a file; None if it has none or is no ELF file."""
-    if size(path) < _LEAST_WITH_DEVICE_CODE:
+    if file_size(path) < _LEAST_WITH_DEVICE_CODE:
         return None
 
     sizes: Counter[str] = Counter()

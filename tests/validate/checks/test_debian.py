@@ -185,6 +185,8 @@ def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) 
     assert found.md5 == {str(tool): digest, moved: "b" * 32, settings: "c" * 32}
     assert debian.read_package_files(str(tmp_path / "none")) == debian.PackageFiles({}, {})
     # What runs when Python starts may be Debian's, while it is as packaged.
-    assert environment.of_debian(str(tool), found) and not environment.of_debian(moved, found)
+    assert environment.is_as_debian_brought(
+        str(tool), found
+    ) and not environment.is_as_debian_brought(moved, found)
     tool.write_bytes(b"another")
-    assert not environment.of_debian(str(tool), found)
+    assert not environment.is_as_debian_brought(str(tool), found)

@@ -28,7 +28,7 @@ from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import AARCH64, Machine, find_binaries, machine_named
 from validate.checks import Settings
-from validate.checks.static.files import size
+from validate.checks.static.files import file_size
 from validate.claims import Claim
 from validate.environment import installed
 from validate.harness.forked import map_on_all_cores
@@ -114,7 +114,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     owners = installed.names_of_owners(distributions)
     programs = find_binaries(installed.locations(distributions), owners)
     # The largest first, so that no core works on one alone at the end.
-    paths = sorted({os.path.realpath(path) for path in programs}, key=size, reverse=True)
+    paths = sorted({os.path.realpath(path) for path in programs}, key=file_size, reverse=True)
     examine = partial(examine_file, machine_named(environment.machine))
     files = [file for file in map_on_all_cores(examine, paths, chunk=4) if file]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from validate.checks import RunAs, Settings
-from validate.checks.static.files import hashes
+from validate.checks.static.files import hash_all
 from validate.claims import Claim, ImageKind
 from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, is_plain_file, read_image_paths
@@ -74,7 +74,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
     states = debian.package_states(database)
     owned = debian.read_package_files(database)
     plain = [path for path in owned.md5 if path in image.facts and is_plain_file(image.facts[path])]
-    sums = hashes(plain, "md5")
+    sums = hash_all(plain, "md5")
 
     altered: dict[str, str] = {}
     missing: dict[str, str] = {}

@@ -242,9 +242,9 @@ def list_pruned_tasks(
 ) -> Iterator[FileTask]:
     """Yield a task for each file that pruning may have changed.
 
-    `chosen` is path -> path below the folder of packages. Left out are files that are no 64-bit ELF
-    (linker scripts have names of libraries), and NVIDIA's own unless the claim says that they were
-    pruned, too.
+    `chosen` is path -> path below the folder of packages. Files that are no 64-bit ELF are left
+    out: linker scripts have names of libraries, too. So are NVIDIA's own libraries, unless the
+    claim says that they were pruned.
     """
     expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])
@@ -284,9 +284,11 @@ def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
 
 
 def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which architectures a file has any code for.
+    """Return which architectures a library has any code for.
 
-    Single kernels are not looked at: NVIDIA makes many for one architecture only, and rightly so.
+    `data` is its content. `served` says what the targets would run: machine code (`cubin`), PTX
+    that the driver compiles (`jit`), or `none`. Single kernels are not looked at: NVIDIA makes many
+    for one architecture only, and rightly so.
     """
     regions = tuple(fatbin.regions(data))
     entries = set()
@@ -302,10 +304,10 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
-    """Return architecture -> the number of regions in which a mark hides code for it.
+    """Return target -> the number of regions in which a mark hides code that it would run.
 
-    The mark says that the code was taken out by pruning; an architecture without such a region is
-    left out.
+    A region of a library is the code compiled from one source. The mark says that pruning took code
+    out, and the driver passes it over. Targets (90 for sm_90) without such a region are left out.
     """
     counts: Counter[str] = Counter()
     for region in regions:
@@ -316,7 +318,12 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
 
 
 def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which code of a file no target has a use for: its architectures, entries and bytes."""
+    """Return which code of a library no target has a use for: its architectures, entries and bytes.
+
+    An entry is the code of one region (one source) for one architecture. Entries that pruning has
+    emptied are not counted. Some entries must stay although no target needs them (`kept`): without
+    them, a fault of the library would no longer show.
+    """
     excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
     surplus: list[Entry] = []
@@ -347,7 +354,12 @@ def name_arch(entry: Entry) -> str:
 
 
 def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return how many kernels of a file have which state on each target; name the first faults."""
+    """Return how many kernels of a library have which state on each target; name the first faults.
+
+    The code compiled from one source is a region, with an entry for each architecture. A kernel's
+    state on a target (90 for sm_90) is `cubin`, `jit`, `absent` or `stub`, or the reason why it may
+    be missing: `by_design`, `for_other_archs`.
+    """
     excuses = Excuses(task.by_design or ())
     counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
@@ -361,7 +373,6 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
         for target in task.targets:
             counts[target]["emptied"] += int(code.is_lost(target))
             for kernel, state in code.states(target):
-                # The same state, or why it is no fault: `by_design`, `for_other_archs`.
                 excused_state = excuses.sort(kernel, state, target)
                 counts[target][excused_state] += 1
                 if excused_state in FAULTS:
@@ -382,10 +393,11 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidence) -> Finding:
-    """Fail where code is missing for a claimed architecture or, of `pruned`, where surplus code is.
+    """Fail where a library lacks code for a claimed GPU architecture.
 
-    The verdict is UNPROVEN if this machine lacks a library that decompresses some of the files, and
-    the others show no fault.
+    A claim of kind `pruned` fails where there is code that no claimed architecture needs. The
+    verdict is UNPROVEN if this machine lacks a library that decompresses some of the files, and the
+    others show no fault.
     """
     files = evidence["files"]
     undecoded = [path for path, file in files.items() if file.get("undecoded")]
@@ -450,9 +462,9 @@ def judge_code(
 def find_lacking_archs(
     expect: CodeExpect, with_code: Mapping[str, MeasuredFile]
 ) -> tuple[list[str], list[str]]:
-    """Return faults and warnings: what files lack for an architecture, and which of it is known.
+    """Return two lists: faults, and warnings, of files that lack code for a claimed architecture.
 
-    Known is what upstream's own build of a file lacks.
+    It is a warning if upstream's own build of the file is known to lack it.
     """
     faults: list[str] = []
     warnings: list[str] = []
@@ -529,10 +541,10 @@ def judge_pruned(
     unreadable: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
-    """Judge whether only code is left that the claimed architectures have a use for.
+    """Judge whether pruning left only code that the claimed architectures have a use for.
 
-    Code that was left to show a fault of its library is none. `unreadable` are the faults of files
-    that can't be read, `undecoded` the files that this machine can't decompress.
+    `unreadable` are the faults of files that can't be read, `undecoded` the files that this machine
+    can't decompress. Code that was left so that a fault of its library shows is no fault here.
     """
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     with_code: dict[str, MeasuredFile] = {}

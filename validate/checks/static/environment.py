@@ -215,7 +215,7 @@ def find_start_files(start: Start, distributions: tuple[Distribution, ...]) -> I
         yield {
             "file": path,
             "owners": list(owners.get(path, ())),
-            "of_debian": of_debian(path, debian.read_package_files()),
+            "of_debian": is_as_debian_brought(path, debian.read_package_files()),
             "does_nothing": does_nothing(Path(path)),
         }
 
@@ -236,7 +236,7 @@ def does_nothing(file: Path) -> bool:
     return True
 
 
-def of_debian(path: str, packages: debian.PackageFiles) -> bool:
+def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
     """Return whether a file is as one of Debian's packages brought it, by its MD5 sum."""
     recorded = packages.md5.get(debian.real_path(path))
     if recorded is None or not Path(path).is_file():

@@ -95,11 +95,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
 def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     """Return which files of these distributions are not as recorded, and which nobody recorded."""
     recorded = recorded_hashes(distributions)
-    measured = hashes(list(recorded), "sha256")
+    measured = hash_all(list(recorded), "sha256")
     wrong: list[WrongFile] = []
     in_conflict: list[Conflict] = []
     for path, hash_by_owner in recorded.items():
-        measured_hash = as_record(measured[path])
+        measured_hash = to_record_hash(measured[path])
         # Owners whose content the file has.
         holds = []
         for owner, recorded_hash in sorted(hash_by_owner.items()):
@@ -190,19 +190,19 @@ def find_empty_packages(location: str) -> Iterator[str]:
             yield entry.path
 
 
-def size(path: str) -> int:
+def file_size(path: str) -> int:
     """Return the bytes of a file; 0 if it can't be read."""
     with contextlib.suppress(OSError):
         return os.stat(path).st_size  # noqa: PTH116  40,000 times
     return 0
 
 
-def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Return path -> hexadecimal hash of a kind (`sha256`), computed on all cores.
+def hash_all(paths: Sequence[str], kind: str) -> dict[str, str]:
+    """Return path -> hexadecimal hash of a kind (`sha256`, `md5`), computed on all cores.
 
     The hash is empty for what is no file or can't be read.
     """
-    ordered = sorted(paths, key=size, reverse=True)
+    ordered = sorted(paths, key=file_size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
     # Each task gets large and small files, so that no core waits for another one at the end.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
@@ -240,7 +240,7 @@ def hash_file(path: str, kind: str, buffer: memoryview) -> str:
     return digest.hexdigest()
 
 
-def as_record(digest: str) -> str:
+def to_record_hash(digest: str) -> str:
     """Return a hexadecimal hash as RECORD writes it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
 

@@ -167,7 +167,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
 
 
 @cache
-def of_user() -> UserLibraries:
+def read_user_libraries() -> UserLibraries:
     """Read every library and program of the user's Python environment, once a process."""
     user, _, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
@@ -177,14 +177,14 @@ def of_user() -> UserLibraries:
     return UserLibraries(libraries, cast("list[Unreadable]", unreadable), files)
 
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(of_user,))
+SETTINGS = Settings(reads_files_only=True, shared_reads=(read_user_libraries,))
 
 
 def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
     """Return which libraries and programs of the toolkit in `home` miss a library."""
     _, _, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
-    files = of_user().files
+    files = read_user_libraries().files
 
     # The toolkit of a -devel image has links to torch's CUDA libraries. These are left to the claim
     # about the environment.
@@ -219,7 +219,7 @@ def measure_environment(
     """
     _, _, distributions = installed.of_user()
     owners = installed.names_of_owners(distributions)
-    libraries, unreadable, files = of_user()
+    libraries, unreadable, files = read_user_libraries()
 
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
@@ -241,25 +241,42 @@ def measure_environment(
         }
         linked.append(resolved)
 
-    torch_holds: dict[str, HeldLibrary] = {}
-    for name, path in sorted(with_torch.loaded.items()):
-        if library_stem(name) in cuda_stems:
-            torch_holds[name] = {"path": path, "owners": list(owners.get(path, ()))}
-    provided = set()
-    for library in libraries:
-        if library_stem(library.elf.soname) in cuda_stems:
-            provided.add((library.elf.soname, library.path, library.owners))
     return {
         "files": len(libraries),
         "unreadable": unreadable,
         "torch_misses": [
             {"path": missing.needed_by, "name": missing.name} for missing in missing_at_start
         ],
-        "torch_holds": torch_holds,
+        "torch_holds": list_cuda_of_torch(with_torch, cuda_stems, owners),
         "linked": choose_telling(linked),
         "second_owners": list(find_rivals(libraries, cuda_stems, search, files, owners)),
-        "provided": sorted(provided),
+        "provided": list_cuda_libraries(libraries, cuda_stems),
     }
+
+
+def list_cuda_of_torch(
+    with_torch: Process, cuda_stems: Collection[str], owners: Mapping[str, Sequence[str]]
+) -> dict[str, HeldLibrary]:
+    """Return name -> file of each CUDA library that a process has loaded by `import torch`.
+
+    `owners` is path -> distributions that list it.
+    """
+    cuda_libraries: dict[str, HeldLibrary] = {}
+    for name, path in sorted(with_torch.loaded.items()):
+        if library_stem(name) in cuda_stems:
+            cuda_libraries[name] = {"path": path, "owners": list(owners.get(path, ()))}
+    return cuda_libraries
+
+
+def list_cuda_libraries(
+    libraries: Iterable[Binary], cuda_stems: Collection[str]
+) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return SONAME, path and owners of each CUDA library among these, sorted."""
+    provided = set()
+    for library in libraries:
+        if library_stem(library.elf.soname) in cuda_stems:
+            provided.add((library.elf.soname, library.path, library.owners))
+    return sorted(provided)
 
 
 def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
@@ -559,10 +576,10 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
     """Yield CUDA libraries of the environment of which there is another major or a second copy."""
     # Where wheels bring CUDA, torch must get all of it from wheels.
     torch_holds = evidence["torch_holds"]
-    is_from_wheels = any(held["owners"] for held in torch_holds.values())
-    for name, held in torch_holds.items():
-        if is_from_wheels and not held["owners"]:
-            yield f"torch gets {name} from {held['path']}, which no distribution owns"
+    is_from_wheels = any(library["owners"] for library in torch_holds.values())
+    for name, library in torch_holds.items():
+        if is_from_wheels and not library["owners"]:
+            yield f"torch gets {name} from {library['path']}, which no distribution owns"
 
     for soname, path, owners in evidence["provided"]:
         is_allowed = any(
@@ -573,8 +590,8 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
             yield f"{path} of {owner} is {soname}: another CUDA major than torch's"
 
     for rival in evidence["second_owners"]:
-        library = f"{rival['name']} of {listed(rival['owners'])}"
-        yield f"{library} has a rival on the loader's path: {rival['other']}"
+        name = f"{rival['name']} of {listed(rival['owners'])}"
+        yield f"{name} has a rival on the loader's path: {rival['other']}"
 
 
 def is_of_our_cuda(expect: LibrariesExpect, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypedDict
 
 from validate.binaries.loader import machine_named
 from validate.checks import RunAs, Settings
-from validate.checks.static.toolkit import configured
+from validate.checks.static.toolkit import configured_folders
 from validate.claims import Claim, ImageKind
 from validate.environment import debian, installed
 from validate.environment.image_paths import is_link, is_plain_file, read_image_paths
@@ -192,7 +192,7 @@ def loader_folders(user: UserEnvironment) -> list[str]:
 
     Those in ld.so.conf count, although ldconfig(8) may not have run since a file was added there.
     """
-    named = [folder for folder, _ in configured("/etc/ld.so.conf")]
+    named = [folder for folder, _ in configured_folders("/etc/ld.so.conf")]
     folders = [*library_path(user), *named, *machine_named(user.machine).folders]
     return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
 

@@ -204,7 +204,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
             "machine": user.machine,
         }
         if claim.subject == "torch":
-            evidence["torch"] = torch_version(installed.locations(copies))
+            evidence["torch"] = read_torch_version(installed.locations(copies))
         yield claim.subject, evidence
 
 
@@ -328,7 +328,7 @@ def finders_inside(packages: Iterable[Candidate], loaders: Loaders) -> list[Find
     return finders
 
 
-def torch_version(folders: Iterable[str]) -> TorchVersion:
+def read_torch_version(folders: Iterable[str]) -> TorchVersion:
     """Return `__version__` and `cuda` as torch/version.py states them. torch is not imported.
 
     The first of the folders that has such a file counts.

@@ -26,7 +26,7 @@ from validate.environment import installed
 from validate.harness.forked import map_on_all_cores
 from validate.judging import Finding, conclude, count_unlisted, failed, listed, matches
 
-SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.of_user,))
+SETTINGS = Settings(reads_files_only=True, shared_reads=(libraries.read_user_libraries,))
 
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMED = 5
@@ -120,11 +120,12 @@ class SymbolTask(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     """Look up every symbol that a library or program of the environment needs."""
-    binaries = libraries.of_user().libraries
+    binaries = libraries.read_user_libraries().libraries
     for claim in claims:
         tasks = list(list_tasks(binaries, claim.expect))
         symbols, unreadable = read_symbols(tasks)
 
+        # Libraries that need a symbol which none of their own libraries exports.
         lacking = []
         for task in tasks:
             lacking_symbols = find_lacking(task, symbols)
@@ -159,7 +160,7 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
     """
     user, _, distributions = installed.of_user()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
-    interpreter_only = Process(search, libraries.of_user().files)
+    interpreter_only = Process(search, libraries.read_user_libraries().files)
     interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
     with_torch = interpreter_only.copy()
     load_torch(with_torch, installed.locations(distributions), binaries)

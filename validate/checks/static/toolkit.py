@@ -20,7 +20,7 @@ from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath, machine_named
 from validate.checks import Settings
 from validate.checks.static.libraries import split_soname
-from validate.checks.static.pins import TorchVersion, torch_version
+from validate.checks.static.pins import TorchVersion, read_torch_version
 from validate.claims import Claim
 from validate.environment import installed
 from validate.judging import Finding, conclude, failed, listed
@@ -110,9 +110,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
             "variables": {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
             "default_link": None,
             "programs_on_path": programs,
-            "torch": torch_version(installed.locations(torch)),
+            "torch": read_torch_version(installed.locations(torch)),
             "loader_folders": list_loader_folders(search),
-            "driver_libraries": driver_libraries(search),
+            "driver_libraries": find_driver_libraries(search),
         }
         if os.path.lexists(default_link):
             evidence["default_link"] = os.path.realpath(default_link)
@@ -238,7 +238,7 @@ def list_loader_folders(search: SearchPath) -> list[LoaderFolder]:
     Each comes with what adds it: LD_LIBRARY_PATH, a file of ld.so.conf, or ld.so.cache.
     """
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
-    sources += configured("/etc/ld.so.conf")
+    sources += configured_folders("/etc/ld.so.conf")
     cached_folders = set()
     for paths in search.cache.values():
         for path in paths:
@@ -251,7 +251,7 @@ def list_loader_folders(search: SearchPath) -> list[LoaderFolder]:
     return folders
 
 
-def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+def configured_folders(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the folders in a file like /etc/ld.so.conf, each with the file that names it.
 
     Files that it includes are read, too, up to five deep: a file may include itself.
@@ -264,12 +264,12 @@ def configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         if include:
             pattern = str(Path(file).parent / include[1])
             for included in sorted(glob.glob(pattern)):  # noqa: PTH207
-                yield from configured(included, depth + 1)
+                yield from configured_folders(included, depth + 1)
         elif text:  # the whole line, because a folder's name may hold blanks
             yield text, file
 
 
-def driver_libraries(search: SearchPath) -> list[DriverLibrary]:
+def find_driver_libraries(search: SearchPath) -> list[DriverLibrary]:
     """Return files on the loader's path that have names of the host driver's libraries.
 
     Those that the container runtime has mounted from the host are left out: only what lies in the
@@ -362,7 +362,7 @@ def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
 
 
 def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
-    """Return why a folder must not be on the loader's path; empty if it may.
+    """Return why a folder must not be on the dynamic loader's search path; empty if it may.
 
     `real_home` is the toolkit's folder, without links.
     """
