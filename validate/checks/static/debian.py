@@ -107,7 +107,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
 def find_unfinished(
     database: str, states: Mapping[str, str], owned: debian.PackageFiles, image: ImagePaths
 ) -> dict[str, str]:
-    """Return package -> state of the packages that are not wholly installed, sorted.
+    """Return the state of each package that is not wholly installed, by its name.
 
     `states` are those that dpkg's `status` names. Two other kinds of package count, too: one that
     has a list of files and is not in `status`, which may have been cut short, and one without sums,

@@ -169,7 +169,7 @@ class FileTask(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CodeEvidence]]:
-    """Yield what device code is in the files of each claim, read on all cores."""
+    """Yield for each claim what compiled GPU code its files hold. They are read on all cores."""
     _, _, distributions = installed.of_user()
     files_of: dict[str, dict[str, MeasuredFile]] = {}
     tasks: list[FileTask] = []
@@ -191,7 +191,7 @@ def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[File
     Whether the files are those that RECORD lists is for the check `files` to find.
     """
     expect = claim.expect
-    # Path -> path below the folder of packages.
+    # Path -> path below the folder of packages, by which evidence names the file.
     chosen: dict[str, str] = {}
     for location in installed.locations(distributions):
         for pattern in (*expect["files"], *expect.get("also", ())):
@@ -229,7 +229,7 @@ def glob_files(folder: str, pattern: str) -> Iterable[str]:
 
 @cache
 def walk_once(top: str) -> Mapping[str, Sequence[str]]:
-    """Return the name of each file below a folder -> the folders that have a file of that name."""
+    """Return the names of all files below a folder, each with the folders that have such a file."""
     folders_by_name: dict[str, list[str]] = {}
     for folder, _, names in os.walk(top):
         for name in names:
@@ -304,7 +304,7 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 
 def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
-    """Return target -> the number of regions in which a mark hides code that it would run.
+    """Return for each target the number of regions in which a mark hides code that it would run.
 
     A region of a library is the code compiled from one source. The mark says that pruning took code
     out, and the driver passes it over. Targets (90 for sm_90) without such a region are left out.

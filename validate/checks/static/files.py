@@ -130,7 +130,7 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
 
 
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:
-    """Return path -> owner (`torch 2.7.1`) -> the hash in the owner's RECORD.
+    """Return for each path its owners (`torch 2.7.1`), each with the hash in its RECORD.
 
     Files without a hash, such as RECORD itself, are left out. So is bytecode: a few wheels bring
     and record some, and installers that compile replace it.
@@ -198,7 +198,7 @@ def file_size(path: str) -> int:
 
 
 def hash_all(paths: Sequence[str], kind: str) -> dict[str, str]:
-    """Return path -> hexadecimal hash of a kind (`sha256`, `md5`), computed on all cores.
+    """Return the hexadecimal hash of each file, of a kind such as `sha256`, computed on all cores.
 
     The hash is empty for what is no file or can't be read.
     """
@@ -213,7 +213,7 @@ def hash_all(paths: Sequence[str], kind: str) -> dict[str, str]:
 
 
 def hash_files(task: tuple[str, Sequence[str]]) -> dict[str, str]:
-    """Return path -> hexadecimal hash. The task is the kind of hash, and the paths."""
+    """Return the hexadecimal hash of each file by path. The task is a kind of hash, and paths."""
     kind, paths = task
     buffer = memoryview(bytearray(_READ_BYTES))
     return {path: hash_file(path, kind, buffer) for path in paths}

@@ -221,12 +221,14 @@ def measure_environment(
     owners = installed.names_of_owners(distributions)
     libraries, unreadable, files = read_user_libraries()
 
+    # Two processes: one that has only started Python, and one that has imported torch, too.
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
     with_torch = interpreter_only.copy()
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
     holders = index_by_owner(libraries)
+    # Name of a file -> the distributions that have a file of that name.
     offered: dict[str, set[str]] = {}
     for library in libraries:
         offered.setdefault(Path(library.path).name, set()).update(library.owners)
@@ -257,7 +259,7 @@ def measure_environment(
 def list_cuda_of_torch(
     with_torch: Process, cuda_stems: Collection[str], owners: Mapping[str, Sequence[str]]
 ) -> dict[str, HeldLibrary]:
-    """Return name -> file of each CUDA library that a process has loaded by `import torch`.
+    """Return the file of each CUDA library, by name, that `import torch` has loaded in a process.
 
     `owners` is path -> distributions that list it.
     """
@@ -280,7 +282,7 @@ def list_cuda_libraries(
 
 
 def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
-    """Return (distribution, library name) -> the file. A name is the file's own or its SONAME."""
+    """Return the file of each library by distribution and name: the file's own, or its SONAME."""
     holders: dict[tuple[str, str], str] = {}
     for library in libraries:
         for owner in library.owners:

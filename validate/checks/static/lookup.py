@@ -232,7 +232,7 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
 
 
 def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
-    """Return library -> the program that loads it because it is there, of libraries without owner.
+    """Return plugins of no package, by path, each with the program that loads it.
 
     A pattern of _PLUGINS that is a path holds anywhere; one that is a name, in the loader's
     `folders` only.

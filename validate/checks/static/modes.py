@@ -97,6 +97,7 @@ class User:
         if self.uid == 0:
             return True
         needed = 0o5 if stat.S_ISDIR(facts.st_mode) else 0o4
+        # The mode has three bits each for the owner, the group, and all others.
         if facts.st_uid == self.uid:
             granted = facts.st_mode >> 6
         elif facts.st_gid == self.gid:
@@ -107,13 +108,14 @@ class User:
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield the paths of the image whose mode or owner is wrong."""
+    """Yield the paths of the image whose mode or owner is wrong, and programs with privileges."""
     environment, _, _ = installed.of_user()
     paths = read_image_paths().facts
     owned = debian.read_package_files()
 
     validated = list_validated(paths)
-    changeable = validated | owned.packages.keys() | find_open_programs(paths)
+    # What only root may change, and what every user must be able to read.
+    for_root_only = validated | owned.packages.keys() | find_open_programs(paths)
     for_all = set(validated)
     for path in owned.md5.keys() & paths.keys():
         if is_for_all(path, paths[path]):
@@ -121,7 +123,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
     faults: dict[str, str] = {}
     for faults_of_kind in (
-        find_changeable(paths, with_folders_above(changeable)),
+        find_changeable(paths, with_folders_above(for_root_only)),
         find_unreadable_for(read_user(environment.user), environment, paths),
         find_unreadable_for_all(paths, for_all),
         find_future(paths),
@@ -162,9 +164,9 @@ def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
 
 
 def only_topmost(faults: Mapping[str, str]) -> dict[str, str]:
-    """Return path -> fault without the paths below a folder that has a fault itself.
+    """Leave out the faults of paths below a folder that has a fault itself.
 
-    `chmod -R` of a folder is one fault, not ten thousand.
+    `faults` is path -> what is wrong. `chmod -R` of a folder is one fault, not ten thousand.
     """
     topmost: dict[str, str] = {}
     for path in sorted(faults):
@@ -188,7 +190,7 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
 def find_changeable(
     paths: Mapping[str, os.stat_result], validated: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield path -> fault of each path in `validated` that others than root can change.
+    """Yield each path in `validated` that others than root can change, and what is wrong with it.
 
     `paths` is all of the image: path -> what lstat says. Links are left out, and what everybody may
     write to by design.
@@ -233,7 +235,7 @@ def is_everybodys(path: str) -> bool:
 def find_closed_folders(
     paths: Mapping[str, os.stat_result], folders: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield folder -> fault of each of these folders that is not root's with mode 1777.
+    """Yield each of these folders that is not root's with mode 1777, and what it has instead.
 
     Folders that the image does not have are left out.
     """
@@ -247,7 +249,7 @@ def find_closed_folders(
 def find_unreadable_for_all(
     paths: Mapping[str, os.stat_result], for_all: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield path -> fault of files that every user needs and some can't read, or start.
+    """Yield files that every user needs and some can't read or start, and what is wrong with each.
 
     `for_all` are these files. Folders above them must be open to all, too.
     """
@@ -263,7 +265,7 @@ def find_unreadable_for_all(
 def find_unreadable_for(
     user: User, environment: UserEnvironment, paths: Mapping[str, os.stat_result]
 ) -> Iterator[tuple[str, str]]:
-    """Yield path -> fault of what the image's own user can't read.
+    """Yield each path that the image's own user can't read, and what is wrong with it.
 
     Only those folders are looked at in which people put files for the user: /opt and the like, the
     home, the working directory, and folders on PATH and PYTHONPATH.
@@ -291,7 +293,7 @@ def find_unreadable_for(
 
 
 def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
-    """Yield path -> fault of files whose time is over a day ahead, as a wrong clock makes them.
+    """Yield files that are dated more than a day ahead, as by a wrong clock, and what is wrong.
 
     make and ninja build anew for ever what depends on such a file.
     """

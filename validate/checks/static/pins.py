@@ -209,7 +209,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
 
 
 def list_providers(distributions: Iterable[Distribution]) -> dict[str, set[str]]:
-    """Return top-level module -> the distributions that install files into it."""
+    """Return for each top-level module the distributions that install files into it."""
     providers: dict[str, set[str]] = {}
     for distribution in distributions:
         for module in distribution.modules():
@@ -234,10 +234,10 @@ def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
 def list_everything(
     distributions: Iterable[Distribution], known: Iterable[KnownFailure], environ: Mapping[str, str]
 ) -> LockEvidence:
-    """Return the versions of all distributions and, if failures are known, their variables.
+    """Return the versions of all installed distributions, by name.
 
-    Of the names in the known failures, only those are listed that the environment sets to a value
-    other than "off", "0" and the like.
+    If failures are `known`, return the variables that they name, too: those that `environ` sets to
+    a value other than "off", "0" and the like.
     """
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
@@ -268,13 +268,13 @@ def locate_module(
     finders: Sequence[Finder],
     loaders: Loaders,
 ) -> Module:
-    """Return the file that `import module` would load, found without importing anything.
+    """Return which file `import module` would load, and who owns it. Nothing is imported.
 
     `owners` is path -> distributions that list it; `providers` are the distributions that install
     files into the module.
 
     A dotted name is resolved part by part, as Python does: each part in the folders of the package
-    before it. A name that leads to a namespace package only has no file.
+    before it. A name that leads to a namespace package only has no file, but folders.
     """
     candidates: list[Candidate] = []
     for part in module.split("."):
@@ -408,7 +408,10 @@ def find_interpreter_faults(expect: PinExpect, evidence: PinEvidence) -> Iterato
 
 
 def find_module_faults(subject: str, expect: PinExpect, name: str, module: Module) -> Iterator[str]:
-    """Yield why `import NAME` does not load a file of the distribution `subject`, or not only."""
+    """Yield what is wrong if `import NAME` loads another file than the distribution's own.
+
+    It is a fault, too, if other distributions than those expected install files into the module.
+    """
     if module["file"] is None:
         namespace = module.get("namespace")
         problem = f"is a namespace over {listed(namespace)}" if namespace else "can't be found"
