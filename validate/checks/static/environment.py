@@ -179,7 +179,7 @@ def list_settings(lines: Iterable[str]) -> list[str]:
 
 
 def read_files(patterns: Iterable[str], user: UserEnvironment) -> Iterator[TextFile]:
-    """Yield the files that there are of these patterns.
+    """Yield the existing files that match these patterns, with their lines.
 
     A pattern may begin with `~`, the user's home, or with `$HF_HOME`, and may have `*` in its last
     part.
@@ -200,7 +200,7 @@ def read_files(patterns: Iterable[str], user: UserEnvironment) -> Iterator[TextF
 
 
 def find_start_files(start: Start, distributions: tuple[Distribution, ...]) -> Iterator[StartFile]:
-    """Yield each file whose code runs before the first line of a user.
+    """Yield each file whose code Python runs at its start, before a user's first line.
 
     These are the modules that site.py imports (sitecustomize, for example), and .pth files with
     lines that import.
@@ -237,7 +237,7 @@ def does_nothing(file: Path) -> bool:
 
 
 def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
-    """Return whether a file is as one of Debian's packages brought it, by its MD5 sum."""
+    """Return whether a file belongs to a Debian package and has the MD5 sum that dpkg recorded."""
     recorded = packages.md5.get(debian.real_path(path))
     if recorded is None or not Path(path).is_file():
         return False
@@ -246,7 +246,10 @@ def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
 
 
 def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Finding:
-    """Fail where a variable, a settings file or start-up code changes what users run."""
+    """Fail where a variable, a settings file or start-up code changes what users run.
+
+    A derived image may set the variables that a pattern of `allowed` matches.
+    """
     required = expect["required"]
     allowed = expect.get("allowed", ())
     faults = []

@@ -413,9 +413,10 @@ def find_unreadable(expect: LibrariesExpect, unreadable: Sequence[Unreadable]) -
 
 
 def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -> Iterator[str]:
-    """Yield what libraries and programs need and do not get.
+    """Yield what libraries and programs need and do not get (their troubles), unless excused.
 
-    Added packages come first, in a sentence each. Then those of the image, the users of CUDA first.
+    Packages that a derived image added come first, in a sentence each. Libraries of the image
+    follow, those that use CUDA first.
     """
     judged = [judge_library(expect, library) for library in linked]
     of_added = []
@@ -439,7 +440,10 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
 
 
 def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibrary:
-    """Return a library with what of its needs is a fault, before exceptions are looked at."""
+    """Return a library with its troubles: what it needs and does not get, excused or not.
+
+    Libraries of the host's driver are no troubles: the container runtime brings them.
+    """
     missing = [name for name in library["missing"] if not matches(name, expect["host"])]
     of_other_cuda = [name for name in library["needs_cuda"] if is_of_other_cuda(expect, name)]
     return JudgedLibrary(
@@ -452,7 +456,10 @@ def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibr
 
 
 def is_added(expect: LibrariesExpect, owners: Sequence[str]) -> bool:
-    """Return whether a file of these distributions was added by a derived image."""
+    """Return whether a derived image added a file that these distributions own.
+
+    It did if none of them is one of the base image's (`pinned`).
+    """
     return bool(owners) and "pinned" in expect and not set(owners) & set(expect["pinned"])
 
 
@@ -481,24 +488,27 @@ def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) 
 
 
 def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[str]:
-    """Return CUDA's libraries, then torch's, then others: without the first, no other matters."""
-    cuda = expect["cuda_libraries"]
-    return sorted(
-        names,
-        key=lambda name: (
-            library_stem(name) not in cuda,
-            not name.startswith(_TORCHS_LIBRARIES),
-            name,
-        ),
-    )
+    """Return names of libraries in the order in which they explain a fault.
+
+    CUDA's come first, then torch's, then all others: where CUDA is missing, no other matters.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        is_cuda = library_stem(name) in expect["cuda_libraries"]
+        is_torchs = name.startswith(_TORCHS_LIBRARIES)
+        return (not is_cuda, not is_torchs, name)
+
+    return sorted(names, key=rank)
 
 
 def is_excused(
     expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """Return whether a library may have its troubles.
+    """Return whether a library need not get what it does not get (its troubles).
 
-    `judged` are all libraries of the environment: a sibling that works may serve in its place.
+    It need not if the claim has an exception for it, or if another one of the `judged` libraries
+    serves in its place: in an added package, one that works; else the same library for our CUDA,
+    where this one is for another platform or another CUDA.
     """
     for exception in expect["exceptions"]:
         if is_covered(exception, library.path, library.troubles):
@@ -543,7 +553,7 @@ def has_sibling_for_our_cuda(
     others, and loads one of them.
     """
     for other in judged:
-        if family(other.path) != family(library.path) or other.troubles:
+        if common_path(other.path) != common_path(library.path) or other.troubles:
             continue
         if any(is_of_our_cuda(expect, name) for name in other.needs_cuda):
             return True
@@ -556,7 +566,7 @@ def import_path(path: str) -> str:
     return f"{folder}/{name.partition('.')[0]}"
 
 
-def family(path: str) -> str:
+def common_path(path: str) -> str:
     """Return what the paths of alternatives share: the part up to the last underscore.
 
     `bitsandbytes/libbitsandbytes_` of bitsandbytes/libbitsandbytes_cuda126.so, for example. Without
