@@ -175,8 +175,8 @@ def search_files(
 def find_credentials(path: str, size: int) -> Iterator[Secret]:
     """Yield the credentials in a file of `size` bytes. Of a large one only the beginning is read.
 
-    A program, which is a file with zero bytes, is large sooner than a text. A file that can't be
-    read has no credentials.
+    A file with zero bytes is taken for a program, for which the limit is lower than for a text. A
+    file that can't be read has no credentials.
     """
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:

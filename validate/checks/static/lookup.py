@@ -232,10 +232,10 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
 
 
 def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
-    """Return plugins of no package, by path, each with the program that loads it.
+    """Return plugins that no package owns, by path, each with the program that loads it.
 
-    A pattern of _PLUGINS that is a path holds anywhere; one that is a name, in the loader's
-    `folders` only.
+    A plugin is a file that matches a pattern of _PLUGINS. Patterns without a folder are looked for
+    in `folders` only, which the dynamic loader searches.
     """
     plugins = {}
     for path, facts in read_image_paths().facts.items():
@@ -314,10 +314,10 @@ def describe(hidden: Hidden) -> str:
 
 
 def hides_ours(program: Hidden, our_folders: Sequence[str]) -> bool:
-    """Return whether a program is found before one in our folders of the PATH.
+    """Return whether a program hides one in our own folders of the PATH.
 
-    A package that is added to our folders may bring a program that another one has, too: cmake's
-    wheel, for example. A file there without a package may not.
+    Two packages in our folders may bring the same program (cmake's wheel and Debian's cmake), which
+    hides nothing of ours. A file there that no package owns does.
     """
     if os.path.dirname(program["hides"]) not in our_folders:  # noqa: PTH120
         return False

@@ -188,7 +188,7 @@ def read_nccl(
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
         for name in sorted(names):
-            # As a whole string of C: zeros around it.
+            # As a whole C string, which ends with a zero and follows another one.
             if content.find(b"\0%s\0" % name.encode()) >= 0:
                 opens.append(name)
     return {"path": path, "opens": opens}
@@ -200,7 +200,7 @@ def open_library(library: OpenedLibrary) -> Library:
     Return the functions that it lacks under their version. If no name is found, return the loader's
     error for the last one.
     """
-    # The C library of this process. ctypes has no function of its own for a version.
+    # dlvsym of the C library finds a function under a symbol version; ctypes has nothing for that.
     find_symbol = ctypes.CDLL(None).dlvsym
     find_symbol.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
     find_symbol.restype = ctypes.c_void_p
@@ -220,9 +220,11 @@ def open_library(library: OpenedLibrary) -> Library:
 
 
 def open_providers() -> dict[str, Provider]:
-    """Open the provider of each driver that the system names, as libibverbs would.
+    """Open the provider, a library, of each network driver that the system names.
 
-    This process must have libibverbs open (open_library). Without it there are no providers.
+    It is searched for as libibverbs does: in the folder beside libibverbs, under its private
+    version. This process must have libibverbs open (open_library). Without it there are no
+    providers.
     """
     verbs = next(iter(list_mapped_files(_VERBS)), None)
     if verbs is None:
