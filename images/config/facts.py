@@ -77,8 +77,7 @@ def nearest(cudas: Iterable[Minor], wanted: Minor) -> Minor | None:
     """Return the CUDA of the library that bitsandbytes takes beside a CUDA.
 
     Its rule is `same-major`: the same CUDA, else the nearest lower minor of its major, else the
-    nearest higher one.
-    None if there is no CUDA of that major.
+    nearest higher one. None if no library is for a CUDA of that major.
     """
     same_major = [cuda for cuda in cudas if cuda.major == wanted.major]
     not_newer = [cuda for cuda in same_major if cuda <= wanted]

@@ -321,6 +321,7 @@ def overlay_files(
 
     # python.sh prints these if pip does not install a package: `NAME<TAB>what to take instead`.
     instead = {name: row.instead for name, row in packages().items() if row.instead}
+    # For packages of which no release fits this torch, it is the reason.
     instead |= image.unfit
     hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
     settings = (
@@ -351,6 +352,7 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
             if minor in row.torch and not image.pin(name):
                 versions[name] = row.torch[minor]
 
+    # The bottom layer has torch and NVIDIA's libraries.
     locked_with_torch = locked_versions(locks.get(f"{image.layers[0]}.txt", b""))
     versions |= user_overlay.held_versions(image, locked_with_torch, missing)
     lines = "".join(f"{name}=={versions[name]}\n" for name in sorted(versions))

@@ -87,7 +87,11 @@ class State(NamedTuple):
 
 
 def state(image: Image, folder: Path) -> State:
-    """Compare an image's lock in the folder of locks with what the image is made from now."""
+    """Return whether the folder of locks has an image's lock, and whether it is still the image's.
+
+    A lock is stale if it was made from other inputs than the image has now, if it was edited, or if
+    it can't be read.
+    """
     place = folder / image.lock_name
     try:
         lock = load(place)

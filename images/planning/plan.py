@@ -354,6 +354,7 @@ def _candidate(
 
     `pins` replaces versions of the matrix.
     """
+    # The profile's versions count over those of the stack.
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
     versions = {}

@@ -427,6 +427,7 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         cause = _why_without_wheel(candidate, name, version)
         yield warn(f"{cause}: {until} `{compile_command}` has compiled it")
 
+    # These packages are installed as pure Python until their extensions are compiled.
     for name, source in _extensions_of_profile(candidate).items():
         version = candidate.pins[name]
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
