@@ -90,7 +90,7 @@ class HostSettings:
             exports |= dict.fromkeys(_CA_READERS, f"{MOUNT}/ca.crt")
             apt["Acquire::https::CaInfo"] = f"{MOUNT}/ca.crt"
         if apt:
-            # apt.conf has no way to write a quote inside a value.
+            # A value with a quote can't be written between quotes, and is left out.
             settings = [
                 f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value
             ]

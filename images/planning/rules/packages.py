@@ -306,7 +306,8 @@ def requirements_here(row: PackageFacts, python: Minor) -> tuple[RequiredPackage
 @cache  # Parsing is slow, and most images ask it of the same packages.
 def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[RequiredPackage, ...]:
     """Parse Requires-Dist lines, and return those whose markers hold. Raises InvalidRequirement."""
-    # Images with a profile are built for x86-64 only, and only a profile's packages have rows.
+    # Profiles, which pin most packages with requirements, are built for x86-64 only. The few such
+    # packages in images for arm64 are judged by the same markers.
     environment = {
         "extra": "",
         "implementation_name": "cpython",
@@ -411,7 +412,7 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
     for name, version in candidate.pins.items():
         row = candidate.package_facts.get(name)
         is_optional = name in candidate.optional
-        # Of packages without a row, only optional ones lack a wheel on the index.
+        # A package without a row has a wheel on the index, unless it is optional.
         is_on_index = row.form != "cuda-source" if row else not is_optional
         if is_on_index or candidate.official_wheel(name, version):
             continue
