@@ -59,7 +59,7 @@ def main(
     with private_engine.open_engine(None, on_progress=common.say) as engine:
         network = host_settings().network(local=engine.facts.local)
         for name in names:
-            (image,) = common.accepted([name], sources, exactly_one=True)
+            (image,) = common.select_accepted([name], sources, exactly_one=True)
             user = engine.inspect(image.local_name).user
             for number, (kind, lines) in enumerate(CHILDREN.items()):
                 tag, last = (

@@ -1,6 +1,9 @@
-"""The verbs of the command line, and what each is for. Read by `images.cli` and noxfile.py: nothing is imported here.
+"""List the verbs of the command line, with a line of help for each.
 
-A verb VERB is the function VERB of images/commands/VERB.py: a plain Typer function, imported when the verb is called.
+`images.cli` and noxfile.py read it: nothing is imported here.
+
+A verb VERB is the function VERB of images/commands/VERB.py: a plain Typer function, imported when
+the verb is called.
 """
 
 from collections.abc import Mapping

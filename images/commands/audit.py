@@ -1,4 +1,4 @@
-"""`audit`: an image or an environment that nobody here built, held to what is true of every sound one."""
+"""The verb `audit`: look for faults in any image or Python environment, whoever built it."""
 
 import json
 import re
@@ -23,8 +23,8 @@ from validate.judge import explain, judge
 from validate.judging import Status
 
 NOTICE = (
-    "This is an audit, not a validation: nobody said what should be in it. PASS means that no fault was found by rules "
-    "that hold for every image."
+    "This is an audit, not a validation: nobody said what should be in it. PASS means that no "
+    "fault was found by rules that hold for every image."
 )
 _REQUIREMENTS = re.compile(
     r"(^-$|\.(txt|lock|toml)$|(^|/)(Dockerfile|Containerfile)[^/]*$|\.Dockerfile$)"
@@ -56,26 +56,22 @@ def audit(
     out: OutFolder = None,
     engine: EngineUrl = None,
 ) -> None:
-    """Look for faults in any image, or in a Python environment of this machine. An audit is no validation.
+    """Look for faults in any image, or in a Python environment of this machine.
 
-    OUT gets the same files as after `validate`. Nothing of an environment's folder runs. Exits with 1 for a fault that
-    breaks something.
+    An audit is no validation. OUT gets the same files as after `validate`. Nothing of an
+    environment's folder runs. Exits with 1 for a fault that breaks something.
     """
     if _REQUIREMENTS.search(reference) or Path(reference).is_file():
         then = (
-            "install them into an empty environment (`uv venv checked && uv pip install --python checked -r ...`, or "
-            "`docker build`), and audit that: only what is installed can be read"
+            "install them into an empty environment (`uv venv checked && uv pip install "
+            "--python checked -r ...`, or `docker build`), and audit that: only what is installed "
+            "can be read"
         )
         raise wrong(reference, "is a list of packages, no image and no environment", then)
     if out:
         require_writable(out)
-    options = Options(
-        facts=matrix_files.load_facts(),
-        machine=chooser.described(gpu, arch, driver) if gpu or arch or driver else None,
-        run=run,
-        say=common.tell,
-    )
-
+    machine = chooser.described(gpu, arch, driver) if gpu or arch or driver else None
+    options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
     if Path(reference).is_dir():
         evidence = measure.audit_folder(Path(reference), options)
     else:
@@ -90,13 +86,15 @@ def audit(
     else:
         common.show(report.lines(verdict, reference=reference, everything=everything))
         common.say(NOTICE)
-    raise typer.Exit(
-        1 if any(row.claim.required for row in verdict.claims_with(Status.FAIL)) else 0
-    )
+    has_fault = any(failure.claim.required for failure in verdict.claims_with(Status.FAIL))
+    raise typer.Exit(1 if has_fault else 0)
 
 
 def _audit_image(reference: str, engine: str | None, options: Options) -> Evidence:
-    """Measure an image, pulled where the engine lacks it."""
+    """Return the evidence about an image, which is pulled first if the engine lacks it.
+
+    `engine` is the URL of the option --engine. Raises UserError.
+    """
     with private_engine.open_engine(engine, on_progress=common.say) as docker_engine:
         if docker_engine.find(reference) is None:
             common.say(f"pulling {reference}")

@@ -1,11 +1,11 @@
-"""`build`: images built on this machine's engine, and validated."""
+"""The verb `build`: build images on this machine's Docker engine and validate them."""
 
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from images.building.build import build_all
+from images.building.build import Built, build_all
 from images.building.contexts import BuildOptions
 from images.commands import common
 from images.commands.options import (
@@ -21,6 +21,7 @@ from images.commands.options import (
     WheelFolder,
     require_writable,
 )
+from images.config.matrix import Sources
 from images.context.base_images import AUTO
 from images.context.hosting import host_settings
 from images.context.labels import LABELS
@@ -60,18 +61,20 @@ def build(
 ) -> None:
     """Build images and validate them; what fails gets no name.
 
-    An image gets its name only if no claim failed and each probe ran to its end. Until then it is NAME-candidate.
+    An image gets its name only if no claim failed and each probe ran to its end. Until then it is
+    NAME-candidate.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
-    images = common.accepted(selectors, sources)
+    images = common.select_accepted(selectors, sources)
     locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
     host = host_settings()
-    for warning in (
-        *(f"{image.name}: {text}" for image in images for text in image.warnings),
-        *host.warnings,
-    ):
+    for image in images:
+        for text in image.warnings:
+            common.say(f"{image.name}: {text}")
+    for warning in host.warnings:
         common.say(warning)
+
     with (
         private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
         Progress() as progress,
@@ -88,10 +91,10 @@ def build(
             tiers=tier or (),
             gpus=gpus,
         )
-        options = replace(
-            options, compiled=_compiled(docker_engine, options, progress, compiles=compile_)
-        )
+        find_wheel = _wheel_finder(docker_engine, options, progress, compiles=compile_)
+        options = replace(options, compiled=find_wheel)
         results = build_all(docker_engine, locked, options, progress, jobs)
+
     problems: list[Problem] = []
     for result in results:
         if isinstance(result, UserError):
@@ -104,27 +107,39 @@ def build(
             then = f"read {page}; `docker run --rm -it {result.tag}-candidate` looks inside"
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
-            from images.site import records  # of a build that ends well
-
-            runs = records.gpu_runs(
-                records.read(sources.workspace.results), result.info.labels[f"{LABELS}.image"]
-            )
-            said, _ = records.of_this_build(runs, result.info.id, result.payload)
+            recorded = _recorded_gpu_runs(result, sources)
             common.show(
                 [
                     f"{result.tag} is validated as far as this machine can: {page}",
-                    f"{result.tag}: {said}",
+                    f"{result.tag}: {recorded}",
                 ]
             )
     if problems:
         raise UserError(problems, code=1)
 
 
-def _compiled(
+def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
+    """Return a sentence about the recorded runs of the gpu tier on an image that was just built."""
+    # Imported here, as only a build that ends well needs it.
+    from images.site import records
+
+    name = result.info.labels[f"{LABELS}.image"]
+    runs = records.gpu_runs(records.read(sources.workspace.results), name)
+    sentence, _ = records.of_this_build(runs, result.info.id, result.payload)
+    return sentence
+
+
+def _wheel_finder(
     engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool
 ) -> FindWheel:
-    """Where wheels lie that were compiled here; with --compile, the builder makes what the wheel cache lacks."""
-    matrix, wheel_cache = options.sources.matrix, prebuilt.compiled_wheels()
+    """Return the function that finds the wheel of a package which is published as source only.
+
+    It looks into the cache of compiled wheels and, with `compiles` (--compile), compiles what the
+    cache lacks. On a custom base image it finds nothing, as wheels are compiled for the bases of
+    the matrix: raises UserError for `compiles` then.
+    """
+    matrix = options.sources.matrix
+    wheel_cache = prebuilt.compiled_wheels()
     if options.base != AUTO:
         if compiles:
             then = "compile it on that base yourself; --wheelhouse FOLDER takes the wheel"
@@ -132,7 +147,9 @@ def _compiled(
         return lambda _image, _pin: None
     if not compiles:
         return prebuilt.wheel_finder(matrix, wheel_cache)
-    from images.wheels import builder  # most builds need none
+
+    # Imported here, as most builds compile nothing.
+    from images.wheels import builder
 
     wheel_options = builder.WheelOptions(
         out=options.out,

@@ -1,9 +1,10 @@
-"""`choose`: which image to pull for a machine.
+"""The verb `choose`: name the images that run on a machine, best first, and why others do not.
 
 It catches an image that can't run there before anybody pulls 7 GB: no code for the GPU
-(Dao-AILab/flash-attention#1638, axolotl-ai-cloud/axolotl#2525, facebookresearch/xformers#1329), a driver that is
-too old for its CUDA (https://docs.nvidia.com/deploy/cuda-compatibility/) or for the GPU
-(NVIDIA/open-gpu-kernel-modules#872), and a Triton that can't assemble for it (triton-lang/triton#8539).
+(Dao-AILab/flash-attention#1638, axolotl-ai-cloud/axolotl#2525, facebookresearch/xformers#1329), a
+driver that is too old for its CUDA (https://docs.nvidia.com/deploy/cuda-compatibility/) or for the
+GPU (NVIDIA/open-gpu-kernel-modules#872), and a Triton that can't assemble for it
+(triton-lang/triton#8539).
 """
 
 import json
@@ -31,12 +32,12 @@ from images.site import records
 
 @dataclass(frozen=True)
 class RecordedImage:
-    """An image of the plan, and the recorded runs of its gpu tier."""
+    """An image of the plan with the recorded validation runs of its gpu tier."""
 
     image: Image
     runs: list[records.RunLine]
     drifts: dict[str, str]
-    """Run ID -> what that run had that today's pins contradict; empty: nothing."""
+    """Run ID -> the packages that it had in other versions than today's; empty: none."""
 
     @property
     def name(self) -> str:
@@ -44,7 +45,8 @@ class RecordedImage:
 
 
 def choose(
-    # The machine. Without --gpu and --arch it is this one. --arch is for a GPU that is newer than the table of models.
+    # The machine. Without --gpu and --arch it is this one. --arch is for a GPU that is newer than
+    # the table of models.
     gpu: Annotated[
         str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")
     ] = "",
@@ -72,9 +74,9 @@ def choose(
     as_json: Json = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Which image to pull for a machine, and why.
+    """Name the image to pull for a machine, and say why.
 
-    Also tells why not the nearest others. Exits with 1 if none fits.
+    Also says why not the nearest others. Exits with 1 if none fits.
     """
     machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     sources = common.sources(matrix)
@@ -101,18 +103,25 @@ def choose(
 
 
 def _this_machine(driver: str) -> Machine:
-    """Return the machine as its driver describes it. `driver` replaces the version that is installed."""
+    """Return this machine's GPUs and driver, as the NVIDIA driver reports them.
+
+    `driver` replaces the version of the driver; empty: the installed one. Raises UserError if no
+    GPU can be read.
+    """
+    # An empty folder stands for the system's usual ones.
     for folder in ("", *host_gpus.DRIVER_FOLDERS):
         inventory = host_gpus.inventory(folder)
         if inventory is not None:
             machine = chooser.detected(inventory, platforms.of_machine(platform.machine()))
-            return replace(machine, driver=chooser.parse_driver(driver)) if driver else machine
+            if driver:
+                machine = replace(machine, driver=chooser.parse_driver(driver))
+            return machine
     then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
     raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
 
 
 def _recorded_images(sources: Sources) -> list[RecordedImage]:
-    """Return the plan's images with what results/runs.jsonl has of their gpu tier."""
+    """Return every accepted image with the runs of its gpu tier in results/runs.jsonl."""
     lines = records.read(sources.workspace.results)
     recorded = []
     for planned in plan.plan(sources):
@@ -127,41 +136,45 @@ def _recorded_images(sources: Sources) -> list[RecordedImage]:
 def _summaries(
     recorded: Sequence[RecordedImage], sources: Sources, source: str
 ) -> list[ImageSummary]:
-    """Return what the choice must know of each image: of those that are published, or else of all."""
+    """Return the facts about each image by which one is chosen.
+
+    With `source`, a repository, only images that are published there are returned.
+    """
+    states: dict[str, lock_file.Status] = {}
     if source:
         with Registry(Repository.parse(source)) as registry:
             published = set(registry.tags())
-        recorded = [row for row in recorded if row.name in published]
-        states = {}
+        recorded = [image for image in recorded if image.name in published]
     else:
-        # What is built here needs a lock.
-        states = lock_file.states([row.image for row in recorded], sources.workspace.locks)
+        # An image that is to be built here needs a lock.
+        states = lock_file.states([image.image for image in recorded], sources.workspace.locks)
 
     summaries = []
-    for row in recorded:
-        is_locked = states.get(row.name, lock_file.Status.PRESENT) is lock_file.Status.PRESENT
-        # A run with other packages says nothing about today's image.
-        passed_on = records.passed_on(run for run in row.runs if not row.drifts[run.id])
-        summaries.append(
-            chooser.summary(
-                row.image, sources.facts, "" if is_locked else lock_file.NO_LOCK, passed_on
-            )
-        )
+    for image in recorded:
+        state = states.get(image.name, lock_file.Status.PRESENT)
+        obstacle = "" if state is lock_file.Status.PRESENT else lock_file.NO_LOCK
+        # A run with packages in other versions proves nothing about today's image.
+        current_runs = [run for run in image.runs if not image.drifts[run.id]]
+        passed_on = records.passed_on(current_runs)
+        summaries.append(chooser.summary(image.image, sources.facts, obstacle, passed_on))
     return summaries
 
 
 def _known(recorded: Sequence[RecordedImage], source: str, machine: Machine) -> dict[str, Known]:
-    """Return what runs say of each image, runs on this machine's GPU first, and the command that gets the image."""
+    """Return how to get each image, and a sentence about its recorded runs, by the image's name.
+
+    With `source`, a repository, an image is pulled from there; else it is built. Runs on the models
+    of GPU that the machine has are named first.
+    """
     models = {chooser.model_of(name) for name in machine.gpus}
+
+    def has_other_gpus(run: records.RunLine) -> bool:
+        return not models <= {chooser.model_of(name) for name in run.gpus}
+
     known = {}
-    for row in recorded:
-        runs = sorted(
-            row.runs,
-            key=lambda run: models <= {chooser.model_of(name) for name in run.gpus},
-            reverse=True,
-        )
-        known[row.name] = Known(
-            get=f"docker pull {source}:{row.name}" if source else command("build", row.name),
-            sentence=records.gpu_sentence(runs, row.drifts),
-        )
+    for image in recorded:
+        get = f"docker pull {source}:{image.name}" if source else command("build", image.name)
+        runs = sorted(image.runs, key=has_other_gpus)
+        sentence = records.gpu_sentence(runs, image.drifts)
+        known[image.name] = Known(get=get, sentence=sentence)
     return known

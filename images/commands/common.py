@@ -1,4 +1,4 @@
-"""What all verbs share: the matrix, the images a person means, files to write, and how to talk. Quick to import."""
+"""Functions that all verbs share: load the matrix, select images, and print. Quick to import."""
 
 import re
 import sys
@@ -28,50 +28,65 @@ _STATE = re.compile(rf"^(?! )(?:.*?\s)?({'|'.join(_COLOURS)})(?=[:,\s]|$)")
 
 
 def show(lines: Iterable[str], indent: str = "    ") -> None:
-    """Print results, a paragraph a line: wrapped at the terminal's width (COLUMNS counts), whole in a pipe.
+    """Print results on stdout. `indent` is put before the continuation lines of a wrapped one.
 
-    A verdict or a state has its colour, where it stands alone; NO_COLOR is heard.
+    Lines are wrapped at the terminal's width (or COLUMNS), and stay whole in a pipe. A verdict or a
+    state, such as PASS, gets its colour, unless NO_COLOR is set.
     """
-    console, width = Console(highlight=False), terminal.width_of(sys.stdout)
+    console = Console(highlight=False)
+    width = terminal.width_of(sys.stdout)
     for line in lines:
         text = Text(terminal.wrapped(line, width, indent))
         if word := _STATE.search(text.plain):
-            text.stylize(_COLOURS[word[1]], *word.span(1))
+            start, end = word.span(1)
+            text.stylize(_COLOURS[word[1]], start, end)
         console.print(text, soft_wrap=True)
 
 
 def sources(matrix_file: Path | None = None) -> Sources:
-    """Matrix, facts and workspace of `--matrix`; else those of the current folder, else the checkout's.
+    """Load a matrix file, the facts, and the workspace around the matrix.
 
-    Raises UserError with all that is wrong in them.
+    Without a file, the matrix of the current folder is loaded or, if there is none, the checkout's.
+    Raises UserError with everything that is wrong in them.
     """
     return matrix.load(paths.find(matrix_file, Path.cwd()).matrix)
 
 
-def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:
-    """The accepted images that selectors mean. Raises UserError for refused ones, with every reason."""
+def select_accepted(
+    selectors: list[str], sources: Sources, *, exactly_one: bool = False
+) -> list[Image]:
+    """Return the images that selectors (names, globs, conditions) mean, without refused ones.
+
+    A refused image is an error if it was named or if all are refused; others are left out with a
+    message. Raises UserError, also where `exactly_one` is set and the selectors mean several
+    images.
+    """
     planned = plan.select(selectors, sources)
     if exactly_one and len(planned) != 1:
         names = ", ".join(image.name for image in planned)
         raise wrong(" ".join(selectors), f"means {len(planned)} images: {names}", "name one")
-    if refused := [image for image in planned if not image.image]:
-        if len(refused) == len(planned) or any(image.name in selectors for image in refused):
-            then = f"`{command('plan')}` shows all images"
-            causes = {image.name: f"is refused: {'; '.join(image.reasons)}" for image in refused}
-            raise UserError(
-                [Problem(where=name, cause=cause, then=then) for name, cause in causes.items()]
-            )
+
+    refused = [image for image in planned if not image.image]
+    is_named = any(image.name in selectors for image in refused)
+    if refused and (is_named or len(refused) == len(planned)):
+        then = f"`{command('plan')}` shows all images"
+        problems = []
         for image in refused:
-            say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
+            cause = f"is refused: {'; '.join(image.reasons)}"
+            problems.append(Problem(where=image.name, cause=cause, then=then))
+        raise UserError(problems)
+    for image in refused:
+        say(f"{image.name} is refused and left out: {'; '.join(image.reasons)}")
     return [image.image for image in planned if image.image]
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 image`, `2 images`."""
+def plural(count: int, noun: str) -> str:
+    """Return `1 image` or `2 images`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def say(text: str, style: str = "yellow") -> None:
+    """Print a message on stderr, wrapped at the terminal's width."""
     talk.print(terminal.wrapped(text, terminal.width_of(sys.stderr)), style=style, markup=False)
 
 

@@ -1,4 +1,4 @@
-"""`engine`: the private Docker Engine."""
+"""The verb `engine`: show, start, stop or wipe the private Docker Engine of this user."""
 
 from typing import Annotated
 
@@ -28,8 +28,7 @@ def engine(
         case "status":
             with connect(None) as opened:
                 facts = opened.facts
-                typer.echo(
-                    f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})"
-                )
+                details = f"engine {facts.version}, {facts.cpus} cores, data in {facts.data_root}"
+                typer.echo(f"{facts.url} ({details})")
         case _:
             raise wrong(action, "is an unknown action", "say status, start, stop or wipe")

@@ -1,4 +1,4 @@
-"""`fleet`: images built or validated on a cluster, an image a task."""
+"""The verb `fleet`: build or validate images on a cluster, with a task for each image."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from images.building import validating
 from images.commands import common
-from images.commands.common import counted, talk
+from images.commands.common import plural, talk
 from images.commands.options import MatrixFile, OutFolder, Selectors, Tiers, require_writable
 from images.config.matrix import Sources
 from images.errors import Problem, UserError, failed, wrong
@@ -64,10 +64,10 @@ def fleet(
     out: OutFolder = None,
     matrix: MatrixFile = None,
 ) -> None:
-    """Build images on a cluster, or pull them there, and validate each; wait, and judge what comes back.
+    """Build images on a cluster, or pull them there, validate each, and judge what comes back.
 
-    OUT/WORKERS/TASK gets an image's evidence, verdict and reports. On Slurm, OUT lies where the nodes see it.
-    Exits with 0 only if everything asked for was judged and nothing failed.
+    OUT/WORKERS/TASK gets an image's evidence, verdict and reports. On Slurm, OUT lies where the
+    nodes see it. Exits with 0 only if everything asked for was judged and nothing failed.
     """
     if on not in ("slurm", "ray") and not on.startswith("ray://"):
         raise wrong(f"--on {on}".strip(), "is nothing that runs tasks", f"say {ON}")
@@ -90,14 +90,13 @@ def fleet(
     folder = require_writable(out or sources.workspace.out / "fleet") / name
     for task in tasks:
         results.clear(folder / task.key)
-    outcomes = []
+    outcomes: list[Outcome] = []
     with closing(start(on, tasks, machines, cluster, folder, sources.workspace.locks)) as ended:
         for task, result in ended:
             outcome = results.finish(task, result, sources, folder / task.key)
             outcomes.append(outcome)
-            tell(
-                task, f"{outcome.verdict_word}; {counted(len(tasks) - len(outcomes), 'task')} left"
-            )
+            remaining = plural(len(tasks) - len(outcomes), "task")
+            tell(task, f"{outcome.verdict_word}; {remaining} left")
 
     rows = [("image", "verdict", "machine", "reference")]
     for outcome in outcomes:
@@ -108,48 +107,56 @@ def fleet(
         raise UserError(problems, code=1)
 
 
-def tiers_on(name: str, machines: Machines, asked: Sequence[Tier]) -> tuple[Tier, ...]:
-    """Return the tiers to measure: those asked for, or all that such machines can. Raises UserError."""
+def tiers_on(name: str, machines: Machines, requested: Sequence[Tier]) -> tuple[Tier, ...]:
+    """Return the tiers to measure: the requested ones or, without any, all that are possible.
+
+    `name` is the name of these machines in fleet.yaml. Raises UserError for a tier that needs more
+    GPUs than a task gets there.
+    """
     possible = list(validating.ANYWHERE)
     if machines.gpus:
         possible.append(Tier.GPU)
     if machines.gpus > 1:
         possible.append(Tier.MULTIGPU)
-    for tier in asked:
+    for tier in requested:
         if tier not in possible:
-            cause = (
-                f"can't be measured on {name}, where a task gets {counted(machines.gpus, 'GPU')}"
-            )
-            raise wrong(
-                f"--tier {tier}", cause, "name other --workers, or correct `gpus` in fleet.yaml"
-            )
-    return tuple(asked or possible)
+            gpus = plural(machines.gpus, "GPU")
+            cause = f"can't be measured on {name}, where a task gets {gpus}"
+            then = "name other --workers, or correct `gpus` in fleet.yaml"
+            raise wrong(f"--tier {tier}", cause, then)
+    return tuple(requested or possible)
 
 
 def images_to_build(template: Task, selectors: list[str], sources: Sources) -> list[Task]:
-    """Return a task for each selected image. Raises UserError."""
+    """Return a task for each selected image, made from a template without an image.
+
+    Raises UserError, also for an image without a usable lock.
+    """
     if not selectors:
         return []
     if template.only:
         then = "leave --claim out: an image that is built is held to all of its claims"
         raise wrong("--claim", "is for --image only", then)
     tasks = []
-    for image in common.accepted(selectors, sources):
-        # Whatever is wrong with a lock is said here once, and not by each worker.
+    for image in common.select_accepted(selectors, sources):
+        # Report a missing or broken lock here, once, and not on each worker.
         lock_file.read(image, sources.workspace.locks)
         tasks.append(replace(template, image=str(image.name)))
     return tasks
 
 
 def images_to_pull(template: Task, references: Sequence[str], sources: Sources) -> list[Task]:
-    """Return a task for each `NAME=HOST/NAME@DIGEST`. Raises UserError."""
+    """Return a task for each `NAME=HOST/NAME@DIGEST`, made from a template without an image.
+
+    Raises UserError for an unknown name, or a reference without a registry or digest.
+    """
     tasks = []
     for text in references:
         name, _, reference = text.partition("=")
         if "/" not in reference or "@sha256:" not in reference:
             then = f"push it, and name it by its digest: {REFERENCE}"
             raise wrong(f"--image {text}", "is nothing that a worker can pull", then)
-        (image,) = common.accepted([name], sources, exactly_one=True)
+        (image,) = common.select_accepted([name], sources, exactly_one=True)
         tasks.append(replace(template, image=str(image.name), reference=reference))
     return tasks
 
@@ -157,7 +164,12 @@ def images_to_pull(template: Task, references: Sequence[str], sources: Sources) 
 def start(
     on: str, tasks: Sequence[Task], machines: Machines, cluster: Fleet, folder: Path, locks: Path
 ) -> Generator[tuple[Task, Result], None, None]:
-    """Hand the tasks to what `--on` names. Raises UserError where its package is not installed."""
+    """Return a generator that runs the tasks on Slurm or Ray, as `on` says (`--on`).
+
+    It yields each task with its result as soon as it ends. `folder` gets the files of Slurm,
+    `locks` are sent to workers of Ray. Raises UserError where the Python package for the cluster is
+    missing.
+    """
     try:
         if on == "slurm":
             from images.fleet import slurm
@@ -165,12 +177,12 @@ def start(
             return slurm.run_tasks(tasks, machines, cluster, folder, tell)
         from images.fleet import ray
 
-        return ray.run_tasks(tasks, machines, cluster, "auto" if on == "ray" else on, locks, tell)
+        address = "auto" if on == "ray" else on
+        return ray.run_tasks(tasks, machines, cluster, address, locks, tell)
     except ImportError as error:
         extra = "slurm" if on == "slurm" else "ray"
-        raise failed(
-            f"--on {on}", f"needs a package: {error}", f"`pip install 'truetag[{extra}]'`"
-        ) from None
+        then = f"`pip install 'truetag[{extra}]'`"
+        raise failed(f"--on {on}", f"needs a package: {error}", then) from None
 
 
 def tell(task: Task, text: str) -> None:
@@ -179,11 +191,15 @@ def tell(task: Task, text: str) -> None:
 
 
 def problem_of(outcome: Outcome, folder: Path) -> Problem:
-    """Return why an outcome is not what was asked for, and what a person does about it."""
-    then = "give the command again for this image"
+    """Return the error message for a task that failed or whose image did not pass.
+
+    `folder` has the folders of all tasks.
+    """
     if outcome.verdict:
         then = f"read {folder / outcome.task.key}/report.md"
-    # A worker's own error says it already.
     elif "next: " in outcome.cause:
+        # The worker's own message says already what to do.
         then = ""
+    else:
+        then = "give the command again for this image"
     return Problem(where=outcome.task.key, cause=outcome.cause, then=then)

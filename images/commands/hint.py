@@ -1,4 +1,4 @@
-"""`hint`: what an error text means, and what to do."""
+"""The verb `hint`: explain the known errors in a text or a log, and say what to do."""
 
 import re
 from typing import Annotated
@@ -17,7 +17,7 @@ def hint(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What an error text means, and what to do: cause, fix and source of each known error in it.
+    """Explain the known errors in a text or a log: cause, fix and source of each.
 
     Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
     """
@@ -26,10 +26,13 @@ def hint(
 
 
 def _spell_commands(fix: str) -> str:
-    """Write `nox -s VERB -- ARGUMENTS` in a fix as this installation is called."""
+    """Replace each `nox -s VERB -- ARGUMENTS` in a text by the command of this installation.
 
-    def spell(found: re.Match[str]) -> str:
-        verb, arguments = found[1], found[2]
+    An installed package is called as `truetag VERB ARGUMENTS`.
+    """
+
+    def spell(match: re.Match[str]) -> str:
+        verb, arguments = match[1], match[2]
         return command(verb, arguments) if arguments else command(verb)
 
     return re.sub(r"nox -s (\w+)(?: -- ([^`]+))?", spell, fix)

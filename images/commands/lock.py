@@ -1,6 +1,6 @@
-"""`lock`: images resolved into hash-pinned locks, RECORDs of the locked wheels, and the Debian packages below."""
+"""The verb `lock`: pin every package of images by its hash: Python wheels and Debian packages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from images.context import base_images, pruner
 from images.errors import Problem, UserError, command
 from images.locking import debian, lock_file, measure_records, resolve, wheel_records
 from images.planning import plan
-from images.planning.image import Image
+from images.planning.image import Base, Image
 from images.wheels import pruned_records
 
 
@@ -30,125 +30,164 @@ def lock(
 ) -> None:
     """Resolve images into hash-pinned locks under locks/.
 
-    Without selectors, every accepted image. Beside the locks, locks/records.json gets a digest of each wheel's RECORD,
-    read from the index by range requests (claim `records`), and locks/debian/ the Debian packages that all images on
-    one base share."""
+    Without selectors, every accepted image. Beside the locks, locks/records.json gets a digest of
+    each wheel's RECORD, read from the index by range requests (claim `records`), and locks/debian/
+    the Debian packages that all images on one base share."""
     sources = common.sources(matrix)
     folder = sources.workspace.locks
-    images = common.accepted(selectors or [], sources)
-    everything = [planned.image for planned in plan.plan(sources) if planned.image]
-    made, unreachable = resolve.update(
-        images, everything, folder=folder, upgrade=upgrade, tell=common.tell
+    images = common.select_accepted(selectors or [], sources)
+    all_images = [planned.image for planned in plan.plan(sources) if planned.image]
+    files, unreachable = resolve.update(
+        images, all_images, folder=folder, upgrade=upgrade, tell=common.tell
     )
-    if selectors and unreachable:  # what was asked for by name is no matter of luck
-        raise UserError([problem for found in unreachable.values() for problem in found], code=1)
+    # Without selectors, an index that does not answer stops only the locks that need it.
+    if selectors and unreachable:
+        problems = [problem for failures in unreachable.values() for problem in failures]
+        raise UserError(problems, code=1)
+
     again = f"`{command('lock', *(selectors or ()))}`"
-    stale = lock_file.differing(made, folder)
-    if check and stale:
-        raise UserError(
-            [Problem(where=f"locks/{one}", cause="is not current", then=again) for one in stale],
-            code=1,
-        )
-    if not check:
-        lock_file.write(made, folder)
-    renewed = {path.partition("/")[0] for path in made}
-    # An image for one architecture need not stand in the matrix: who names it has its pruned files read, too.
-    known = {image.name: image for image in (*everything, *images)}
-    locked = [image for image in known.values() if image.lock_name in renewed]
-    read = _check_records(locked, folder, again) if check else _write_records(locked, folder)
-    if not selectors and not check:
-        kept = [
-            lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)
+    changed = lock_file.differing(files, folder)
+    if check and changed:
+        problems = [
+            Problem(where=f"locks/{path}", cause="is not current", then=again) for path in changed
         ]
-        lock_file.put(measure_records.without_leftovers(kept, folder), folder)
-    changed = f"{common.counted(len(stale), 'file')} changed" if stale else "all were current"
-    typer.echo(f"{common.counted(len(renewed), 'lock')}: {changed}; {read}")
+        raise UserError(problems, code=1)
+    if not check:
+        lock_file.write(files, folder)
+
+    lock_names = {path.partition("/")[0] for path in files}
+    # An image that is named need not be in the matrix: `all_images` may lack it.
+    by_name = {image.name: image for image in (*all_images, *images)}
+    locked = [image for image in by_name.values() if image.lock_name in lock_names]
+    if check:
+        records = _check_records(locked, folder, again)
+    else:
+        records = _write_records(locked, folder)
+        if not selectors:
+            _remove_unused_records(all_images, folder)
+
+    summary = f"{common.plural(len(changed), 'file')} changed" if changed else "all were current"
+    typer.echo(f"{common.plural(len(lock_names), 'lock')}: {summary}; {records}")
     for text in debian_packages(images, sources, upgrade=upgrade, check=check):
         typer.echo(text)
     if unreachable:
-        silent: dict[str, list[str]] = {}
-        for index, problems in unreachable.items():
-            silent.setdefault(urlsplit(index).hostname or index, []).extend(
-                problem.where for problem in problems
-            )
-        then = f"`{command('lock')}` where it answers; their present locks stay as they are"
-        said = "the package index does not answer: {} images were not locked ({})"
-        causes = {host: said.format(len(names), ", ".join(names)) for host, names in silent.items()}
-        raise UserError(
-            [Problem(where=host, cause=cause, then=then) for host, cause in causes.items()], code=1
+        raise _unreachable_error(unreachable)
+
+
+def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserError:
+    """Return the error for package indexes (URL -> problem of each image) that did not answer."""
+    images_by_host: dict[str, list[str]] = {}
+    for index, failures in unreachable.items():
+        host = urlsplit(index).hostname or index
+        for failure in failures:
+            images_by_host.setdefault(host, []).append(failure.where)
+
+    then = f"`{command('lock')}` where it answers; their present locks stay as they are"
+    problems = []
+    for host, names in images_by_host.items():
+        cause = (
+            f"the package index does not answer: {len(names)} images were not locked "
+            f"({', '.join(names)})"
         )
+        problems.append(Problem(where=host, cause=cause, then=then))
+    return UserError(problems, code=1)
 
 
 def debian_packages(
     images: Sequence[Image], sources: Sources, *, upgrade: bool, check: bool
 ) -> Iterator[str]:
-    """Lock the Debian packages of bases whose lock is missing, or older than the list of packages; all to upgrade.
+    """Lock the Debian packages of the images' base images, and yield a sentence about each.
 
-    What moved, and which base stays without a lock, as it was. Raises UserError: with `check` a base without a current
-    lock, else a mirror that does not answer for a lock that has to be renewed.
+    A lock is made if it is missing or older than the list of packages; with `upgrade`, always. With
+    `check`, nothing is written. Raises UserError with `check` for a lock that is not current, and
+    for a mirror that does not answer if the lock exists or shall be upgraded.
     """
     folder = sources.workspace.locks
-    for place, base in base_images.made_of_packages(images, sources.workspace.root).items():
-        try:
-            old = debian.require(base, folder) if check else debian.find(base, folder)
-        except UserError:
-            if check:
-                raise
-            old = None
-        if check or (old and not upgrade):
+    for path, base in base_images.made_of_packages(images, sources.workspace.root).items():
+        if check:
+            debian.require(base, folder)
+            continue
+        old = _find_debian_lock(base, folder)
+        if old and not upgrade:
             continue
         try:
             new = debian.resolve(base, datetime.now(UTC))
         except UserError as error:
-            if upgrade or (folder / place).exists():
+            if upgrade or (folder / path).exists():
                 raise
-            yield f"locks/{place} is not made: {error.problems[0]}"
+            yield f"locks/{path} is not made: {error.problems[0]}"
             continue
+
+        # A lock that differs only in its day is not written.
+        if not old or replace(new, day=old.day) != old:
+            debian_lock = {path: debian.serialize(new)}
+            lock_file.put(debian_lock, folder)
+        packages = f"Debian packages of {base.suite} ({base.platform.architecture})"
         moved = debian.changed_packages(old, new) if old else []
-        if not old or replace(new, day=old.day) != old:  # the day alone is no news
-            lock_file.put({place: debian.serialize(new)}, folder)
-        of = f"Debian packages of {base.suite} ({base.platform.architecture})"
         if not old:
-            yield f"locked {of}"
+            yield f"locked {packages}"
         elif moved:
-            yield f"{of} that moved, {len(moved)} of {len(new.versions)}: {', '.join(moved)}"
+            yield f"{packages} that moved, {len(moved)} of {len(new.versions)}: {', '.join(moved)}"
         else:
-            yield f"none of {len(new.versions)} {of} moved"
+            yield f"none of {len(new.versions)} {packages} moved"
+
+
+def _find_debian_lock(base: Base, folder: Path) -> debian.DebianLock | None:
+    """Return the lock of a base image's Debian packages; None without one that can be read."""
+    try:
+        return debian.find(base, folder)
+    except UserError:
+        return None
 
 
 def _write_records(images: Sequence[Image], folder: Path) -> str:
-    """Read the RECORDs of wheels in these images' locks, as far as they are not known."""
+    """Record the digest of each locked wheel's RECORD, for wheels that have none yet.
+
+    Also records what images with pruned packages need. Returns a sentence about what was read.
+    """
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
     before = wheel_records.read(folder)
     lock_file.put(measure_records.update(locks, folder, tell=common.tell), folder)
     for image in images:
         if image.pruning:
+            # Read again: it has the digests that were just written.
             lock = lock_file.read(image, folder)
-            lock_file.put(
-                pruned_records.update(image, lock, folder, on_progress=common.tell), folder
-            )
+            pruned = pruned_records.update(image, lock, folder, on_progress=common.tell)
+            lock_file.put(pruned, folder)
     after = wheel_records.read(folder)
-    changed = [name for name, rows in after.items() if before.get(name) != rows]
-    return (
-        f"read the RECORDs of {common.counted(len(changed), 'package')}"
-        if changed
-        else "all RECORDs were known"
-    )
+
+    changed = [name for name, digests in after.items() if before.get(name) != digests]
+    if not changed:
+        return "all RECORDs were known"
+    return f"read the RECORDs of {common.plural(len(changed), 'package')}"
+
+
+def _remove_unused_records(images: Sequence[Image], folder: Path) -> None:
+    """Remove the RECORD digests of wheels that are in no image's lock any more."""
+    locks = []
+    for image in images:
+        if lock_file.is_present(image, folder):
+            locks.append(lock_file.read(image, folder))
+    lock_file.put(measure_records.without_leftovers(locks, folder), folder)
 
 
 def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
-    """Raises UserError for packages whose RECORDs nobody has read."""
+    """Raise UserError for packages whose RECORDs nobody has read; else return a sentence.
+
+    `then` is the next command in the error message.
+    """
     releases = set()
     for image in images:
         lock = lock_file.read(image, folder)
-        releases |= {
-            wheel_records.release(wheel.package) for wheel in measure_records.lacking(lock)
-        }
-        releases |= {
-            wheel_records.release(package) for package, _ in pruner.unmeasured(image.pruning, lock)
-        }
-    if releases:
-        where = f"locks/{wheel_records.FILE}"
-        causes = [f"does not have the RECORD of {release}" for release in sorted(releases)]
-        raise UserError([Problem(where=where, cause=cause, then=then) for cause in causes], code=1)
+        for wheel in measure_records.lacking(lock):
+            releases.add(wheel_records.release(wheel.package))
+        for package, _ in pruner.unmeasured(image.pruning, lock):
+            releases.add(wheel_records.release(package))
+
+    problems = []
+    for release in sorted(releases):
+        cause = f"does not have the RECORD of {release}"
+        problems.append(Problem(where=f"locks/{wheel_records.FILE}", cause=cause, then=then))
+    if problems:
+        raise UserError(problems, code=1)
     return "all RECORDs are known"

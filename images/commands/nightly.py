@@ -1,4 +1,7 @@
-"""`nightly`: control and canary of each tracked image, what broke between them, and update proposals."""
+"""The verb `nightly`: build tracked images as locked and at the newest versions, and compare them.
+
+The image as it is locked is the control, the one with the newest versions the canary.
+"""
 
 import json
 from collections.abc import Iterator
@@ -57,22 +60,20 @@ def nightly(
 ) -> None:
     """Build and validate images as they are locked and at the newest versions; bisect what breaks.
 
-    The control is built without a cache. OUT (out/nightly) gets evidence, reports (texts of issues) and update
-    proposals. Exits with 1 if a control or a canary is broken.
+    The control is built without a cache. OUT (out/nightly) gets evidence, reports (texts of issues)
+    and update proposals. Exits with 1 if a control or a canary is broken.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out / "nightly")
-    track = list(selectors or sources.matrix.nightly.track)
-    if not track:
-        raise wrong(
-            "nightly",
-            "no image is tracked",
-            "name images, or track some under `nightly` in matrix.yaml",
-        )
-    accepted = {str(image.name) for image in common.accepted(track, sources)}
-    tracked = [planned for planned in plan.select(track, sources) if planned.name in accepted]
+    selected = list(selectors or sources.matrix.nightly.track)
+    if not selected:
+        then = "name images, or track some under `nightly` in matrix.yaml"
+        raise wrong("nightly", "no image is tracked", then)
+    accepted = {str(image.name) for image in common.select_accepted(selected, sources)}
+    tracked = [planned for planned in plan.select(selected, sources) if planned.name in accepted]
+
     now = datetime.now(UTC).replace(microsecond=0)
-    found: list[ImageResult] = []
+    image_results: list[ImageResult] = []
     problems: list[Problem] = []
     with (
         private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
@@ -96,28 +97,30 @@ def nightly(
             tiers=tier or (),
             progress=progress.say,
         )
-        for planned in tracked:  # one that can't be run does not stop the others
+        for planned in tracked:
+            # An image that can't be built does not stop the others.
             try:
                 if planned.image:
-                    found.append(one_image.run(planned, planned.image, options))
+                    image_results.append(one_image.run(planned, planned.image, options))
             except UserError as error:
                 problems += error.problems
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
-    rows = [_row(result, sources, folder) for result in found]
+
+    rows = [_write_files(result, sources, folder) for result in image_results]
     if as_json:
         typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
     else:
-        for result, row in zip(found, rows, strict=True):
-            for text in _told(result, row["proposal"]):
+        for result, row in zip(image_results, rows, strict=True):
+            for text in _sentences(result, row["proposal"]):
                 typer.echo(f"{result.image}  {text}")
     if problems:
         raise UserError(problems, code=1)
-    raise typer.Exit(1 if any(one.broken for one in found) else 0)
+    raise typer.Exit(1 if any(result.broken for result in image_results) else 0)
 
 
-def _row(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
-    """Write the reports and the proposal of an image. Returns its row in the JSON."""
+def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
+    """Write the reports and the update proposal of an image. Return its entry in the JSON."""
     for breakage in result.breakages:
         report = folder / "reports" / f"{breakage.key}.md"
         report.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +134,8 @@ def _row(result: ImageResult, sources: Sources, folder: Path) -> dict[str, Any]:
     }
 
 
-def _told(result: ImageResult, proposed: str) -> Iterator[str]:
-    """Yield what was found of an image, a line each."""
+def _sentences(result: ImageResult, proposed: str) -> Iterator[str]:
+    """Yield a sentence for each result of an image. `proposed` is the update proposal's folder."""
     yield results.told(result.control)
     yield results.told(result.canary)
     for breakage in result.breakages:

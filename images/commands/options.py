@@ -22,7 +22,8 @@ MatrixFile = Annotated[
     typer.Option(
         "--matrix",
         metavar="FILE",
-        help="What to build; default: ./matrix.yaml, else the checkout's. Its folder has locks/, results/ and out/.",
+        help="What to build; default: ./matrix.yaml, else the checkout's. "
+        "Its folder has locks/, results/ and out/.",
     ),
 ]
 OutFolder = Annotated[
@@ -85,16 +86,17 @@ PublicKey = Annotated[
 
 
 def require_writable(folder: Path) -> Path:
-    """See that a folder can be written, or made, before any work. Returns it. Raises UserError."""
-    there = next(
-        one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one)
-    )
-    if not there.is_dir():
-        raise wrong(str(there), "is no folder", "name another one")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise wrong(
-            str(there),
-            "may not be written by this user",
-            "change its permissions, or name another folder",
-        )
+    """Return a folder after checking, before any work, that it can be written or made.
+
+    Raises UserError if it cannot.
+    """
+    # A folder that does not exist will be made in the first of its parents that does.
+    existing = folder.absolute()
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not existing.is_dir():
+        raise wrong(str(existing), "is no folder", "name another one")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        cause = "may not be written by this user"
+        raise wrong(str(existing), cause, "change its permissions, or name another folder")
     return folder

@@ -1,4 +1,7 @@
-"""`plan`: every image, accepted or refused. It imports as little as it can: CI and the tests start it most."""
+"""The verb `plan`: show every image of the matrix, accepted or refused, and why.
+
+It imports as little as possible, because CI and the tests start it most.
+"""
 
 import json
 from collections import Counter
@@ -8,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from images.commands import common
-from images.commands.common import counted
+from images.commands.common import plural
 from images.commands.options import Json, MatrixFile, Selectors
 from images.config.selectors import parse
 from images.locking import lock_file
@@ -17,9 +20,10 @@ from images.planning import plan as planning
 from images.planning.plan import Planned
 from validate.terminal import aligned
 
-_PLAN = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
+_HEADER = ("image", "status", "torch", "CUDA", "driver", "GPUs (sm_)")
 _NAME_WIDTH = 27
-"""So that the row of the most architectures has 80 characters; longer names, which have fewer, stand out."""
+"""With this width, the row with the most architectures has 80 characters. Longer names have fewer
+architectures."""
 
 
 def plan(
@@ -40,37 +44,44 @@ def plan(
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Every image, accepted or refused, and why.
+    """Show every image, accepted or refused, and why.
 
     Without selectors, images that have no lock are named below the table: they can't be built here.
     """
     sources = common.sources(matrix)
-    wanted = list(selectors or [])
-    if tracked and all(parse(one).key for one in wanted):
-        wanted = [*sources.matrix.nightly.track, *wanted]
+    chosen = list(selectors or [])
+    # Conditions such as `torch>=2.8` choose among the tracked images; a name takes their place.
+    if tracked and all(parse(selector).key for selector in chosen):
+        chosen = [*sources.matrix.nightly.track, *chosen]
     try:
-        planned = planning.select(wanted, sources)
+        planned = planning.select(chosen, sources)
     except planning.NoImageError:
+        # A CI matrix may be empty.
         if not names:
             raise
         planned = ()
-    states = lock_file.states(
-        (image.image for image in planned if image.image), sources.workspace.locks
-    )
+    images = [image.image for image in planned if image.image]
+    states = lock_file.states(images, sources.workspace.locks)
+
     if as_json:
         rows = ",\n ".join(json.dumps(as_row(image, states)) for image in planned)
         typer.echo(f'{{"images": [\n {rows}\n]}}')
     elif names:
-        typer.echo(
-            json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT])
-        )
+        buildable = []
+        for image in planned:
+            if states.get(image.name) == LockStatus.PRESENT:
+                buildable.append(image.name)
+        typer.echo(json.dumps(buildable))
     else:
-        common.show(table(planned, states, unlocked=bool(wanted)))
+        common.show(table(planned, states, unlocked=bool(chosen)))
 
 
 def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
-    """One image of `plan --json`."""
-    blocked = _why_blocked(planned, locks)
+    """Return the entry of an image in the JSON of `plan --json`.
+
+    `locks` has the status of each image's lock, by the image's name.
+    """
+    blocked = _blocked_reason(planned, locks)
     return {
         "name": planned.name,
         "status": "accepted" if planned.image else "refused",
@@ -94,57 +105,85 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
 def table(
     planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlocked: bool = True
 ) -> Iterator[str]:
-    """One line an image, refused ones included; below them why, and what to mind, each with the names it is of.
+    """Yield the lines of the table: a row for each image, notes, and the number of images.
 
-    `unlocked`: those without a lock have lines of their own, too; else they are named below.
+    A note stands below the table, once, after the names of the images that it is about. `locks` has
+    the status of each image's lock. Images without a lock have rows only if `unlocked` is true;
+    else they are only named in a note.
     """
-    told: dict[str, list[str]] = {}
-    rows, states = [_PLAN], Counter[str]()
+    rows: list[tuple[str, ...]] = [_HEADER]
+    notes: dict[str, list[str]] = {}
+    states = Counter[str]()
     for image in planned:
-        why, state = _why_blocked(image, locks), "ok"
-        if image.image and len(planned) > 1:  # so that it is said once of all
-            why = why.replace(image.image.lock_name, "NAME")
-        if not image.image:
-            state = "refused"
-        elif why:
-            state = "stale" if locks.get(image.name) is LockStatus.STALE else "no lock"
+        state = _state(image, locks)
         states[state] += 1
+        blocked = _blocked_reason(image, locks)
+        if image.image and len(planned) > 1:
+            # All images without a lock then share one note.
+            blocked = blocked.replace(image.image.lock_name, "NAME")
         if state == "no lock" and not unlocked:
-            told.setdefault(why, []).append(image.name)
+            notes.setdefault(blocked, []).append(image.name)
             continue
-        archs = " ".join(str(arch).removeprefix("sm_") for arch in image.archs)
-        driver = image.min_driver.partition(".")[0] if image.min_driver else "-"
-        rows.append(
-            (
-                image.name,
-                state,
-                image.torch or "-",
-                str(image.image_name.cuda),
-                driver,
-                archs or "-",
-            )
-        )
-        notes = [f"refused: {'; '.join(image.reasons)}"] if image.reasons else []
-        for note in [
-            *notes,
-            *filter(None, [why, image.kept]),
-            *(f"warning: {text}" for text in image.warnings),
-        ]:
-            told.setdefault(note, []).append(image.name)
+        rows.append(_table_row(image, state))
+        for note in _notes(image, blocked):
+            notes.setdefault(note, []).append(image.name)
+
     yield from aligned(rows, " ", _NAME_WIDTH)
-    if told:
+    if notes:
         yield ""
-    for note, names in told.items():
+    for note, names in notes.items():
         yield f"{', '.join(names)}: {note}"
     yield ""
-    kinds = [f"{count} {state}" for state, count in states.items()]
-    yield counted(len(planned), "image") + (f": {', '.join(kinds)}" if len(kinds) > 1 else "")
+    total = plural(len(planned), "image")
+    if len(states) > 1:
+        total += f": {', '.join(f'{count} {state}' for state, count in states.items())}"
+    yield total
 
 
-def _why_blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
-    """Why an accepted image can't be built here; of a refused one, the reasons say it."""
+def _state(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
+    """Return the word for an image in the column `status`."""
+    if not planned.image:
+        return "refused"
+    if not _blocked_reason(planned, locks):
+        return "ok"
+    if locks.get(planned.name) is LockStatus.STALE:
+        return "stale"
+    return "no lock"
+
+
+def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
+    """Return the cells of an image's row."""
+    archs = " ".join(str(arch).removeprefix("sm_") for arch in planned.archs)
+    driver = planned.min_driver.partition(".")[0] if planned.min_driver else "-"
     return (
-        lock_file.why_blocked(planned.image, locks.get(planned.name, LockStatus.MISSING))
-        if planned.image
-        else ""
+        planned.name,
+        state,
+        planned.torch or "-",
+        str(planned.image_name.cuda),
+        driver,
+        archs or "-",
     )
+
+
+def _notes(planned: Planned, blocked: str) -> list[str]:
+    """Return what to know of an image: why it is refused or blocked, and its warnings.
+
+    `blocked` is the reason why it can't be built here; empty if there is none.
+    """
+    notes = []
+    if planned.reasons:
+        notes.append(f"refused: {'; '.join(planned.reasons)}")
+    if blocked:
+        notes.append(blocked)
+    if planned.kept:
+        notes.append(planned.kept)
+    for text in planned.warnings:
+        notes.append(f"warning: {text}")
+    return notes
+
+
+def _blocked_reason(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
+    """Return why an accepted image can't be built here; empty if it can, and for a refused one."""
+    if not planned.image:
+        return ""
+    return lock_file.why_blocked(planned.image, locks.get(planned.name, LockStatus.MISSING))

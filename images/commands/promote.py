@@ -1,4 +1,4 @@
-"""`promote`: a published image into another repository of its registry."""
+"""The verb `promote`: copy a published image to another repository of its registry."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def promote(
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Promote a published image into another repository of its registry, by digest, and move the tags there."""
+    """Copy a published image to another repository of its registry, and move the tags there."""
     policy = releases.policy_of_published(gate, common.sources(matrix))
     source, target = Reference.parse(reference), Repository.parse(to)
     releases.tell(release.promote(source, target, policy, key=key, drop_platforms=drop_platforms))

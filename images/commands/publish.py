@@ -1,4 +1,4 @@
-"""`publish`: validated images into a registry, with all that belongs to them."""
+"""The verb `publish`: push validated images into a registry, with statements and tags."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +16,11 @@ from images.engine import Engine, private_engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of, wrong
 from images.host import cache
+from images.planning.image import Image
 from images.publish import publish as release
 from images.publish import signing
 from images.publish.publish import PublishOptions
+from images.publish.release import PublishResult
 from images.registry.reference import Reference, Repository
 from validate.claims import ClaimSet
 from validate.evidence import Evidence
@@ -64,73 +66,85 @@ def publish(
 ) -> None:
     """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
 
-    Several NAMEs are published one by one. What `fleet` has pushed by digest is published from there: --image.
+    Several NAMEs are published one by one. What `fleet` has pushed by digest is published from
+    there: --image.
     """
     sources = common.sources(matrix)
     names = list(dict.fromkeys(names))
     if (image or attestation) and len(names) > 1:
         then = "publish each image by a command of its own"
         raise wrong(" ".join(names), "--image and --attestation mean one image", then)
-    planned = [
-        found for name in names for found in common.accepted([name], sources, exactly_one=True)
-    ]
+    planned: list[Image] = []
+    for name in names:
+        planned += common.select_accepted([name], sources, exactly_one=True)
     if key:
         signing.require(key)
         signing.require_password(key)
-    published = {str(found.name): found for found in planned}
+    images_by_name = {str(planned_image.name): planned_image for planned_image in planned}
 
     def claims_of(labels: Mapping[str, str], run: Evidence) -> ClaimSet | None:
-        """Of what is published by today's matrix; of what is there already only where it was built from it."""
-        one = published.get(labels.get(f"{LABELS}.image", ""))
-        if one:
-            return releases.claims_of(one, labels, run, sources)
+        """Return today's claims for an image to publish, or for one that is published already."""
+        own_image = images_by_name.get(labels.get(f"{LABELS}.image", ""))
+        if own_image:
+            return releases.claims_of(own_image, labels, run, sources)
         return releases.claims_of_published(labels, run, sources)
 
+    policy = releases.policy(gate, sources, claims_of)
     options = PublishOptions(
         repository=Repository.parse(to),
-        policy=replace(
-            releases.policy(gate, sources, claims_of), origin_exception=origin_exception
-        ),
+        policy=replace(policy, origin_exception=origin_exception),
         cache=cache.folder() / "push",
         key=key,
         drop_platforms=drop_platforms,
     )
-    failed: list[UserError] = []
+    errors: list[UserError] = []
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
-        for found in planned:
-            name = str(found.name)
+        for planned_image in planned:
+            name = str(planned_image.name)
+            folder = attestation or sources.workspace.out / name
+            # An image that fails does not stop the others.
             try:
-                with Progress() as progress:
-                    if image:
-                        _pull_if_missing(docker_engine, image, found.name.platform)
-                    local = release.read_local_image(
-                        docker_engine,
-                        image or found.local_name,
-                        found.name,
-                        attestation or sources.workspace.out / name,
-                    )
-                    done = release.publish(
-                        docker_engine,
-                        local,
-                        options,
-                        say=partial(progress.say, name, style="dim"),
-                        on_event=progress.job(name),
-                    )
-                releases.tell(done)
-            except UserError as error:  # one that fails stops no other
-                failed.append(error)
+                releases.tell(publish_image(docker_engine, planned_image, image, folder, options))
+            except UserError as error:
+                errors.append(error)
             except OSError as error:
-                failed.append(UserError(problem_of(error, name), code=1))
-    if failed:
-        code = failed[0].code if len(planned) == 1 else 1
-        raise UserError([problem for error in failed for problem in error.problems], code=code)
+                errors.append(UserError(problem_of(error, name), code=1))
+    if errors:
+        problems = [problem for error in errors for problem in error.problems]
+        raise UserError(problems, code=errors[0].code if len(planned) == 1 else 1)
 
 
-def _pull_if_missing(engine: Engine, reference: str, platform: Platform) -> None:
-    """Pull an image that is named by its place in a registry, where the engine lacks it. Raises UserError."""
+def publish_image(
+    engine: Engine, image: Image, reference: str, folder: Path, options: PublishOptions
+) -> PublishResult:
+    """Publish one image, and show the progress on the terminal. Return what was published.
+
+    `reference` is the option --image: the image to push if it is not named as usual. `folder` has
+    its validation run. Raises UserError.
+    """
+    name = str(image.name)
+    with Progress() as progress:
+        if reference:
+            pull_if_missing(engine, reference, image.name.platform)
+        local = release.read_local_image(engine, reference or image.local_name, image.name, folder)
+        return release.publish(
+            engine,
+            local,
+            options,
+            say=partial(progress.say, name, style="dim"),
+            on_event=progress.job(name),
+        )
+
+
+def pull_if_missing(engine: Engine, reference: str, platform: Platform) -> None:
+    """Pull an image that the engine lacks, if the reference names a place in a registry.
+
+    Raises UserError.
+    """
     try:
         Reference.parse(reference)
-    except UserError:  # a name of the engine's own
+    except UserError:
+        # It is a name in the engine.
         return
     if engine.find(reference) is None:
         engine.pull(reference, platform=platform)

@@ -1,4 +1,4 @@
-"""What `publish`, `promote` and `verify` share: the release policy of the matrix, and how a result is told."""
+"""Functions that `publish`, `promote` and `verify` share: release policy, and printed results."""
 
 from collections.abc import Callable, Mapping
 
@@ -24,26 +24,36 @@ from validate.evidence import Evidence
 def policy(
     gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
 ) -> ReleasePolicy:
-    """What the matrix asks of an image, with another gate where one is given."""
+    """Return what the matrix requires of an image before it is published.
+
+    `gate` is the option `--gate` (`static,cpu`); if it is empty, the gate of the matrix holds.
+    `claims_of` returns today's claims for the labels of an image and a validation run.
+    """
+
+    def aliases_of(name: str) -> list[str]:
+        return [alias for alias, image in sources.matrix.aliases.items() if image == name]
+
     return ReleasePolicy(
         gate=parse_tiers(gate) if gate else sources.matrix.gate,
         alias_gate=sources.matrix.gate,
-        aliases_of=lambda name: [
-            alias for alias, meant in sources.matrix.aliases.items() if meant == name
-        ],
+        aliases_of=aliases_of,
         claims_of=claims_of,
         row_of=lambda name: row_of(name, sources),
     )
 
 
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
-    """The same for published images. Without a matrix they are held to their own claims, and no tag is known."""
+    """Return the release policy for images that are published already.
+
+    `sources` is None if there is no matrix, as beside an installed package. Images are then judged
+    by the claims in their own evidence, and their aliases are unknown.
+    """
     if sources:
         return policy(gate, sources, lambda labels, run: claims_of_published(labels, run, sources))
-    asked = parse_tiers(gate) if gate else GATE
+    tiers = parse_tiers(gate) if gate else GATE
     return ReleasePolicy(
-        gate=asked,
-        alias_gate=asked,
+        gate=tiers,
+        alias_gate=tiers,
         aliases_of=lambda _name: (),
         claims_of=lambda _labels, run: run.claim_set,
         own_claims=True,
@@ -51,31 +61,46 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
 
 
 def row_of(name: str, sources: Sources) -> tuple[str, ...]:
-    """The images of a name's row in the matrix, linux/amd64 first; a name that the matrix has no row for, alone."""
+    """Return the names of all images in an image's row of the matrix, linux/amd64 first.
+
+    Returns only the name itself if no row of the matrix makes it.
+    """
     row = sources.matrix.row(ImageName.parse(name))
-    names = sorted(row.names(), key=lambda one: one.platform is not Platform.AMD64) if row else ()
+    if not row:
+        return (name,)
+    names = sorted(row.names(), key=lambda row_name: row_name.platform is not Platform.AMD64)
     return tuple(map(str, names)) or (name,)
 
 
 def claims_of(image: Image, labels: Mapping[str, str], run: Evidence, sources: Sources) -> ClaimSet:
-    """The claims that today's matrix writes for an image with these labels on the machine of a validation run."""
-    return validating.claims_of(
-        image, sources, labels, (), (), attachment=host_gpus.of_host(run.host)
-    )
+    """Return the claims that today's matrix writes for an image with these labels.
+
+    They are those for the machine on which the validation run was measured.
+    """
+    attachment = host_gpus.of_host(run.host)
+    return validating.claims_of(image, sources, labels, (), (), attachment=attachment)
 
 
 def claims_of_published(
     labels: Mapping[str, str], run: Evidence, sources: Sources
 ) -> ClaimSet | None:
-    """The same of a published image; None where the matrix makes another image of its name, or has no lock of it.
+    """Return today's claims for a published image with these labels.
 
-    An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
+    None if the matrix makes another image of its name today, or has no lock of it.
     """
-    name, revision = (
-        labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision")
-    )
-    image = next((one.image for one in plan.plan(sources) if one.name == name), None)
-    if image is None or (revision != image.revision and not image_labels.describe(labels, image)):
+    name = labels.get(f"{image_labels.LABELS}.image", "")
+    image = None
+    for planned in plan.plan(sources):
+        if planned.name == name:
+            image = planned.image
+            break
+    if image is None:
+        return None
+
+    # A new alias or row changes the revision of the whole matrix, but nothing of this image: then
+    # its labels still describe it.
+    revision = labels.get(f"{image_labels.LABELS}.matrix-revision", "")
+    if revision != image.revision and not image_labels.describe(labels, image):
         return None
     if not lock_file.is_present(image, sources.workspace.locks):
         return None
@@ -83,7 +108,7 @@ def claims_of_published(
 
 
 def tell(result: PublishResult) -> None:
-    """References and tags on stdout; what stayed or was left out on stderr."""
+    """Print references and tags on stdout, and on stderr what was left out and why."""
     for image in result.images:
         typer.echo(f"{image.reference} ({image.compressed_size / 1e6:.0f} MB)")
     for tag, reference in result.indexes.items():

@@ -1,6 +1,7 @@
-"""`render`: build contexts on disk, for builders that are not this machine's engine."""
+"""The verb `render`: write build contexts to disk, to build elsewhere than on this machine."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import command
 from images.locking import lock_file
+from images.planning.image import Image
 from images.wheels import prebuilt
 
 
@@ -47,10 +49,15 @@ def render(
 ) -> None:
     """Write build contexts, for `docker build` or `docker buildx bake`.
 
-    Builds, validates and names nothing: `validate NAME --tag` does the latter two once an image is there.
+    Builds, validates and names nothing: `validate NAME --tag` does the latter two once an image is
+    there.
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
+    # Without --bake, the build itself fetches the wheels.
+    fetch = None
+    if not baking:
+        fetch = partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake")
     options = BuildOptions(
         sources=sources,
         host=host_settings(),
@@ -58,32 +65,40 @@ def render(
         base=base,
         wheelhouse=wheelhouse,
         compiled=prebuilt.wheel_finder(sources.matrix),
-        fetch=None
-        if baking
-        else partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake"),
+        fetch=fetch,
     )
     pinned = base_images.pinned(sources.workspace.root)
-    images = common.accepted(selectors, sources)
+    images = common.select_accepted(selectors, sources)
     for image in images:
-        base_context = contexts.base_context(image.base, base, pinned)
-        lock = lock_file.read(image, sources.workspace.locks)
-        gathered, _, files = contexts.prepare(image, lock, base_context, options)
-        for one, reason in gathered.missing.items():
-            common.say(f"{image.name} lacks {reason}: {gathered.details[one]}")
-        place, source = (
-            folder / str(image.name),
-            run_files.build_source(sources.workspace.root, lock),
-        )
-        run_files.write_context(files, place / "context")
-        run_files.write_inputs(place, image, base_context, gathered, source)
+        _write_context(image, options, pinned)
         if not baking:
-            build = f"DOCKER_BUILDKIT=1 docker build -t {image.local_name}-candidate {place / 'context'}"
+            context = folder / str(image.name) / "context"
+            build = f"docker build -t {image.local_name}-candidate {context}"
             then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
-            common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
+            common.talk.print(
+                f"next: DOCKER_BUILDKIT=1 {build}{then}", soft_wrap=True, highlight=False
+            )
     if baking:
-        (folder / run_files.BAKE).write_text(
-            json.dumps(run_files.bake(images, to), indent=1) + "\n"
-        )
-        common.talk.print(f"{folder / run_files.BAKE}: {common.counted(len(images), 'image')}")
+        bake_file = folder / run_files.BAKE
+        bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
+        common.talk.print(f"{bake_file}: {common.plural(len(images), 'image')}")
         then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
+
+
+def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str]) -> None:
+    """Write the build context of an image, and the record of its inputs, to OUT/NAME.
+
+    `pinned` has the digests of base images that the checkout pins. Optional packages that the image
+    will lack are reported on stderr.
+    """
+    workspace = options.sources.workspace
+    base_context = contexts.base_context(image.base, options.base, pinned)
+    lock = lock_file.read(image, workspace.locks)
+    gathered, _, files = contexts.prepare(image, lock, base_context, options)
+    for package, reason in gathered.missing.items():
+        common.say(f"{image.name} lacks {reason}: {gathered.details[package]}")
+    folder = options.out / str(image.name)
+    run_files.write_context(files, folder / "context")
+    source = run_files.build_source(workspace.root, lock)
+    run_files.write_inputs(folder, image, base_context, gathered, source)

@@ -1,10 +1,11 @@
-"""The site: static pages of validation runs.
+"""The verb `site`: write static web pages that show what was validated of each image, and when.
 
-It catches an old verdict that is taken for a new one, and a verdict of one build that is taken for another's.
+They catch an old verdict that is taken for a new one, and a verdict of one build that is taken for
+that of another.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from images.errors import wrong
 from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
+from images.planning.image import Image
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -28,7 +30,8 @@ from images.validation.claims.context import ClaimContext
 
 def site(
     out: OutFolder = None,
-    # Everybody who can push to a repository can attach an attestation there: --key counts only what is signed.
+    # Everybody who can push to a repository can attach an attestation there: --key counts only what
+    # is signed.
     source: Annotated[
         str,
         typer.Option(
@@ -51,7 +54,7 @@ def site(
     ] = "",
     matrix: MatrixFile = None,
 ) -> None:
-    """Static pages: what was validated of each image, and when.
+    """Write static pages: what was validated of each image, and when.
 
     Made from matrix, facts and all recorded validation runs; by default into out/site.
     """
@@ -63,48 +66,73 @@ def site(
         raise wrong(f"--date {day}", "is no date", "write it as 2026-11-21") from None
     if key:
         signing.require(key)
+
+    images = [planned.image for planned in plan.plan(sources) if planned.image]
+    claims = {}
+    for image in images:
+        context = ClaimContext(image=image, facts=sources.facts)
+        claims[str(image.name)] = image_claims(context).claims
+
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
-    found = [*runs.recorded(folders), *runs.of_nightly(nightly)]
-    images = [one.image for one in plan.plan(sources) if one.image]
-    states = lock_file.states(images, sources.workspace.locks)
-    blocked = {
-        one.lock_name: why
-        for one in images
-        if (why := lock_file.why_blocked(one, states[str(one.name)]))
-    }
-    locked = {image.lock_name: image for image in images if image.lock_name not in blocked}
-    locks = {name: lock_file.read(image, sources.workspace.locks) for name, image in locked.items()}
-    claims = {
-        str(one.name): image_claims(ClaimContext(image=one, facts=sources.facts)).claims
-        for one in images
-    }
+    all_runs = [*runs.recorded(folders), *runs.of_nightly(nightly)]
     published: list[runs.Published] = []
     if source:
         with Registry(Repository.parse(source)) as registry:
-            published, attached = runs.published(registry, [*claims], key, common.say)
-        found += attached
-    known = SiteInputs(
+            published, attached_runs = runs.published(registry, [*claims], key, common.say)
+        all_runs += attached_runs
+
+    blocked = blocked_reasons(images, sources.workspace.locks)
+    inputs = SiteInputs(
         sources=sources,
         today=today,
-        runs=found,
+        runs=all_runs,
         nightly=nightly,
         repository=source,
         published=published,
-        closures={name: lock.versions(lock.inputs.layers) for name, lock in locks.items()},
+        closures=locked_versions(images, blocked, sources.workspace.locks),
         blocked=blocked,
         claims=claims,
     )
-    files = pages.files(known)
+    files = pages.files(inputs)
     write(files, out)
     size = sum(map(len, files.values()))
     typer.echo(
-        f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs"
+        f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(all_runs)} runs"
     )
 
 
+def blocked_reasons(images: Sequence[Image], locks: Path) -> dict[str, str]:
+    """Return why locks of images can't be used, by the lock's name. Usable locks are left out."""
+    states = lock_file.states(images, locks)
+    reasons = {}
+    for image in images:
+        reason = lock_file.why_blocked(image, states[str(image.name)])
+        if reason:
+            reasons[image.lock_name] = reason
+    return reasons
+
+
+def locked_versions(
+    images: Sequence[Image], blocked: Mapping[str, str], locks: Path
+) -> dict[str, Mapping[str, str]]:
+    """Return the versions of all packages in each usable lock: lock name -> package -> version.
+
+    `blocked` has the names of the locks that can't be used.
+    """
+    versions: dict[str, Mapping[str, str]] = {}
+    for image in images:
+        if image.lock_name not in blocked:
+            lock = lock_file.read(image, locks)
+            versions[image.lock_name] = lock.versions(lock.inputs.layers)
+    return versions
+
+
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write a site, and remove what an earlier one left in the site's own folders."""
+    """Write the files of a site (path -> content) below a folder.
+
+    First removes what an earlier site left in its own folders.
+    """
     for own in pages.OWN_FOLDERS:
         shutil.rmtree(folder / own, ignore_errors=True)
     for path, content in files.items():

@@ -1,4 +1,4 @@
-"""`validate`: an image held to a name's claims, or recorded evidence judged again."""
+"""The verb `validate`: judge an image by the claims of an image name, or judge evidence again."""
 
 import json
 from collections.abc import Sequence
@@ -46,7 +46,8 @@ def validate(
         bool,
         typer.Option(
             "--tag",
-            help="Record and name, as `build` does, what was built elsewhere of `render`'s context.",
+            help="Record and name, as `build` does, what was built elsewhere of `render`'s "
+            "context.",
         ),
     ] = False,
     evidence: Annotated[
@@ -63,7 +64,8 @@ def validate(
         typer.Option(
             "--claim",
             metavar="NAME",
-            help="Only this claim (`pins/torch`), check (`pins`), subject (`torch`) or pattern (`pins/t*`). Repeat it.",
+            help="Only this claim (`pins/torch`), check (`pins`), subject (`torch`) or pattern "
+            "(`pins/t*`). Repeat it.",
         ),
     ] = None,
     run_anyway: Annotated[
@@ -82,15 +84,14 @@ def validate(
 ) -> None:
     """Judge an image by a name's claims, or recorded evidence again.
 
-    For an image built on another one, names what was added. OUT/validate/IMAGE gets evidence, verdict and reports.
-    Exits with 1 if a required claim failed.
+    For an image built on another one, names what was added. OUT/validate/IMAGE gets evidence,
+    verdict and reports. Exits with 1 if a required claim failed.
     """
     if bool(name) == bool(evidence):
-        cause = (
-            "neither a name nor recorded evidence is given"
-            if evidence is None
-            else "a name and --evidence are given"
+        given = (
+            "a name and --evidence are" if evidence else "neither a name nor recorded evidence is"
         )
+        cause = f"{given} given"
         then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
         raise wrong("validate", cause, then)
     if evidence:
@@ -103,26 +104,26 @@ def validate(
 
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
-    (wanted,) = common.accepted([name], sources, exactly_one=True)
-    reference = image or (f"{wanted.local_name}-candidate" if tag else wanted.local_name)
-    folder = (
-        top / str(wanted.name)
-        if tag
-        else top / "validate" / reference.replace("/", "_").replace(":", "_")
-    )
+    (named_image,) = common.select_accepted([name], sources, exactly_one=True)
+    if tag:
+        reference = image or f"{named_image.local_name}-candidate"
+        folder = top / str(named_image.name)
+    else:
+        reference = image or named_image.local_name
+        folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
+
     withheld = ""
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         if tag:
             info = docker_engine.inspect(reference)
-            build_record = run_files.record_built_elsewhere(
-                folder, info, image_labels.declared_missing(wanted, info.labels)
-            )
+            missing = image_labels.declared_missing(named_image, info.labels)
+            build_record = run_files.record_built_elsewhere(folder, info, missing)
         # An earlier verdict does not belong to the evidence that comes.
         for file in run_files.VALIDATION_FILES:
             (folder / file).unlink(missing_ok=True)
         measured = validating.validate_image(
             docker_engine,
-            wanted,
+            named_image,
             info.id if tag else reference,
             sources,
             tiers=tier or (),
@@ -131,49 +132,49 @@ def validate(
             run_anyway=run_anyway,
             say=common.tell,
         )
+        changes = measured.changes
         if tag:
             # An image that was built elsewhere is recorded and named as `build` does.
             run_files.write_json(folder / "build.json", build_record)
             withheld = naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
-            if measured.changes:
+            if changes:
                 # It was judged by what an image on top of the built one may change.
                 withheld = "it has steps above the image that was built"
             if not withheld:
-                naming.give_name(docker_engine, info.id, wanted.local_name)
+                naming.give_name(docker_engine, info.id, named_image.local_name)
 
-    changes = measured.changes
-    run_files.record_validation(
-        folder, measured.evidence, measured.verdict, None if tag else changes
-    )
+    recorded_changes = None if tag else changes
+    run_files.record_validation(folder, measured.evidence, measured.verdict, recorded_changes)
     typer.echo(f"{folder}/evidence.json", err=True)
     if changes:
-        typer.echo(
-            f"{reference} stands on {wanted.name}: " + "\n  ".join(changes.lines()), err=as_json
-        )
+        text = "\n  ".join(changes.lines())
+        typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
     _show(measured.verdict, reference, everything, as_json=as_json)
     if withheld:
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
-    raise typer.Exit(
-        1 if any(row.claim.required for row in measured.verdict.claims_with(Status.FAIL)) else 0
-    )
+    failures = measured.verdict.claims_with(Status.FAIL)
+    raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
 
 
 def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
-    """Judge recorded evidence by its own claims. Raises UserError: no evidence, or none of these tiers."""
+    """Judge recorded evidence by the claims that it contains, only of `tiers` if there are any.
+
+    Raises UserError if the file is no evidence, or if it has no claims of one of these tiers.
+    """
     recorded = read_evidence(file)
-    # What evidence has no claims about is not even UNPROVEN.
+    # Without claims of a tier, its verdict would be empty: not even UNPROVEN.
     recorded_tiers = sorted({str(claim.tier) for claim in recorded.claims})
     absent = [tier for tier in tiers if tier not in recorded_tiers]
     if absent:
         cause = f"holds no claims of the {' and '.join(absent)} tier"
         raise wrong(str(file), cause, f"--tier may name {', '.join(recorded_tiers)}")
-    return explain(
-        judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=_judges_of(recorded))
-    )
+    judges = _judges_of(recorded)
+    verdict = judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=judges)
+    return explain(verdict)
 
 
 def _judges_of(recorded: Evidence) -> Judges | None:
-    """Return the judges of claims that no check file judges: those that only an audit has."""
+    """Return the additional judges that evidence of an audit needs; None for all other evidence."""
     if recorded.image.startswith("audit of "):
         from images.audit.expected import AUDIT_JUDGES
 
@@ -182,6 +183,7 @@ def _judges_of(recorded: Evidence) -> Judges | None:
 
 
 def _show(verdict: Verdict, reference: str, everything: bool, *, as_json: bool) -> None:
+    """Print a verdict as a report or as JSON. `everything`: the report also lists passed claims."""
     if as_json:
         typer.echo(json.dumps(report.json_data(verdict), indent=1))
     else:

@@ -1,4 +1,4 @@
-"""`verify`: a published image against what is attached to it."""
+"""The verb `verify`: check a published image, its signatures and its statements."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,12 +24,12 @@ def verify(
     matrix: MatrixFile = None,
 ) -> None:
     """Check a published image: its signatures, what is attached, and the gate."""
-    has_matrix = paths.find(
-        matrix, Path.cwd()
-    ).matrix.exists()  # an installed package comes without one
+    # An installed package comes without a matrix.
+    has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()
     policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
     digest, checks = verification.verify(
         Reference.parse(reference), policy, key=key, unsigned=unsigned
     )
-    common.show([digest, *aligned([(str(row.status), row.subject, row.reason) for row in checks])])
-    raise typer.Exit(0 if all(row.status is Status.PASS for row in checks) else 1)
+    rows = [(str(check.status), check.subject, check.reason) for check in checks]
+    common.show([digest, *aligned(rows)])
+    raise typer.Exit(0 if all(check.status is Status.PASS for check in checks) else 1)

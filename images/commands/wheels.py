@@ -1,4 +1,4 @@
-"""`wheels`: packages that are published as source only, compiled once."""
+"""The verb `wheels`: compile packages that are published as source only, once."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,11 +43,12 @@ def wheels(
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
-    (image,) = common.accepted([name], sources, exactly_one=True)
-    known = sources.matrix.sources.items()
-    chosen = packages or [
-        package for package, row in known if image.pin(row.distribution or package)
-    ]
+    (image,) = common.select_accepted([name], sources, exactly_one=True)
+    chosen = list(packages or [])
+    if not chosen:
+        for package, source in sources.matrix.sources.items():
+            if image.pin(source.distribution or package):
+                chosen.append(package)
     if not chosen:
         cause = f"pins nothing that is compiled here ({', '.join(sources.matrix.sources)})"
         raise wrong(name, cause, f"name one: `{command('wheels', name, 'PACKAGE')}`")
@@ -65,9 +66,9 @@ def wheels(
         Progress() as progress,
     ):
         host = host_settings()
-        built = [
-            builder.build_wheel(docker_engine, image, one, options, host, progress)
-            for one in recipes
-        ]
+        built = []
+        for wheel_recipe in recipes:
+            wheel = builder.build_wheel(docker_engine, image, wheel_recipe, options, host, progress)
+            built.append(wheel)
     for wheel in built:
         typer.echo(wheel)

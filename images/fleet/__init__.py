@@ -1,1 +1,1 @@
-"""`fleet`: images built or validated on the machines of a cluster. Slurm and Ray place and start the tasks."""
+"""Build or validate images on the machines of a cluster, whose tasks Slurm or Ray start."""

@@ -1,4 +1,4 @@
-"""fleet.yaml: the kinds of machines of a cluster, and what Slurm and Ray are asked for to get one."""
+"""Read fleet.yaml: the kinds of machines in a cluster, and how to get them from Slurm or Ray."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,58 +18,61 @@ class RayRequest(Row):
 
     num_cpus: Annotated[float, Field(ge=0)] = 1
     accelerator_type: str = ""
-    """As Ray names it: `H100`."""
+    """Ray's name of a GPU model: `H100`."""
     resources: dict[str, float] = {}
-    """Custom resources of the nodes that have an engine: `engine: 1`."""
+    """Custom resources that a node must have: `engine: 1`, say, for nodes with a Docker engine."""
 
 
 class Machines(Row):
-    """One kind of machine, and how a task gets one."""
+    """One kind of machine, and how a task gets such a machine."""
 
     gpus: Annotated[int, Field(ge=0)] = 0
-    """GPUs that a task gets. 0: static and cpu tier; 1: the gpu tier, too; more: all tiers."""
+    """GPUs for each task. With 0, the static and cpu tiers are measured; with 1, also the gpu tier;
+    with more, all tiers."""
     slurm: dict[str, str] = {}
-    """Options of sbatch, by their long names: `partition: gpu`. One without a value is `true`."""
+    """Options of sbatch by their long names: `partition: gpu`. The value of a flag is `true`."""
     ray: RayRequest = RayRequest()
 
 
 class SlurmSettings(Row):
-    """What holds for every task on Slurm."""
+    """Settings for every task on Slurm."""
 
     setup: list[Sentence] = []
-    """Lines of shell before each task: `module load python`."""
+    """Shell commands to run before each task: `module load python`."""
     at_once: Annotated[int, Field(gt=0)] = 256
-    """Tasks of one array that run at a time."""
+    """How many tasks run at the same time."""
 
 
 class RaySettings(Row):
-    """What holds for every task on Ray."""
+    """Settings for every task on Ray."""
 
     pip: list[Sentence] = []
-    """Requirements that Ray installs for the tasks. Empty: the workers' Python has truetag's."""
+    """Packages that Ray installs for the tasks. Empty: the workers have truetag's requirements."""
     retries: Annotated[int, Field(ge=0)] = 3
-    """How often Ray starts a task anew whose worker died."""
+    """How often Ray starts a task again if its worker died."""
 
 
 class Fleet(Row):
-    """fleet.yaml."""
+    """The content of fleet.yaml."""
 
     schema_version: Literal[2] = 2
     staging: str = ""
-    """`REGISTRY/REPOSITORY` that workers push what they built to, by digest. Empty: it stays in their engines."""
+    """`REGISTRY/REPOSITORY` to which workers push built images by digest. Empty: images stay in the
+    workers' engines."""
     workers: dict[str, Machines] = Field(min_length=1)
     slurm: SlurmSettings = SlurmSettings()
     ray: RaySettings = RaySettings()
 
 
 PLAIN = Fleet(workers={"any": Machines()})
-"""Where there is no fleet.yaml: machines without a GPU, and nothing particular asked for."""
+"""The default without a fleet.yaml: machines without a GPU, and no options."""
 
 
 def read(path: Path | None, root: Path) -> Fleet:
-    """Return the named file, else fleet.yaml in `root`, else PLAIN.
+    """Read a fleet file: `path` or, if it is None, fleet.yaml in `root`.
 
-    Raises UserError with every problem and its line, OSError.
+    Returns PLAIN if `path` is None and there is no fleet.yaml. Raises UserError with every problem
+    in the file and its line, and OSError if the file cannot be read.
     """
     file = path or root / NAME
     if path is None and not file.is_file():
@@ -79,14 +82,17 @@ def read(path: Path | None, root: Path) -> Fleet:
 
 
 def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:
-    """Return the named machines; without a name, those of a fleet that has one kind only. Raises UserError."""
+    """Return a kind of machine from fleet.yaml by its name, together with the name.
+
+    The name may be empty if there is only one kind. Raises UserError for an unknown name, and for
+    an empty one if there are several kinds.
+    """
     if not name and len(fleet.workers) == 1:
         name = next(iter(fleet.workers))
-    if name not in fleet.workers:
-        cause = (
-            "is no kind of machine in fleet.yaml"
-            if name
-            else "is needed: fleet.yaml has several kinds of machines"
-        )
-        raise wrong(f"--workers {name}".strip(), cause, f"name one of {', '.join(fleet.workers)}")
-    return name, fleet.workers[name]
+    if name in fleet.workers:
+        return name, fleet.workers[name]
+
+    cause = "is no kind of machine in fleet.yaml"
+    if not name:
+        cause = "is needed: fleet.yaml has several kinds of machines"
+    raise wrong(f"--workers {name}".strip(), cause, f"name one of {', '.join(fleet.workers)}")

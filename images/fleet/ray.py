@@ -1,4 +1,8 @@
-"""Ray: one task an image. The checkout travels with the tasks; Ray starts one anew whose worker died."""
+"""Run the tasks of `fleet` on a Ray cluster: one task for each image.
+
+The code, the matrix and its locks are sent to the workers. Ray starts a task again if its worker
+died.
+"""
 
 import logging
 import shutil
@@ -30,17 +34,18 @@ def run_tasks(
     locks: Path,
     say: Callable[[Task, str], None],
 ) -> Generator[tuple[Task, Result], None, None]:
-    """Start the tasks, and yield each with what it brought as it ends. Leaving early cancels them.
+    """Run the tasks on a cluster, and yield each with its result as soon as it ends.
 
-    `address`: `ray://HEAD:10001` from elsewhere; `auto` on a machine of the cluster, or RAY_ADDRESS.
-    Raises UserError where no cluster answers.
+    Closing the generator early cancels the tasks. `address` is `ray://HEAD:10001`; or `auto` on a
+    machine of the cluster, or if RAY_ADDRESS is set. `locks` is the folder of lock files to send.
+    `say` gets messages about a task. Raises UserError if no cluster answers.
     """
     connect(address, fleet.ray, Path(tasks[0].matrix), locks)
     run_remotely = ray.remote(run_there).options(**ray_options(machines, fleet.ray))
     running: dict[Any, Task] = {}
     try:
         for task in tasks:
-            # On a worker, the matrix is that of the checkout that travels.
+            # A worker uses the matrix that was sent with the code.
             running[run_remotely.remote(replace(task, matrix=""))] = task
             say(task, "was handed to Ray")
         while running:
@@ -56,7 +61,10 @@ def run_tasks(
 
 
 def connect(address: str, settings: RaySettings, matrix: Path, locks: Path) -> None:
-    """Join the cluster, and send it the code, the matrix and its locks. Raises UserError."""
+    """Connect to a cluster, and send it the code, the matrix and its locks.
+
+    Raises UserError if no cluster answers at this address.
+    """
     with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
         stage(Path(folder), matrix, locks)
         environment: dict[str, Any] = {"working_dir": folder}
@@ -77,7 +85,7 @@ def connect(address: str, settings: RaySettings, matrix: Path, locks: Path) -> N
 
 
 def stage(folder: Path, matrix: Path, locks: Path) -> None:
-    """Copy what a worker needs: the code, the matrix and its locks. A checkout's results and history stay here."""
+    """Copy what a worker needs to a folder: the code, the matrix and its locks."""
     ignore = shutil.ignore_patterns("__pycache__")
     for name in CODE:
         if (paths.RESOURCES / name).is_dir():
@@ -88,7 +96,7 @@ def stage(folder: Path, matrix: Path, locks: Path) -> None:
 
 
 def ray_options(machines: Machines, settings: RaySettings) -> dict[str, Any]:
-    """Return the options of a task, under Ray's names."""
+    """Return the options with which Ray runs a task on such machines."""
     options: dict[str, Any] = machines.ray.model_dump()
     # Ray refuses an empty type.
     if not machines.ray.accelerator_type:
@@ -97,15 +105,21 @@ def ray_options(machines: Machines, settings: RaySettings) -> dict[str, Any]:
 
 
 def run_there(task: Task) -> Result:
-    """Do a task on a node: the function that Ray calls there."""
-    return worker.perform(task, f"{worker.node()}/{ray.get_runtime_context().get_node_id()[:6]}")
+    """Do a task on the machine where Ray calls this function, and return its result."""
+    node_id = ray.get_runtime_context().get_node_id()
+    return worker.perform(task, f"{worker.node()}/{node_id[:6]}")
 
 
 def result_of(reference: Any) -> Result:
-    """Return what a task brought, or why Ray has nothing of it."""
+    """Return the result of a task that has ended, or Lost with the reason if Ray has none.
+
+    `reference` is Ray's reference to the result.
+    """
     try:
         result: Result = ray.get(reference)
     except ray.exceptions.RayError as error:
+        # The first line has the kind of the error, the last one its message.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return Lost(cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
+        summary = f"{lines[0][:200]} {lines[-1][:200]}"
+        return Lost(cause=f"Ray's task ended without a result: {summary}")
     return result

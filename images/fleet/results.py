@@ -1,4 +1,7 @@
-"""What came of a task: judged here, by this checkout's claims, and written to a folder of its own."""
+"""Judge what the workers of a fleet measured, and write each task's results to a folder of its own.
+
+The claims are those of this checkout.
+"""
 
 import json
 from dataclasses import dataclass
@@ -18,41 +21,45 @@ from validate.judge import Verdict, explain
 from validate.judging import Status, listed
 
 WORKER_FILE = "worker.json"
-"""Who measured an image, and where it was pulled from or pushed to."""
+"""The file that says which machine measured an image, and where it was pulled from or pushed to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a task."""
+    """The end of a task: a verdict, or the reason why there is none."""
 
     task: Task
     machine: str = ""
     reference: str = ""
     verdict: Verdict | None = None
-    """None: there is no evidence to judge."""
+    """None if there is no evidence to judge."""
     cause: str
-    """Why this is not what was asked for; empty: everything was judged, and nothing failed."""
+    """Why the task failed or the image did not pass; empty if all was judged and nothing failed."""
 
     @property
     def verdict_word(self) -> str:
-        """Return the verdict, or that there is none."""
+        """Return the verdict as a word, or `no verdict`."""
         return str(self.verdict.overall) if self.verdict else "no verdict"
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left: its verdict does not belong to the evidence that comes."""
+    """Remove the results of an earlier run: its verdict is not about the evidence of this run."""
     for name in (*run_files.VALIDATION_FILES, "build.json", WORKER_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
 def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcome:
-    """Judge what a worker brought, and write its files, the verdict last."""
+    """Judge the evidence of a task and write it to a folder, the verdict last. Return the outcome.
+
+    Evidence that cannot be read or judged gives an outcome without a verdict. Nothing is raised, so
+    that the other tasks go on.
+    """
     if isinstance(result, Lost):
         return Outcome(task=task, cause=result.cause)
     try:
         evidence = Evidence.loads(result.evidence)
     except (ValueError, LookupError, TypeError) as error:
-        # A worker whose package is of another release: the other tasks go on.
+        # The worker may have another release of truetag.
         return Outcome(task=task, cause=f"on {result.machine}: its evidence can't be read: {error}")
     try:
         verdict = judge_by_our_claims(task, result, evidence, sources)
@@ -77,9 +84,10 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
 def judge_by_our_claims(
     task: Task, result: Measured, evidence: Evidence, sources: Sources
 ) -> Verdict:
-    """Judge evidence by the claims that this checkout writes for the machine that the evidence names.
+    """Judge evidence by the claims that this checkout writes for the machine that measured it.
 
-    What was measured for other claims is UNPROVEN. Raises UserError: the worker built by another matrix.
+    What was measured for other claims is UNPROVEN. Raises UserError if the worker built the image
+    by another matrix than this checkout's.
     """
     image = plan.plan_one(ImageName.parse(task.image), sources).image
     revision = result.labels.get(f"{LABELS}.matrix-revision", "")
@@ -99,10 +107,18 @@ def judge_by_our_claims(
 
 
 def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
-    """Return why a verdict is not PASS; empty where it is, and each probe ran to its end."""
-    # A tier that was left out on purpose (--tier) is no reason here: only a name needs it.
+    """Return why a verdict is not PASS; empty if it is, and each probe ran to its end."""
+    # Tiers that were left out on purpose (--tier) are no reason here: only a name needs all of
+    # them.
     cause = naming.why_withheld(verdict, evidence, validating.ANYWHERE)
-    unproven = [row for row in verdict.claims_with(Status.UNPROVEN) if row.claim.required]
-    if cause or not unproven:
+    if cause:
         return cause
-    return f"UNPROVEN: {listed([row.claim.key for row in unproven])}: {unproven[0].reason}"
+
+    unproven = []
+    for claim_verdict in verdict.claims_with(Status.UNPROVEN):
+        if claim_verdict.claim.required:
+            unproven.append(claim_verdict)
+    if not unproven:
+        return ""
+    keys = listed([claim_verdict.claim.key for claim_verdict in unproven])
+    return f"UNPROVEN: {keys}: {unproven[0].reason}"

@@ -1,4 +1,7 @@
-"""Slurm: one job array, an image a job, through submitit. Placement, queues and limits are Slurm's own."""
+"""Run the tasks of `fleet` on a Slurm cluster: one job array, with a job for each image.
+
+The package submitit submits the jobs. Where and when they run is Slurm's decision.
+"""
 
 import shlex
 import shutil
@@ -19,11 +22,12 @@ from images.fleet.config import Fleet, Machines
 from images.fleet.worker import Lost, Result, Task
 
 LOOK_AGAIN = 2.0
-"""Seconds between two looks for results, which are files, and at the queue."""
+"""Seconds between two looks at the queue and at the files with results."""
 RESULT_LAG = 15.0
-"""Seconds for a result to be seen here once its job has left the queue: a cluster's file system takes its time."""
+"""Seconds to wait for the result of a job that has left the queue. A shared file system may show it
+late."""
 GRACE_SECONDS = 60
-"""Slurm sends a signal as long before a job's time is over: containers are removed meanwhile."""
+"""Slurm sends a signal this many seconds before a job's time is over, to remove its containers."""
 
 Job = submitit.Job[Result]
 
@@ -35,16 +39,17 @@ def run_tasks(
     folder: Path,
     say: Callable[[Task, str], None],
 ) -> Generator[tuple[Task, Result], None, None]:
-    """Submit the tasks as one array, and yield each with what it brought as it ends. Leaving early cancels them.
+    """Run the tasks as one job array, and yield each with its result as soon as it ends.
 
-    `folder`: one that the nodes see, too. Raises UserError where there is no Slurm, or it refuses the jobs.
+    Closing the generator early cancels the jobs. `folder` must be on a file system that the nodes
+    share. `say` gets messages about a task. Raises UserError if this machine has no Slurm, or if
+    Slurm refuses the jobs.
     """
     if shutil.which("sbatch") is None:
-        raise failed(
-            "--on slurm", "this machine has no sbatch", "submit from a login node of the cluster"
-        )
+        then = "submit from a login node of the cluster"
+        raise failed("--on slurm", "this machine has no sbatch", then)
     folder.mkdir(parents=True, exist_ok=True)
-    # Results are pickles, and reading one runs code: mkdtemp makes a folder that only this user can write.
+    # Results are pickles, and reading one runs code: only this user can write to mkdtemp's folder.
     scratch = Path(tempfile.mkdtemp(prefix="slurm-", dir=folder.absolute()))
     name = f"truetag-{uuid.uuid4().hex[:10]}"
     try:
@@ -68,13 +73,16 @@ def run_tasks(
         )
         raise failed("--on slurm", cause, then) from None
     finally:
-        # By their name, as Slurm may have taken jobs whose numbers never came back.
+        # Cancel by name: Slurm may have accepted jobs whose IDs it could not report any more.
         subprocess.run(["scancel", f"--name={name}"], check=False)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def sbatch_options(machines: Machines) -> dict[str, str | bool]:
-    """Return sbatch's options: two hours and another try where a node fails, and what fleet.yaml says."""
+    """Return the options of sbatch from fleet.yaml, with defaults.
+
+    By default a job has 120 minutes, and is queued again if its node fails.
+    """
     options: dict[str, str | bool] = {"time": "120", "requeue": True}
     for name, value in machines.slurm.items():
         options[name] = True if value == "true" else value
@@ -82,10 +90,14 @@ def sbatch_options(machines: Machines) -> dict[str, str | bool]:
 
 
 def run_here(task: Task) -> Result:
-    """Do a task on a node: the function that submitit calls there."""
+    """Do a task on the node where submitit calls this function, and return its result.
+
+    A SIGTERM from Slurm is handled like Ctrl-C: containers are removed first.
+    """
 
     def stop(number: int, _frame: object) -> None:
-        # Slurm sends it more than once, to the job and through srun: the second must not end the tidying up.
+        # Slurm sends the signal more than once, to the job and through srun. The second one must
+        # not interrupt the removal of containers.
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
@@ -94,9 +106,10 @@ def run_here(task: Task) -> Result:
 
 
 def results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as soon as there is one. A job that left the queue without one is lost.
+    """Yield each running task with its result, as soon as it ends, and remove it from `running`.
 
-    submitit itself would ask sacct, which many clusters do not have.
+    A job that leaves the queue without a result is Lost. (submitit itself would ask sacct for the
+    state of a job, which many clusters do not have.)
     """
     left_queue_at: dict[Task, float] = {}
     while running:
@@ -110,7 +123,7 @@ def results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
             if has_result(job):
                 del running[task]
                 yield task, job.result()
-            # Slurm's controller may be away for minutes, while the jobs go on.
+            # If squeue fails, Slurm's controller may be away for minutes, while the jobs go on.
             elif queue.returncode == 0 and job.job_id not in queue.stdout.split():
                 left_at = left_queue_at.setdefault(task, time.monotonic())
                 if time.monotonic() - left_at > RESULT_LAG:
@@ -121,15 +134,15 @@ def results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
 
 
 def has_result(job: Job) -> bool:
-    """Tell whether a job has written its result, which submitit renames into place once it is whole."""
+    """Return whether a job has written its whole result: submitit renames the file at the end."""
     folder = job.paths.folder
     if folder.is_dir():
-        # NFS looks again at a folder whose mode was set.
+        # Setting the mode, even to the same value, makes NFS read the folder again.
         folder.chmod(folder.stat().st_mode)
     return job.paths.result_pickle.exists()
 
 
 def last_words(job: Job) -> str:
-    """Say that a job brought no result, with the last lines of its log."""
+    """Return a sentence that a job ended without a result, with the last two lines of its log."""
     log = (job.stderr() or "").strip().splitlines()
     return " ".join([f"Slurm's job {job.job_id} ended without a result.", *log[-2:]])

@@ -1,4 +1,7 @@
-"""What runs on a machine of the cluster: the ordinary verb, `build` or `validate`, whose files are brought back."""
+"""Run one task of `fleet` on a machine of the cluster, and return what it measured.
+
+A worker runs the ordinary verb, `build` or `validate`, and reads the files that it wrote.
+"""
 
 import os
 import re
@@ -23,33 +26,36 @@ from validate.claims import Tier
 from validate.evidence import Evidence
 
 LOOK_UP = 1.0
-"""Seconds after which a worker looks whether its task was cancelled."""
+"""Seconds between two looks whether the task was cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One image to build or to pull, and what to measure of it. Plain data: it is sent to another machine."""
+    """One image to build or to pull, and what to measure of it.
+
+    It is sent to another machine, so it has plain data only.
+    """
 
     image: str = ""
-    """The name whose claims hold."""
+    """The image name by whose claims it is judged."""
     reference: str = ""
     """`HOST/NAME@sha256:...` to pull; empty: the worker builds the image."""
     tiers: tuple[Tier, ...]
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
     staging: str = ""
-    """`REGISTRY/REPOSITORY` that a built image is pushed to; empty: it stays in the worker's engine."""
+    """`REGISTRY/REPOSITORY` to push a built image to; empty: it stays in the worker's engine."""
     matrix: str = ""
     """The matrix file; empty: that of the worker's checkout."""
 
     @property
     def key(self) -> str:
-        """Name the task among those of a command, and its folder."""
+        """Return the name of the task and of its folder, which no other task of a command has."""
         digest = self.reference.partition("@sha256:")[2]
         return f"{self.image}-{digest[:12]}" if digest else self.image
 
     def arguments(self, out: str) -> list[str]:
-        """Return the verb that does the task, with its options."""
+        """Return the verb that does the task, with its options. `out` is the option --out."""
         words = ["build", self.image]
         if self.reference:
             words = ["validate", self.image, "--image", self.reference]
@@ -64,38 +70,44 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a worker brings back: evidence, which the submitter judges."""
+    """The result of a task that was done. The machine that submitted it judges the evidence."""
 
     machine: str
     reference: str
-    """Where the image was pulled from or pushed to; empty: it stayed in the worker's engine."""
+    """Where the image was pulled from or pushed to; empty if it stayed in the worker's engine."""
     labels: Mapping[str, str]
     steps: Sequence[str]
-    """Its build steps, the first first."""
+    """The image's build steps, from the first to the last."""
     evidence: str
-    """evidence.json."""
+    """The content of evidence.json."""
     build: str
-    """build.json of an image that was built, else empty."""
+    """The content of build.json; empty for an image that was pulled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Why a task brought no evidence."""
+    """The result of a task without evidence."""
 
     cause: str
+    """Why there is none."""
 
 
 Result = Measured | Lost
 
 
 def perform(task: Task, machine: str) -> Result:
-    """Do a task by this machine's engine. What a person can cause comes back as Lost."""
+    """Build or pull the image of a task on this machine, validate it, and return the result.
+
+    `machine` is the name of this machine. Returns Lost, with the error, if the verb wrote no
+    verdict or for any UserError.
+    """
     try:
         with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
             if task.reference:
                 pull(task.reference)
             log = run_verb(task.arguments(scratch), Path(scratch, "log"))
-            # The verdict is the last file that a verb writes: without it, the evidence may be half.
+            # The verdict is the last file that a verb writes: without it, the others may be
+            # incomplete.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
             if verdict is None:
                 return Lost(cause=f"on {machine}: {last_words(log)}")
@@ -105,21 +117,24 @@ def perform(task: Task, machine: str) -> Result:
 
 
 def pull(reference: str) -> None:
-    """Pull an image by its digest, where the engine lacks it."""
+    """Pull an image, named by its digest, unless the engine has it. Raises UserError."""
     with connect() as engine:
         if engine.find(reference) is None:
             engine.pull(reference)
 
 
 def run_verb(arguments: Sequence[str], log: Path) -> str:
-    """Run a verb to its end, and return what it said. Where this task is cancelled, the verb tidies up first."""
+    """Run `truetag ARGUMENTS` to its end, and return its output, which goes to the file `log`.
+
+    If the task is cancelled meanwhile, the verb first removes its containers.
+    """
     with log.open("w+") as stream:
         command = [sys.executable, "-m", "images", *arguments]
         verb = subprocess.Popen(
             command, cwd=paths.RESOURCES, stdout=stream, stderr=subprocess.STDOUT
         )
         try:
-            # Ray's cancelling interrupts no call that blocks.
+            # Wait in short steps: Ray can't interrupt a call that blocks.
             while verb.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     verb.wait(LOOK_UP)
@@ -131,22 +146,29 @@ def run_verb(arguments: Sequence[str], log: Path) -> str:
 
 
 def last_words(log: str) -> str:
-    """Return the errors that a verb ended with; without any, its last line: it was killed."""
+    """Return the errors with which a verb ended, or its last line if it was killed."""
     errors = re.search(r"^error .*", log, re.MULTILINE | re.DOTALL)
     if errors:
         return errors[0].strip()
-    return f"it was killed; its last line was: {log.strip().rpartition(chr(10))[2]}"
+    last_line = log.strip().rpartition("\n")[2]
+    return f"it was killed; its last line was: {last_line}"
 
 
 def bring_back(task: Task, machine: str, folder: Path) -> Measured:
-    """Return what a verb wrote, and push what it built."""
+    """Return the files that a verb wrote to a folder, after pushing the image if it was built.
+
+    A built image is only pushed if the task names a staging repository. Raises UserError.
+    """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
-    build, reference = "", task.reference
+    build = ""
+    reference = task.reference
     with connect() as engine:
         info = engine.inspect(Evidence.loads(evidence).digest)
-        if not task.reference:
+        is_built = not task.reference
+        if is_built:
             build = (folder / "build.json").read_text(encoding="utf-8")
-            reference = push_by_digest(engine, info, task.staging) if task.staging else ""
+        if is_built and task.staging:
+            reference = push_by_digest(engine, info, task.staging)
         steps = engine.steps(info.id)
     return Measured(
         machine=machine,
@@ -159,7 +181,10 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
 
 
 def push_by_digest(engine: Engine, info: ImageInfo, staging: str) -> str:
-    """Store an image in a registry without a tag, which only `publish` gives. Return its reference."""
+    """Push an image to a repository without a tag, and return `REPOSITORY@sha256:...` of it.
+
+    Tags are only given by `publish`. Raises UserError.
+    """
     repository = Repository.parse(staging)
     with Registry(repository) as registry:
         manifest, _ = push(engine, info, registry, cache.folder() / "push")
@@ -167,5 +192,5 @@ def push_by_digest(engine: Engine, info: ImageInfo, staging: str) -> str:
 
 
 def node() -> str:
-    """Return this machine's name, as Slurm has it where Slurm does."""
+    """Return the name of this machine: that of Slurm on a node of Slurm, else its host name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

@@ -243,7 +243,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None
-    publish._pull_if_missing(publisher, sent, Platform.AMD64)
+    publish.pull_if_missing(publisher, sent, Platform.AMD64)
     try:
         done = publish_it(publisher, thin, replace(options, cache=tmp_path / "another machine"))
     finally:
