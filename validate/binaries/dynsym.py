@@ -65,14 +65,15 @@ def parse(stream: BinaryIO) -> Symbols:
     strings = table.strings()
     exports, undefined = [], []
     for name_offset, info, other, section, _, _ in _symbols(table):
+        # ELF64_ST_BIND and ELF64_ST_VISIBILITY.
         binding = info >> 4
-        is_hidden = other & 3 in _HIDDEN_VISIBILITIES
+        visibility = other & 3
         # A symbol without a section is one that another file must define.
         is_defined_here = section != 0
 
         if binding == _LOCAL or not name_offset:
             continue
-        if is_defined_here and not is_hidden:
+        if is_defined_here and visibility not in _HIDDEN_VISIBILITIES:
             exports.append(text_at(strings, name_offset))
         elif not is_defined_here and binding != _WEAK:
             undefined.append(text_at(strings, name_offset))
@@ -192,4 +193,5 @@ def _count_versions(table: DynamicTable, table_tag: int, count_tag: int) -> int:
 
 
 def _version_text(strings: bytes, offset: int) -> str:
+    """Return the name of a version or library at this offset of the string table."""
     return text_at(strings, offset).decode("utf-8", "replace")

@@ -170,7 +170,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
 def excuse_differences(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> str:
-    """Return why layers that differ from the record prove no fault of the image; empty if they do."""
+    """Return why layers that differ prove no fault of the image; empty if they do prove one."""
     names = layers.names_of_differences()
 
     # An older checkout, an edited template or another lock gives other bytes rightly.
