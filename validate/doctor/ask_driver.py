@@ -8,17 +8,23 @@ from validate.environment import host, nvml
 
 
 def main(_arguments: Sequence[str] = ()) -> int:
-    """Report the GPUs, by CUDA and by NVML, and what is wrong with the machine."""
-    errors = []
-    for fact, read in (("computing", nvml.read_by_cuda), ("managed", nvml.read_by_nvml)):
-        try:
-            report(**{fact: read()})
-        except nvml.DriverError as error:
-            errors.append(str(error))
+    """Report the GPUs, as CUDA and as NVML see them, and what is wrong with the machine.
+
+    Always returns 0.
+    """
+    error_texts = []
+    try:
+        report(computing=nvml.read_by_cuda())
+    except nvml.DriverError as error:
+        error_texts.append(str(error))
+    try:
+        report(managed=nvml.read_by_nvml())
+    except nvml.DriverError as error:
+        error_texts.append(str(error))
 
     # Without a driver both fail, with the same cause.
-    for error_text in errors[:1]:
-        report(error=error_text)
+    if error_texts:
+        report(error=error_texts[0])
     for fault in host_faults.of_machine(host.read()):
         report(error=fault)
     return 0

@@ -37,10 +37,13 @@ def main(_arguments: Sequence[str] = ()) -> int:
 
 
 def _report_torch() -> None:
-    """Report torch's version, its targets and its GPUs, or the error of whatever fails."""
+    """Report torch's version, its targets and its GPUs, each as soon as it is known.
+
+    If something fails, its error is reported and what follows is left out.
+    """
     try:
         torch: Any = importlib.import_module("torch")
-    except BaseException as error:
+    except BaseException as error:  # a broken package may raise anything, SystemExit too
         report(torch_error=_text(error))
         return
 

@@ -53,9 +53,10 @@ class Distribution:
 
 
 def _top_level_name(path: str, location: str) -> str | None:
-    """Return `torch` for `torch/version.py` and `six` for `six.py`, in a folder of sys.path.
+    """Return the name by which Python imports a file: `torch` for `torch/version.py`.
 
-    None for files that can't be imported: scripts, metadata and bytecode.
+    `location`: the folder of sys.path that holds it. None for files that can't be imported:
+    scripts, metadata and bytecode.
     """
     if not path.startswith(location + os.sep):
         return None
@@ -64,6 +65,7 @@ def _top_level_name(path: str, location: str) -> str | None:
         return None
     if below:
         return first if first.isidentifier() else None
+    # `six.py`, `_cffi_backend.cpython-311-x86_64-linux-gnu.so`
     name, _, suffix = first.partition(".")
     is_module = suffix == "py" or suffix.endswith("so")
     return name if is_module else None

@@ -108,7 +108,7 @@ def _nvml_devices(folder: Path | None) -> Iterator[tuple[ctypes.CDLL, list[ctype
 
 
 def _read_gpu_by_nvml(library: ctypes.CDLL, device: ctypes.c_void_p) -> Gpu:
-    """Return what NVML says of a GPU. Raises DriverError."""
+    """Return name, compute capability and memory of a GPU, by NVML. Raises DriverError."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(
         library,
@@ -215,16 +215,22 @@ def watch_gpu(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Ma
 
 
 def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, int]:
-    """Return name -> number for each of _READINGS that NVML can tell of a GPU."""
+    """Return clocks, temperature, limits and use of a GPU, by the names in _READINGS.
+
+    What NVML can't tell is left out.
+    """
     numbers = {}
     for reading in _READINGS:
         # Wide enough for every answer.
         value = ctypes.c_ulonglong()
         code = _try_call(library, reading.call, device, reading.arguments, [value])
-        if code == 0:
-            # The lower half of utilization is the GPU's, the upper half its memory's.
-            is_wide = reading.name == "throttled"
-            numbers[reading.name] = value.value if is_wide else value.value & 0xFFFFFFFF
+        if code != 0:
+            continue
+        if reading.name == "throttled":
+            numbers[reading.name] = value.value
+        else:
+            # These answers have 32 bits. Utilization has 32 more, which are of the GPU's memory.
+            numbers[reading.name] = value.value & 0xFFFFFFFF
     return numbers
 
 
@@ -334,7 +340,10 @@ def read_by_cuda() -> CudaInventory:
 
 
 def _read_gpu_by_cuda(library: ctypes.CDLL, index: int) -> Gpu:
-    """Return what libcuda says of a GPU. Raises DriverError."""
+    """Return name, compute capability and memory of a GPU, by libcuda. Raises DriverError.
+
+    index: its number among the GPUs that this process may use.
+    """
     device, memory = ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(_TEXT_BYTES)
     _call(library, "cuDeviceGet", ctypes.byref(device), index)
@@ -349,6 +358,7 @@ def _read_gpu_by_cuda(library: ctypes.CDLL, index: int) -> Gpu:
         "memory": memory.value,
     }
 
+    # The key is left out for a GPU with memory of its own, and if the driver can't tell.
     integrated = ctypes.c_int()
     code = library.cuDeviceGetAttribute(ctypes.byref(integrated), _INTEGRATED, device)
     if code == 0 and integrated.value:

@@ -27,8 +27,10 @@ def fits(tag: str, target: Target) -> bool:
     if len(parts) != 3:
         return False
     interpreters, abis, platforms = (part.split(".") for part in parts)
-    fits_python = _fits_python(interpreters, abis, int(target.python.partition(".")[2]))
-    return fits_python and any(_fits_machine(platform, target.machine) for platform in platforms)
+    minor = int(target.python.partition(".")[2])
+    if not _fits_python(interpreters, abis, minor):
+        return False
+    return any(_fits_machine(platform, target.machine) for platform in platforms)
 
 
 def _fits_python(interpreters: list[str], abis: list[str], minor: int) -> bool:

@@ -97,6 +97,7 @@ def _find_libraries(
     """Return the real paths of all libraries of these environments and toolkits, sorted."""
     folders = set()
     for environment in found_environments:
+        # sys.path also has the standard library, which is left out.
         for folder in environment.path:
             if Path(folder).name in environments.PACKAGES:
                 folders.add(folder)
