@@ -55,7 +55,7 @@ BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.25, held_out=0.1, m
 below were guessed; runs on GPUs have kept them (results/runs.jsonl)."""
 ADAPTERS_BFLOAT16 = Bounds(losses=0.08, update=0.35, reload=0.01, merge=0.005)
 """Adapters over weights in bfloat16: weights of up to 0.4 are rounded by up to 1e-3, also when
-adapters are merged into them. Measured with axolotl 0.21 on an H200: losses 0.0041, update 0.035."""
+adapters are merged into them. axolotl 0.21 on an H200: losses 0.0041, update 0.035."""
 WHOLE_BFLOAT16 = Bounds(losses=0.15, update=0.3, reload=0.01)
 """DeepSpeed keeps float32 copies of the weights, and saves them in bfloat16."""
 STORED_BFLOAT16 = Bounds(losses=0.3, update=0.4, reload=0.01)

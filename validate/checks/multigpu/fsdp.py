@@ -94,9 +94,8 @@ def describe_sharding(worker: Worker, parameters: Sequence[Any]) -> dict[str, ob
 
 def measure_float32(worker: Worker) -> ComputingRank:
     """Compare a model that is sharded over all ranks with one process that has all data."""
-    return compare_sharded_training(
-        worker, shard_model(worker.make_model(), mesh=worker.make_mesh())
-    )
+    model = shard_model(worker.make_model(), mesh=worker.make_mesh())
+    return compare_sharded_training(worker, model)
 
 
 def compare_sharded_training(worker: Worker, model: Any) -> ComputingRank:
