@@ -87,7 +87,7 @@ def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
         "status": "accepted" if planned.image else "refused",
         "reasons": list(planned.reasons),
         "warnings": list(planned.warnings),
-        "kept": planned.kept,
+        "kept": planned.kept_reason,
         "torch": planned.torch,
         "python": str(planned.python) if planned.python else None,
         "toolkit_cuda": str(planned.image_name.cuda),
@@ -175,8 +175,8 @@ def _notes(planned: Planned, blocked: str) -> list[str]:
         notes.append(f"refused: {'; '.join(planned.reasons)}")
     if blocked:
         notes.append(blocked)
-    if planned.kept:
-        notes.append(planned.kept)
+    if planned.kept_reason:
+        notes.append(planned.kept_reason)
     for text in planned.warnings:
         notes.append(f"warning: {text}")
     return notes

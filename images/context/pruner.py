@@ -72,7 +72,7 @@ def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]
         if not reads(pruning, package.name):
             continue
         for digest in package.hashes:
-            record = lock.records.get(digest)
+            record = lock.wheel_records.get(digest)
             if record and record.native and own_key not in record.pruned:
                 wheels.append((package, digest))
     return wheels

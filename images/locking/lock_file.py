@@ -54,7 +54,7 @@ class Lock:
     """Layer (also `toolkit` and `tools`) -> its packages."""
     edited: tuple[str, ...] = ()
     """Files whose hash is not the recorded one: they were edited by hand, or merged."""
-    records: Known = field(default_factory=dict)
+    wheel_records: Known = field(default_factory=dict)
     """What is known of the RECORDs of its wheels."""
 
     def packages(self) -> Iterator[Package]:
@@ -158,7 +158,7 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         packages += packages_of_layer
     records = dict(wheel_records.read_for(packages, known)) if known else {}
     records.update(wheel_records.read_for(packages, folder))
-    return replace(lock, records=records)
+    return replace(lock, wheel_records=records)
 
 
 def load(place: Path) -> Lock:

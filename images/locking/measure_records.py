@@ -99,7 +99,7 @@ def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) ->
 
 def lacking(lock: Lock) -> list[LockedWheel]:
     """Return the wheels of a lock whose RECORDs are not known."""
-    return [wheel for wheel in _wheels(lock) if wheel.digest not in lock.records]
+    return [wheel for wheel in _wheels(lock) if wheel.digest not in lock.wheel_records]
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:

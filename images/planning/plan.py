@@ -57,7 +57,7 @@ class Planned:
     pins: Mapping[str, str] | None = None
     archs: tuple[Arch, ...] = ()
     min_driver: str | None = None
-    kept: str = ""
+    kept_reason: str = ""
     """Until when nightly runs leave its pins alone, and why; empty: they may move them."""
 
     @property
@@ -263,7 +263,7 @@ def _plan_image(
     return replace(
         planned,
         image=_resolve_image(candidate, sources, planned.warnings),
-        kept=str(matrix.nightly.kept.get(str(name.torch), "")),
+        kept_reason=str(matrix.nightly.kept.get(str(name.torch), "")),
     )
 
 

@@ -59,7 +59,7 @@ class TierCount(Row):
     """One tier's claims, counted by verdict."""
 
     verdict: Status
-    """FAIL: a required claim failed. PASS: there are required claims, and all passed. Else UNPROVEN."""
+    """FAIL: a required claim failed. PASS: there are required claims, all passed. Else UNPROVEN."""
     counts: dict[Status, int]
 
 
@@ -220,7 +220,7 @@ class VerdictFile(Row):
     evidence_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The `sha256` of the evidence.json that was judged."""
     overall: Status
-    """FAIL: a required claim failed. PASS: there are required claims, and all passed. Else UNPROVEN."""
+    """FAIL: a required claim failed. PASS: there are required claims, all passed. Else UNPROVEN."""
     claims: list[ClaimVerdictRow]
 
 
@@ -235,7 +235,7 @@ class EvidenceFile(Row):
     """When it was measured (`date`, UTC), engine, cores, driver and GPUs as the host saw them."""
     claims: Annotated[list[Claim], Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Of the rest, as JSON with sorted keys and no spaces: shows that a file was edited or damaged."""
+    """Of the rest, as JSON with sorted keys, no spaces: shows that a file was edited or damaged."""
 
 
 class OlderSchemaError(ValueError):

@@ -47,7 +47,7 @@ def update(
         on_progress(
             f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})"
         )
-        whole = lock.records[digest]
+        whole = lock.wheel_records[digest]
         pruned = {**whole.pruned, key: _pruned(addresses[digest], digest, program)}
         table.setdefault(wheel_records.release(package), {})[digest] = replace(whole, pruned=pruned)
     return {wheel_records.FILE: wheel_records.serialize(table)}

@@ -202,8 +202,7 @@ def triton_claims(image: Image) -> Iterator[Claim]:
 
 
 def flash_attn_4_claims(image: Image) -> Iterator[Claim]:
-    """Yield the claims that flash-attn-4 compiles its kernels for each GPU that they are written
-    for."""
+    """Yield the claims that flash-attn-4 compiles its kernels for the GPUs that they support."""
     if not image.pin("flash-attn-4") or not image.pin("triton"):
         return
     for arch in image.archs:
@@ -286,8 +285,7 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
 
 
 def additions_claim(context: ClaimContext) -> Claim:
-    """Return the claim that users can add packages with pip, and that none of them replaces
-    torch."""
+    """Return the claim that users can add packages with pip, and that none replaces torch."""
     image = context.image
     locked_with_torch = context.locked.get(image.layers[0], {})
     expect = {

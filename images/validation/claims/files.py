@@ -151,7 +151,7 @@ def installed_records(lock: Lock, package: Package, image: Image) -> list[str] |
     """
     digests = []
     for wheel_hash in package.hashes:
-        record = lock.records.get(wheel_hash)
+        record = lock.wheel_records.get(wheel_hash)
         digest = installed_record(record, package.name, image) if record else None
         if digest is None:
             return None

@@ -85,7 +85,9 @@ def test_each_stack_that_has_a_lock_is_tracked_or_says_until_when_it_is_kept() -
     states = lock_file.states((one.image for one in PLAN if one.image), sources.workspace.locks)
     for one in (one for one in PLAN if states.get(one.name) is LockStatus.PRESENT):
         told = [line for line in lines if one.name in line and ": kept as it is until 202" in line]
-        assert bool(told) is bool(one.kept) and (told or one.image_name.torch in tracked), one.name
+        assert bool(told) is bool(one.kept_reason) and (told or one.image_name.torch in tracked), (
+            one.name
+        )
 
 
 def test_readme_prints_the_plan_as_it_is() -> None:

@@ -117,7 +117,9 @@ def test_records_are_read_once_and_those_of_no_lock_are_left_out(tmp_path: Path)
         locks = {"x": small_lock(digest)}
         found = measure_records.update(locks, tmp_path, run=run)  # type: ignore[arg-type]
         lock_file.put(found, tmp_path)
-        known = replace(locks["x"], records=wheel_records.read_for(locks["x"].packages(), tmp_path))
+        known = replace(
+            locks["x"], wheel_records=wheel_records.read_for(locks["x"].packages(), tmp_path)
+        )
         assert measure_records.update({"x": known}, tmp_path, run=run) == {}  # type: ignore[arg-type]
     assert len(calls) == 1
     with zipfile.ZipFile(wheel) as opened:
@@ -146,7 +148,7 @@ def test_the_record_of_every_wheel_of_a_lock_of_the_repository_is_known_and_no_o
     )
     table = wheel_records.read(CHECKOUT.locks)
     known = {digest: row for rows in table.values() for digest, row in rows.items()}
-    locks = [replace(lock_file.load(folder), records=known) for folder in folders]
+    locks = [replace(lock_file.load(folder), wheel_records=known) for folder in folders]
     assert {
         folder.name: measure_records.lacking(lock)
         for folder, lock in zip(folders, locks, strict=True)
@@ -154,6 +156,6 @@ def test_the_record_of_every_wheel_of_a_lock_of_the_repository_is_known_and_no_o
     assert measure_records.without_leftovers(locks, CHECKOUT.locks) == {}
     assert wheel_records.serialize(table) == (CHECKOUT.locks / wheel_records.FILE).read_bytes()
     read = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
-    assert read.records.keys() == {
+    assert read.wheel_records.keys() == {
         digest for package in read.packages() for digest in package.hashes
     }

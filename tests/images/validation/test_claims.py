@@ -354,10 +354,10 @@ def records_claim(name: str, change: Callable[[WheelRecord], WheelRecord | None]
     """Return records/locked of an image, where each row of its lock's RECORDs is changed so; None: it is not known."""
     image = sources.image(name)
     lock = lock_file.read(image, CHECKOUT.locks)
-    changed = {digest: change(row) for digest, row in lock.records.items()}
+    changed = {digest: change(row) for digest, row in lock.wheel_records.items()}
     records = {digest: row for digest, row in changed.items() if row}
     context = ClaimContext.from_lock(
-        image, replace(lock, records=records), SOURCES.facts, missing={}, custom_base=False
+        image, replace(lock, wheel_records=records), SOURCES.facts, missing={}, custom_base=False
     )
     (found,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
     return found
