@@ -91,7 +91,7 @@ def nightly(
         )
         options = NightlyOptions(
             sources=sources,
-            validate=sets.built(docker_engine, build, progress),
+            validate=sets.build_with(docker_engine, build, progress),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines or sources.workspace.results / "nightly",
             tiers=tier or (),
@@ -124,7 +124,7 @@ def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[st
     for breakage in result.breakages:
         report = folder / "reports" / f"{breakage.key}.md"
         report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(results.issue(breakage))
+        report.write_text(results.write_issue(breakage))
     return {
         "image": result.image,
         "control": result.control.model_dump(mode="json"),
@@ -136,8 +136,8 @@ def _write_files(result: ImageResult, sources: Sources, folder: Path) -> dict[st
 
 def _sentences(result: ImageResult, proposed: str) -> Iterator[str]:
     """Yield a sentence for each result of an image. `proposed` is the update proposal's folder."""
-    yield results.told(result.control)
-    yield results.told(result.canary)
+    yield results.summarize(result.control)
+    yield results.summarize(result.canary)
     for breakage in result.breakages:
         yield breakage.sentence
     if proposed:

@@ -1,12 +1,12 @@
-"""What breaks a canary: its regressions against the control, each bisected down to the packages that cause it.
+"""Find the packages that break a canary, by bisecting over the versions that changed.
 
-`smallest` is pure. Prefixes are halved, as `git bisect` does with commits, until one change is found without which its
-prefix does not fail; with it fixed the search goes on below it. From what is left, changes are taken out one at a time
-until no single one can be.
+`smallest` is pure. It halves prefixes of the changes, as `git bisect` does with commits, until it
+finds a change without which its prefix does not fail. With that change fixed it searches on below
+it. From what is left it takes out changes one at a time, until none can be taken out.
 """
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TypeVar
@@ -30,13 +30,14 @@ _ANSWERS = {True: "fail", False: "pass", None: "unresolved"}
 def smallest(
     changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]
 ) -> tuple[Change, ...]:
-    """Return a smallest failing set, in the order of the changes: without any one of its changes it does not fail.
+    """Return a smallest failing set of changes, in their order.
 
-    Given are that without any change all is well, and that all changes together fail. `attempt` says whether a set
-    fails; one that can't be decided counts as one that passes. It gets each set at most once.
+    Without any one of its changes it does not fail. Without any change all is well, and all changes
+    together fail: both are assumed. `attempt` returns whether a set fails. A set that cannot be
+    decided counts as one that passes. Each set is tried at most once.
 
-    One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
-    needed together at most k * (ceil(log2(n)) + k + 2).
+    For one culprit among n changes, with every set decided, it takes at most ceil(log2(n)) + 1
+    attempts; for k culprits that are needed together, at most k * (ceil(log2(n)) + k + 2).
     """
     answers = {frozenset[Change](): False, frozenset(changes): True}
 
@@ -46,7 +47,8 @@ def smallest(
             answers[key] = attempt(key)
         return answers[key]
 
-    culprits, before = tuple[Change, ...](), tuple(changes)
+    culprits: tuple[Change, ...] = ()
+    before = tuple(changes)
     while before and not fails(culprits):
         # With the change at `low`, prefixes together with the known culprits begin to fail.
         low, high = 0, len(before)
@@ -58,20 +60,31 @@ def smallest(
                 low = middle
         culprits, before = (before[low], *culprits), before[:low]
 
-    smaller = culprits
-    while smaller:
+    # Take out one change at a time, as long as the others still fail.
+    while True:
+        smaller = _find_failing(fails, combinations(culprits, max(0, len(culprits) - 1)))
+        if not smaller:
+            return culprits
         culprits = smaller
-        smaller = next(filter(fails, combinations(culprits, len(culprits) - 1)), ())
-    return culprits
+
+
+def _find_failing(
+    fails: Callable[[Sequence[Change]], bool], subsets: Iterable[tuple[Change, ...]]
+) -> tuple[Change, ...]:
+    """Return the first of the subsets that fails; empty if none does."""
+    for subset in subsets:
+        if fails(subset):
+            return subset
+    return ()
 
 
 def is_open(claim: ClaimRow) -> bool:
-    """The claim failed, or it is required and could not be measured."""
+    """Return whether a claim failed, or is required and could not be measured."""
     return claim.verdict is Status.FAIL or (claim.required and claim.verdict is Status.UNPROVEN)
 
 
 def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
-    """Return the claims that the control passes and the canary does not, the cheapest tier first."""
+    """Return the claims that only the control passes, the cheapest tier first."""
     if control.cause:
         return []
     if newer.cause:
@@ -105,7 +118,9 @@ class Search:
     """Hash of a mixture's lock, and tiers -> its result."""
 
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
-        """Return a line for each set of culprits, appended as it is found; it names every claim that they break."""
+        """Return a line for each set of culprits, appended as it is found; it names every claim
+        that they break.
+        """
         lines = []
         remaining = list(worse)
         while remaining:
@@ -146,13 +161,13 @@ class Search:
             revision=self.options.sources.revision,
             claims=claims,
             culprits=culprits,
-            sentence=results.sentence(culprits, claims),
+            sentence=results.describe_breakage(culprits, claims),
             key=results.culprits_key(culprits),
         )
 
     def _validate(self, moved: frozenset[str], tiers: tuple[Tier, ...]) -> SetResult | None:
         """Build and validate the control with these packages moved; None where no versions fit."""
-        mixture = sets.mixed(self.control, self.canary, moved, self.options.run)
+        mixture = sets.mix_versions(self.control, self.canary, moved, self.options.run)
         if mixture is None:
             return None
         key = mixture.hash, tiers
@@ -161,7 +176,9 @@ class Search:
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
-        """Return the claims that the culprits break by themselves; the first is the one that was bisected."""
+        """Return the claims that the culprits break by themselves; the first is the one that was
+        bisected.
+        """
         tiers = {claim.tier for claim in worse}
         alone = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged = {claim.key: claim for claim in alone.claims} if alone else {}
@@ -188,6 +205,12 @@ def _fails(result: SetResult, claim: ClaimRow) -> bool | None:
 
 
 def _is_same(claim: ClaimRow, other: ClaimRow) -> bool:
-    """Return whether both are the same failure: their reasons begin alike, numbers aside."""
-    first, second = (re.sub(r"[\d\s]+", " ", row.reason)[:_HEAD] for row in (claim, other))
-    return (claim.key, claim.verdict, first) == (other.key, other.verdict, second)
+    """Return whether both are the same failure: their reasons begin alike, but for numbers."""
+    if (claim.key, claim.verdict) != (other.key, other.verdict):
+        return False
+    return _reason_head(claim) == _reason_head(other)
+
+
+def _reason_head(claim: ClaimRow) -> str:
+    """Return the beginning of a claim's reason without numbers, such as addresses and sizes."""
+    return re.sub(r"[\d\s]+", " ", claim.reason)[:_HEAD]

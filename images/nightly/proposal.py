@@ -19,19 +19,22 @@ LOG = "CHANGES.md"
 
 
 def write(result: ImageResult, sources: Sources, folder: Path) -> str:
-    """Write the change that moves an image to its canary. Returns the folder."""
+    """Write a patch that moves an image to its canary's versions, and CHANGES.md, into a folder.
+
+    Returns the folder; empty if the canary is not as good as the control.
+    """
     if result.proposed is None:
         return ""
     image, root = result.proposed.image, sources.workspace.root
-    matrix_text = pins(
-        sources.workspace.matrix.read_text(encoding="utf-8"), image, result.canary.changes
-    )
+    old_matrix = sources.workspace.matrix.read_text(encoding="utf-8")
+    matrix_text = move_pins(old_matrix, image, result.canary.changes)
     after = {"matrix.yaml": matrix_text}
     for name, content in lock_file.serialize(result.proposed.lock).items():
         after[f"locks/{image.lock_name}/{name}"] = content.decode()
-    before = {
-        path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()
-    }
+    before = {}
+    for path in after:
+        if (root / path).is_file():
+            before[path] = (root / path).read_text(encoding="utf-8")
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(_patch(before, after))
@@ -50,7 +53,7 @@ def _log(result: ImageResult) -> str:
         rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {why} |\n"
     return f"""# Move {image} to the newest versions
 
-{results.told(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.
+{results.summarize(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.
 
 `git apply {PATCH}` makes the change.
 
@@ -78,33 +81,45 @@ def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return patch
 
 
-def pins(text: str, image: Image, changes: Sequence[Change]) -> str:
-    """The text of matrix.yaml with the image's own pins moved, each in the line where it stands.
+def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
+    """Return the text of matrix.yaml with the image's own pins at their new versions.
 
-    A pin that all stacks share (`common`) is written into the image's stack: the others keep theirs.
+    A pin is changed in the line where it stands: in the image's stack, or in a profile for that
+    stack. A pin that all stacks share (`common`) is added to the image's stack, because the other
+    stacks keep theirs. Changes of dependencies are left out.
     """
-    lines, file = text.splitlines(keepends=True), yamlfile.parse("matrix.yaml", text)
+    file = yamlfile.parse("matrix.yaml", text)
+    lines = text.splitlines(keepends=True)
     stack = ("stacks", str(image.name.torch))
-    profiles = file.data.get("profiles", {})
-    owners = (
-        [stack, *(("profiles", name, *stack) for name in profiles)]
-        if image.name.profile
-        else [stack]
-    )
+    sections: list[tuple[str, ...]] = [stack]
+    if image.name.profile:
+        sections += [("profiles", name, *stack) for name in file.data.get("profiles", {})]
+
     added = []
     for change in changes:
         if not (change.pinned and change.before and change.after):
             continue
-        places = [(*owner, change.name) for owner in owners if (*owner, change.name) in file.lines]
-        for place in places:
-            number = file.lines[place] - 1
-            written = rf"(\b{re.escape(change.name)}: *[\"']?){re.escape(change.before)}\b"
-            lines[number] = re.sub(written, rf"\g<1>{change.after}", lines[number])
-        if not places:
-            # A version of two parts would be read as a number by other readers of YAML.
-            version = (
-                f'"{change.after}"' if re.fullmatch(r"\d+(\.\d+)?", change.after) else change.after
-            )
-            added.append(f"    {change.name}: {version}\n")
-    head = file.lines[stack]
-    return "".join([*lines[:head], *added, *lines[head:]])
+        is_written = False
+        for section in sections:
+            line_number = file.lines.get((*section, change.name))
+            if line_number is not None:
+                is_written = True
+                index = line_number - 1
+                lines[index] = _move_pin(lines[index], change)
+        if not is_written:
+            added.append(f"    {change.name}: {_as_yaml(change.after)}\n")
+
+    stack_line = file.lines[stack]
+    return "".join([*lines[:stack_line], *added, *lines[stack_line:]])
+
+
+def _move_pin(line: str, change: Change) -> str:
+    """Return a line of matrix.yaml with a package's version replaced."""
+    pin = rf"(\b{re.escape(change.name)}: *[\"']?){re.escape(change.before)}\b"
+    return re.sub(pin, rf"\g<1>{change.after}", line)
+
+
+def _as_yaml(version: str) -> str:
+    """Return a version as a YAML string: one such as `2.5` would be read as a number."""
+    looks_like_a_number = re.fullmatch(r"\d+(\.\d+)?", version)
+    return f'"{version}"' if looks_like_a_number else version

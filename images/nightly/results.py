@@ -74,7 +74,9 @@ class JobLine(Row):
     job: Job
     outcome: Outcome
     versions: str = ""
-    """First 12 hexadecimal digits of the sha256 over the lock's files; empty where nothing could be locked."""
+    """First 12 hexadecimal digits of the sha256 over the lock's files; empty where nothing could be
+    locked.
+    """
     revision: str
     """Short hash of matrix and facts."""
     tiers: dict[Tier, TierCount] = {}
@@ -107,7 +109,9 @@ class BreakageLine(Row):
     claims: list[ClaimRow]
     """What fails where only the culprits moved; the first is the one that was bisected."""
     culprits: list[Change]
-    """The smallest set that breaks it: with any one of them put back, the first claim does not fail."""
+    """The smallest set that breaks it: with any one of them put back, the first claim does not
+    fail.
+    """
     sentence: str
     key: str
     """Equal for the same culprits at the same versions on any image: an issue is found by it."""
@@ -135,45 +139,46 @@ def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
     lines: list[JobLine | BreakageLine] = []
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl")):
-            lines += [
-                line
-                for _, line in read_lines(
-                    path, _LINE.validate_json, "line of a nightly run", problems
-                )
-            ]
+            parsed = read_lines(path, _LINE.validate_json, "line of a nightly run", problems)
+            lines += [line for _, line in parsed]
     if problems:
         raise UserError(problems)
     return tuple(sorted(lines, key=lambda line: line.date))
 
 
-def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
-    """Return `torchao 0.11.0 -> 0.14.1 breaks libraries/environment: REASON`, with the first claim's reason."""
+def describe_breakage(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
+    """Return a sentence such as `torchao 0.11.0 -> 0.14.1 breaks libraries/environment: REASON`.
+
+    REASON is the first claim's.
+    """
     moved = " with ".join(str(change) for change in culprits)
     verb = "breaks" if len(culprits) == 1 else "together break"
     *others, last = dict.fromkeys(claim.key for claim in claims)
     names = f"{', '.join(others)} and {last}" if others else last
-    return f"{moved} {verb} {names}: {shortened(claims[0].reason)}"
+    return f"{moved} {verb} {names}: {shorten(claims[0].reason)}"
 
 
-def shortened(reason: str) -> str:
-    """Return a reason in one line of a bearable length."""
+def shorten(reason: str) -> str:
+    """Return a reason in one line, cut to _REASON characters."""
     text = " ".join(reason.split())
     return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
 
 
 def culprits_key(culprits: Sequence[Change]) -> str:
-    """Return a word that is equal for the same culprits at the same versions, whatever image they break."""
+    """Return a word that is equal for the same culprits at the same versions, whatever image they
+    break.
+    """
     versions = sorted((change.name, change.after or "gone") for change in culprits)
     text = "--".join(f"{name}-{version}" for name, version in versions)
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower())
 
 
-def issue(line: BreakageLine) -> str:
+def write_issue(line: BreakageLine) -> str:
     """Return the Markdown of an issue: title in the first line, a marker to find it by last."""
     moved = " with ".join(f"{change.name} {change.after}" for change in line.culprits)
     table = ""
     for claim in line.claims:
-        reason = shortened(claim.reason).replace("|", "\\|")
+        reason = shorten(claim.reason).replace("|", "\\|")
         table += (
             f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
         )
@@ -192,16 +197,18 @@ To hold a pinned package back until upstream has fixed it, give it a range below
 """
 
 
-def told(line: JobLine) -> str:
-    """Return what one job found, in a line."""
+def summarize(line: JobLine) -> str:
+    """Return the result of one job in a line: `canary FAIL (90 PASS, 1 FAIL); ...`."""
     counts: Counter[Status] = Counter()
     for tier in line.tiers.values():
         counts.update(tier.counts)
-    parts = [f"{line.job} {line.outcome}"]
+    result = f"{line.job} {line.outcome}"
     if counts:
-        parts[0] += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        result += f" ({verdicts})"
+    parts = [result]
     if line.changes:
         parts.append(f"{len(line.changes)} packages changed")
     if line.cause:
-        parts.append(shortened(line.cause))
+        parts.append(shorten(line.cause))
     return "; ".join(parts)

@@ -1,6 +1,8 @@
-"""A nightly run of one image: as locked (control), with the newest versions (canary), and what broke between them.
+"""Build and validate one image for the nightly matrix: the control and the canary.
 
-What builds and validates is injected (`ValidateSet`), and so are the resolver and the clock.
+The control is built as it is locked, the canary from the newest versions. Where the canary is worse
+than the control, a bisection finds the packages that break it. What builds and validates is
+injected (`ValidateSet`), and so are the resolver and the clock.
 """
 
 from collections.abc import Sequence
@@ -32,6 +34,7 @@ class ImageResult:
 
     @property
     def broken(self) -> bool:
+        """Return whether the control or the canary failed in any way."""
         bad = (Outcome.FAIL, Outcome.NOT_BUILT, Outcome.UNRESOLVED)
         return self.control.outcome in bad or self.canary.outcome in bad
 
@@ -39,7 +42,8 @@ class ImageResult:
 def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     """Run both jobs of an image, and bisect what breaks its canary.
 
-    Appends a line as soon as it is known. Raises UserError: no lock, or an index or an engine that does not answer.
+    Appends a line as soon as it is known. Raises UserError: no lock, or an index or an engine that
+    does not answer.
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     before = options.validate(control, options.tiers, Job.CONTROL)
@@ -55,16 +59,16 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
         return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=kept)
     options.progress(planned.name, "resolving the newest versions")
     try:
-        refused = sets.refused_by_facts(image, options.sources)
-        requirements = sets.requirements(control, nightly, refused)
+        refused = sets.find_refused_versions(image, options.sources)
+        requirements = sets.list_requirements(control, nightly, refused)
         chosen = uv.versions(
             requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name
         )
-        canary = sets.relocked(control, chosen, options.run)
+        canary = sets.relock(control, chosen, options.run)
     except uv.NoSolution as error:
         return without_canary(Outcome.UNRESOLVED, cause=error.problems[0].cause)
     pinned = [pin.name for pin in image.pins]
-    changes = sets.moves(control.versions, canary.versions, pinned)
+    changes = sets.list_changes(control.versions, canary.versions, pinned)
     if not changes:
         return without_canary(Outcome.UNCHANGED, versions=control.hash)
 
@@ -86,7 +90,9 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
 
 
 def is_as_good(before: SetResult, after: SetResult) -> bool:
-    """Return whether a canary has the control's verdicts or better ones, in all tiers that need no GPU."""
+    """Return whether a canary has the control's verdicts or better ones, in all tiers that need no
+    GPU.
+    """
     judged = {claim.tier for claim in after.claims}
     if before.cause or not judged >= set(validating.ANYWHERE):
         return False
@@ -123,11 +129,12 @@ def _append_result(
         gpus=list(result.gpus),
         changes=list(changes),
     )
-    options.progress(planned.name, results.told(line))
+    options.progress(planned.name, results.summarize(line))
     return line
 
 
 def _outcome(result: SetResult) -> Outcome:
+    """Return the outcome of a job. PASS needs a required claim, and none of them open."""
     if result.cause:
         return Outcome.NOT_BUILT
     if any(claim.verdict is Status.FAIL for claim in result.claims):

@@ -1,7 +1,9 @@
-"""Sets of versions: the newest that the matrix's ranges allow, and mixtures of old and new; built and validated.
+"""Choose, build and validate sets of versions for a nightly run.
 
-Wheels' own metadata always holds, as uv resolves; what the facts know to be wrong is left out beforehand. Versions that
-the facts do not know are taken: finding out is what the canary is for.
+The control is the committed lock. The canary has the newest versions that the ranges of matrix.yaml
+allow. A bisection tries mixtures of both. uv resolves every set, so what wheels require by their
+own metadata always holds. Versions that the facts know to be wrong are left out beforehand.
+Versions that the facts do not know are taken: the canary is there to find out about them.
 """
 
 import time
@@ -37,6 +39,7 @@ from validate.judging import Status
 _CAUSED_BY_VERSIONS = ("hash", "compile", "resolve", "dockerfile", "other")
 """Causes of a failed build that other versions may not have."""
 _SHORT = 12
+"""Hexadecimal digits of a short hash."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +51,24 @@ class Locked:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Distribution -> version of all Python layers."""
+        """Return distribution -> version of all Python layers."""
         return self.lock.versions(self.lock.inputs.layers)
 
     @property
     def hash(self) -> str:
-        """Short hash of everything that the lock installs."""
-        files = sorted(self.lock.files.items())
-        return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[
-            :_SHORT
-        ]
+        """Return a short hash of everything that the lock installs."""
+        content = b""
+        for name, text in sorted(self.lock.files.items()):
+            content += name.encode() + b"\0" + text + b"\0"
+        return sha256(content)[:_SHORT]
 
 
-def requirements(
+def list_requirements(
     control: Locked, nightly: Nightly, refused: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return what a canary is resolved from: held layers as they are locked, other pins from theirs upward.
+    """Return the requirements that a canary is resolved from, in pip's notation.
 
+    Layers that are held stay as they are locked. Other pins may move upward, within their range.
     `refused` is distribution -> versions that the facts speak against -> why.
     """
     image, inputs = control.image, control.lock.inputs
@@ -107,7 +111,7 @@ def _range_above(version: str, text: str) -> list[str]:
     return []
 
 
-def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]]:
+def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str, str]]:
     """Return distribution -> newer versions that the rules, by the facts, would refuse here -> why.
 
     What their metadata requires is left to uv, which moves two that require each other together.
@@ -132,50 +136,60 @@ def refused_by_facts(image: Image, sources: Sources) -> dict[str, dict[str, str]
     return refused
 
 
-def relocked(control: Locked, chosen: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
-    """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
-    pins = tuple(
-        # Builds of torch other than the default index's are named by their local version, which the pin keeps apart.
-        replace(pin, version=Version(chosen[pin.name]).public)
-        if pin.name in chosen and not pin.optional
-        else pin
-        for pin in control.image.pins
-    )
-    image = replace(control.image, pins=pins)
-    return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
+def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
+    """Return the control's image with its pins moved to other versions, and locked anew.
+
+    `versions` is distribution -> version. For pins it is binding. For dependencies it is preferred,
+    as far as it still fits. Raises uv.NoSolution if the versions do not fit together.
+    """
+    pins = []
+    for pin in control.image.pins:
+        if pin.name in versions and not pin.optional:
+            # The local version (`+cu126`) names torch's build for an index. The pin keeps it apart.
+            pin = replace(pin, version=Version(versions[pin.name]).public)
+        pins.append(pin)
+    image = replace(control.image, pins=tuple(pins))
+    return Locked(image=image, lock=resolve.resolve(image, run, preferred=versions))
 
 
-def moves(
+def list_changes(
     before: Mapping[str, str], after: Mapping[str, str], pinned: Sequence[str] = ()
 ) -> tuple[Change, ...]:
-    """What differs between two sets of packages (name -> version): what is pinned first."""
+    """Return what differs between two sets of packages (name -> version), pinned packages first."""
     others = sorted(name for name in {*before, *after} if name not in pinned)
-    return tuple(
-        Change(
-            name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned
-        )
-        for name in (*pinned, *others)
-        if before.get(name) != after.get(name)
-    )
+    changes = []
+    for name in (*pinned, *others):
+        old_version = before.get(name, "")
+        new_version = after.get(name, "")
+        if old_version != new_version:
+            changes.append(
+                Change(name=name, before=old_version, after=new_version, pinned=name in pinned)
+            )
+    return tuple(changes)
 
 
-def mixed(
+def mix_versions(
     control: Locked, canary: Locked, moved: Set[str], run: uv.Runner = uv.run
 ) -> Locked | None:
-    """Return the control with these packages at the canary's versions; None where that can't be had.
+    """Return the control with the packages `moved` at the canary's versions.
 
-    What a moved package asks for moves with it, as far as it must. Raises UserError where the index can't be asked.
+    What a moved package requires moves with it, as far as it must. Returns None if no set of
+    versions fits. Raises UserError if the index cannot be asked.
     """
-    before, after = control.versions, canary.versions
-    required = {name: after[name] for name in moved}
+    old_versions, new_versions = control.versions, canary.versions
+    required = {name: new_versions[name] for name in moved}
+    # Of everything else the control's version is preferred, then the canary's.
+    preferred = {**new_versions, **old_versions, **required}
     try:
-        mixture = relocked(control, {**after, **before, **required}, run)
+        mixture = relock(control, preferred, run)
     except uv.NoSolution:
         return None
-    return mixture if required.items() <= mixture.versions.items() else None
+
+    has_all_required = required.items() <= mixture.versions.items()
+    return mixture if has_all_required else None
 
 
-# --- built and validated ----------------------------------------------------------------------------------------------
+# --- Build and validate a set of versions ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +206,16 @@ class SetResult:
     """Why there is no verdict; empty where there is one."""
 
     def verdict(self, key: str) -> Status | None:
-        """Return the verdict of a claim (`symbols/resolved`); None: it was not judged."""
-        return next((claim.verdict for claim in self.claims if claim.key == key), None)
+        """Return the verdict of a claim by its key, or None if it was not judged."""
+        for claim in self.claims:
+            if claim.key == key:
+                return claim.verdict
+        return None
 
 
 ValidateSet = Callable[[Locked, Sequence[Tier], str], SetResult]
-"""Builds these versions and validates these tiers (none: all that the machine can), under a name with this suffix.
+"""Builds these versions and validates these tiers (none: all that the machine can), under a name
+with this suffix.
 
 Raises UserError for a failure that the versions did not cause: a network, a disk, an engine.
 """
@@ -205,7 +223,10 @@ Raises UserError for a failure that the versions did not cause: a network, a dis
 
 @dataclass(frozen=True, kw_only=True)
 class NightlyOptions:
-    """What a nightly run works with. What validates, the resolver and the clock are injected."""
+    """What a nightly run works with.
+
+    What validates, the resolver and the clock are injected, so that tests need no engine.
+    """
 
     sources: Sources
     validate: ValidateSet
@@ -216,11 +237,15 @@ class NightlyOptions:
     progress: Callable[[str, str], None] = lambda _image, _text: None
 
 
-def built(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:
-    """Return what builds with the engine, validates, and leaves no image behind. The control takes no cache."""
+def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:
+    """Return a function that builds a set of versions on this engine and validates it.
+
+    The function leaves no image behind. It builds the control without a cache.
+    """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         start = time.monotonic()
+        name = f"{locked.image.name}-{label}"
         lock = _with_records(locked, options.out / "locks" / label, options.sources.workspace.locks)
         build_options = replace(
             options,
@@ -228,19 +253,21 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
             tiers=tiers or options.tiers,
             no_cache=label == Job.CONTROL,
         )
-        name = f"{locked.image.name}-{label}"
         try:
             (result,) = build_all(engine, [(locked.image, lock)], build_options, progress)
         finally:
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
 
+        # A build that fails because of its versions is a result of the nightly run.
         if isinstance(result, BuildFailed) and result.failure.kind in _CAUSED_BY_VERSIONS:
             problem = result.problems[0]
             seconds = round(time.monotonic() - start, 1)
             return SetResult(claims=(), cause=f"{problem.where}: {problem.cause}", seconds=seconds)
+        # Every other failure is the machine's.
         if isinstance(result, UserError):
             raise result
+
         evidence = read_evidence(options.out / name / "evidence.json")
         return set_result(result.info, evidence, result.verdict, start)
 
@@ -248,7 +275,10 @@ def built(engine: Engine, options: BuildOptions, progress: Progress) -> Validate
 
 
 def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
-    """Return a lock with the RECORDs of its wheels, which claim `records` asks for, written into a folder."""
+    """Return a lock with the RECORDs of its wheels, which the claims of `records` need.
+
+    The lock is written into a folder for that.
+    """
     files = lock_file.serialize(locked.lock)
     lock_file.write(
         {f"{locked.image.lock_name}/{name}": text for name, text in files.items()}, folder
@@ -261,8 +291,9 @@ def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
 def without_unproven_origin(verdict: Verdict) -> Verdict:
     """Return a verdict without the claim about the origin, unless that failed.
 
-    No build of a canary's lock is recorded before somebody takes it, so its origin is always UNPROVEN. That says
-    nothing about its versions: control and canary are compared without the claim.
+    No build of a canary's lock is recorded before somebody takes it, so its origin is always
+    UNPROVEN. That says nothing about its versions: control and canary are compared without the
+    claim.
     """
     counted = [
         row
@@ -273,7 +304,10 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:
-    """Return what a nightly run compares of a verdict. `start`: when the work began, by the monotonic clock."""
+    """Return what a nightly run compares of a verdict.
+
+    `start`: when the work began, by the monotonic clock.
+    """
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),
         digest=info.id,

@@ -43,7 +43,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         start, tag, moved = (
             time.monotonic(),
             f"{NAME}-{label}",
-            {one.name for one in sets.moves(control.versions, locked.versions)},
+            {one.name for one in sets.list_changes(control.versions, locked.versions)},
         )
         packages = [one for one in locked.lock.packages() if one.name in moved]
         dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {parent.user}\n"

@@ -18,24 +18,24 @@ from validate.judging import Status
 
 def test_held_layers_are_exact_and_pins_move_upward_within_ranges_and_facts() -> None:
     wanted = Nightly(ranges={"peft": "<1"}, stacks={"2.7": {"torchao": "<0.13"}})
-    found = sets.requirements(CONTROL, wanted, {"xformers": ("0.0.32.post2",)})
+    found = sets.list_requirements(CONTROL, wanted, {"xformers": ("0.0.32.post2",)})
     assert "torch==2.7.1" in found and "triton==3.3.1" in found
     assert "torchao>=0.11.0,<0.13" in found
     assert "xformers>=0.0.31.post1,!=0.0.32.post2" in found
     assert [line for line in found if line.startswith("peft>=") and line.endswith(",<1")]
     assert not [line for line in found if line.startswith("flash-attn")]
-    beyond = sets.requirements(
+    beyond = sets.list_requirements(
         CONTROL, Nightly(ranges={"peft": "<0.18"}), {}
     )  # as a profile's pin over its stack's
     assert [line for line in beyond if line.startswith("peft")] == ["peft>=0.18.1"]
-    above = sets.requirements(
+    above = sets.list_requirements(
         CONTROL, Nightly(ranges={"peft": "==0.19.*"}), {}
     )  # what somebody wants to try
     assert [line for line in above if line.startswith("peft")] == ["peft>=0.18.1,==0.19.*"]
 
 
 def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_not() -> None:
-    found = sets.refused_by_facts(CONTROL.image, SOURCES)
+    found = sets.find_refused_versions(CONTROL.image, SOURCES)
     assert "0.18.0" in found["torchao"]
     assert "0.12.0" not in found["torchao"]
     assert "bitsandbytes" not in found
@@ -46,7 +46,7 @@ def test_what_the_facts_speak_against_is_left_out_and_what_they_do_not_know_is_n
     )
     image = plan.plan_one(name, SOURCES, pins=pins).image
     assert image is not None
-    assert "unsloth" not in sets.refused_by_facts(image, SOURCES)
+    assert "unsloth" not in sets.find_refused_versions(image, SOURCES)
 
 
 def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> None:
@@ -73,7 +73,7 @@ def test_a_canary_is_not_held_to_a_record_that_nobody_can_have_made_yet() -> Non
 def test_changes_come_pins_first() -> None:
     names = [
         one.name
-        for one in sets.moves(
+        for one in sets.list_changes(
             CONTROL.versions, at(MOVES).versions, ["torchao", "transformers", "peft"]
         )
     ]
@@ -85,15 +85,15 @@ def test_a_mixture_without_the_wanted_version_is_none(monkeypatch: pytest.Monkey
     def others(_control: Locked, chosen: dict[str, str], _run: object) -> Locked:
         return at({**chosen, "numpy": "1.0"})
 
-    monkeypatch.setattr(sets, "relocked", others)
-    assert sets.mixed(CONTROL, at(MOVES), frozenset({"numpy"})) is None
-    assert sets.mixed(CONTROL, at(MOVES), frozenset({"peft"})) is not None
+    monkeypatch.setattr(sets, "relock", others)
+    assert sets.mix_versions(CONTROL, at(MOVES), frozenset({"numpy"})) is None
+    assert sets.mix_versions(CONTROL, at(MOVES), frozenset({"peft"})) is not None
 
 
 def test_a_network_that_does_not_answer_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> Locked:
         raise UserError(Problem(where="index", cause="can't be reached"), code=1)
 
-    monkeypatch.setattr(sets, "relocked", away)
+    monkeypatch.setattr(sets, "relock", away)
     with pytest.raises(UserError):
-        sets.mixed(CONTROL, at(MOVES), frozenset({"peft"}))
+        sets.mix_versions(CONTROL, at(MOVES), frozenset({"peft"}))

@@ -21,7 +21,7 @@ def test_a_proposal_moves_the_pins_of_its_stack_alone(tmp_path: Path) -> None:
         Change(name="einops", before="0.8.2", after="0.9", pinned=True),
         Change(name="numpy", before="2.0", after="2.1", pinned=False),
     ]
-    moved = proposal.pins(text, CONTROL.image, moves)
+    moved = proposal.move_pins(text, CONTROL.image, moves)
     old, new = text.splitlines(), moved.splitlines()
     assert sorted(line for line in new if line not in old) == [
         '    einops: "0.9"',
@@ -57,9 +57,11 @@ def test_a_proposal_is_a_patch_and_tells_to_read_what_the_files_of_its_lock_brin
 def test_an_issue_has_its_title_sentence_and_marker() -> None:
     claim = FAILED.model_copy(update={"reason": "a | b"})
     line = breakage(
-        image="cu126-torch27", claims=[claim], sentence=results.sentence([TORCHAO], [claim])
+        image="cu126-torch27",
+        claims=[claim],
+        sentence=results.describe_breakage([TORCHAO], [claim]),
     )
-    text = results.issue(line)
+    text = results.write_issue(line)
     assert text.startswith("# torchao 0.14.1 breaks cu126-torch27\n")
     assert "torchao 0.11.0 -> 0.14.1 breaks symbols/resolved: a | b" in text
     assert "a \\| b |" in text

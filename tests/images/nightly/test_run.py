@@ -64,7 +64,7 @@ Run = Callable[..., ImageResult]
 @pytest.fixture
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
-    monkeypatch.setattr(sets, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
+    monkeypatch.setattr(sets, "relock", lambda _control, chosen, _run: at(dict(chosen)))
 
     def run(
         judge: Judge,
@@ -171,7 +171,7 @@ def test_a_stack_that_is_kept_is_built_as_it_is_locked_alone_until_that_day(
     judge = Judge({})
     found = nightly_run(judge, kept="2026-11-22")
     assert (
-        results.told(found.canary)
+        results.summarize(found.canary)
         == "canary UNCHANGED; kept as it is until 2026-11-22: it was judged"
     )
     assert len(judge.asked) == 1 and found.proposed is None and not found.broken
