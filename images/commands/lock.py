@@ -32,18 +32,22 @@ def lock(
 
     Without selectors, every accepted image. Beside the locks, locks/records.json gets a digest of
     each wheel's RECORD, read from the index by range requests (claim `records`), and locks/debian/
-    the Debian packages that all images on one base share."""
+    the Debian packages that all images on one base share.
+    """
     sources = common.sources(matrix)
     folder = sources.workspace.locks
     images = common.select_accepted(selectors or [], sources)
     all_images = [planned.image for planned in plan.plan(sources) if planned.image]
+    # `files` has the new content of lock files, `unreachable` the indexes that did not answer.
     files, unreachable = resolve.update(
         images, all_images, folder=folder, upgrade=upgrade, tell=common.tell
     )
     # Without selectors, an index that does not answer stops only the locks that need it.
     if selectors and unreachable:
-        problems = [problem for failures in unreachable.values() for problem in failures]
-        raise UserError(problems, code=1)
+        failures: list[Problem] = []
+        for index_failures in unreachable.values():
+            failures += index_failures
+        raise UserError(failures, code=1)
 
     again = f"`{command('lock', *(selectors or ()))}`"
     changed = lock_file.differing(files, folder)

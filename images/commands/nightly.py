@@ -107,12 +107,12 @@ def nightly(
             except OSError as error:
                 problems.append(problem_of(error, planned.name))
 
-    rows = [_write_files(result, sources, folder) for result in image_results]
+    entries = [_write_files(result, sources, folder) for result in image_results]
     if as_json:
-        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
+        typer.echo(json.dumps({"date": now.isoformat(), "images": entries}, indent=1))
     else:
-        for result, row in zip(image_results, rows, strict=True):
-            for text in _sentences(result, row["proposal"]):
+        for result, entry in zip(image_results, entries, strict=True):
+            for text in _sentences(result, entry["proposal"]):
                 typer.echo(f"{result.image}  {text}")
     if problems:
         raise UserError(problems, code=1)

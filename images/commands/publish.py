@@ -14,7 +14,7 @@ from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine import Engine, private_engine
 from images.engine.progress import Progress
-from images.errors import UserError, problem_of, wrong
+from images.errors import Problem, UserError, problem_of, wrong
 from images.host import cache
 from images.planning.image import Image
 from images.publish import publish as release
@@ -97,7 +97,8 @@ def publish(
         key=key,
         drop_platforms=drop_platforms,
     )
-    errors: list[UserError] = []
+    problems: list[Problem] = []
+    code = 1
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
         for planned_image in planned:
             name = str(planned_image.name)
@@ -106,12 +107,13 @@ def publish(
             try:
                 releases.tell(publish_image(docker_engine, planned_image, image, folder, options))
             except UserError as error:
-                errors.append(error)
+                problems += error.problems
+                if len(planned) == 1:
+                    code = error.code
             except OSError as error:
-                errors.append(UserError(problem_of(error, name), code=1))
-    if errors:
-        problems = [problem for error in errors for problem in error.problems]
-        raise UserError(problems, code=errors[0].code if len(planned) == 1 else 1)
+                problems.append(problem_of(error, name))
+    if problems:
+        raise UserError(problems, code=code)
 
 
 def publish_image(

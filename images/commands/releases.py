@@ -61,9 +61,9 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
 
 
 def row_of(name: str, sources: Sources) -> tuple[str, ...]:
-    """Return the names of all images in an image's row of the matrix, linux/amd64 first.
+    """Return the names of the same image for every platform, linux/amd64 first.
 
-    Returns only the name itself if no row of the matrix makes it.
+    They are a row of the matrix. Returns only the name itself if no row makes it.
     """
     row = sources.matrix.row(ImageName.parse(name))
     if not row:

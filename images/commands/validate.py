@@ -87,13 +87,7 @@ def validate(
     For an image built on another one, names what was added. OUT/validate/IMAGE gets evidence,
     verdict and reports. Exits with 1 if a required claim failed.
     """
-    if bool(name) == bool(evidence):
-        given = (
-            "a name and --evidence are" if evidence else "neither a name nor recorded evidence is"
-        )
-        cause = f"{given} given"
-        then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
-        raise wrong("validate", cause, then)
+    _require_one_input(name, evidence)
     if evidence:
         verdict = _judge_again(evidence, tier or ())
         _show(verdict, "", everything, as_json=as_json)
@@ -154,6 +148,17 @@ def validate(
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
+
+
+def _require_one_input(name: str, evidence: Path | None) -> None:
+    """Raise UserError unless there is either an image name or a file with evidence."""
+    if bool(name) != bool(evidence):
+        return
+    cause = "neither a name nor recorded evidence is given"
+    if name:
+        cause = "a name and --evidence are given"
+    then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
+    raise wrong("validate", cause, then)
 
 
 def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:

@@ -230,7 +230,7 @@ def find_refusals(
 def find_tier_refusals(
     verdicts: Sequence[Verdict], tier: Tier, *, origin_exception: str = ""
 ) -> tuple[str, ...]:
-    """Return the reasons why an image did not pass this tier; empty if it did.
+    """Return the reasons why an image did not pass a tier (a group of claims); empty if it did.
 
     Claims of other tiers are ignored. See `find_refusals` for what it takes to pass.
     """

@@ -143,6 +143,7 @@ def send_parts(
     sending: list[Future[None]] = []
 
     def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
+        """Send a layer, record its blob, and make room for the next layer. Runs in a thread."""
         try:
             chunks = partial(read_chunks, spooled, target, progress)
             target.put_stream(blob.digest, blob.size, chunks)
@@ -250,9 +251,9 @@ def find_pushed_layers(
         return None
 
     with sending_threads(target, _AT_ONCE * 2) as pool:
-        found = list(pool.map(find, diff_ids))
+        results = list(pool.map(find, diff_ids))
     blobs = {}
-    for diff_id, blob in zip(diff_ids, found, strict=True):
+    for diff_id, blob in zip(diff_ids, results, strict=True):
         if blob:
             blobs[diff_id] = blob
     return blobs

@@ -156,7 +156,9 @@ class Release:
         )
 
     def _find_others(self, new_names: Collection[str]) -> OtherImages:
-        """Find the published images of the row, without those that are being published now.
+        """Find the images for other platforms that are published in the target already.
+
+        Images in `new_names` are left out: they are being published now.
 
         An image that `verify` would not pass cannot be used in an index, nor one that is not what
         its tag says. Raises CosignError where cosign cannot tell who signed.
@@ -207,7 +209,7 @@ class Release:
         return tags.plan(self.target, image.manifest, [version], kinds, self._alias_refusal(image))
 
     def _plan_row(self, stored: Sequence[PublishedImage]) -> TagPlan:
-        """Plan the tags of the index with the stored images and the other images of the row.
+        """Plan the tags of the index that lists the stored images and those for other platforms.
 
         Without an image for linux/amd64 there is no new index.
         """
@@ -333,6 +335,7 @@ def promote(
         Registry(reference.repository) as source,
         Registry(to, mount_from=[reference.repository]) as target,
     ):
+        # Check everything before anything is stored in the target.
         manifest = source.get(reference.identifier)
         images = attachments.load_all(source, manifest)
         if manifest.is_index:
@@ -342,6 +345,7 @@ def promote(
         for image in images:
             verify.require_publishable(image, policy, key)
 
+        # A single image joins the images of its row that the target has.
         versions = [tags.version_of(image) for image in images]
         if manifest.is_index:
             row = [version.name for version in versions]
@@ -356,6 +360,7 @@ def promote(
         )
         release.require_follows(versions)
 
+        # Copy the images; no tag names them yet.
         target.check_access()
         stored: list[PublishedImage] = []
         for image in images:
@@ -364,6 +369,7 @@ def promote(
             # A failed run may be attached in the target only: it counts, too.
             stored.append(verify.require_publishable(copied, policy, key))
 
+        # Copy the signatures of indexes, and then move the tags.
         changes, left_out = release.plan(stored)
         for digest in {change.after.digest for change in changes if change.after.is_index}:
             attachments.copy_attachments(source, target, digest, key)

@@ -298,7 +298,7 @@ def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, A
 def summarize_tier(
     runs: Sequence[Attestation], tier: Tier, origin_exception: str
 ) -> dict[str, Any]:
-    """Return the entry of a tier in `TIERS`: its result, and the run that shows it.
+    """Return the result of a tier (a group of claims), and the facts about the run that shows it.
 
     That is the newest run that passed the tier; if none did, the newest run that has the tier.
     """

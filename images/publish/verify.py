@@ -118,7 +118,7 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
 
 
 def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
-    """Check that the validation runs attached to an image open the gate of the policy.
+    """Check that the attached validation runs passed the tiers that the policy requires.
 
     Without a matrix, the claims in the evidence are used, for which a key must vouch: without one
     (empty), the result is UNPROVEN instead of PASS.

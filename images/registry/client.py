@@ -306,7 +306,8 @@ class Registry:
     def _repeat(self, work: Callable[[], Result]) -> Result:
         """Call `work`, and call it again after each TransientError, up to five times in all.
 
-        Raises the last error, RegistryError that is not transient, and Stopped.
+        Raises the fifth TransientError, any other RegistryError at once, and Stopped if `stopping`
+        is set during a pause.
         """
         for pause in PAUSES:
             try:
@@ -343,6 +344,7 @@ class Registry:
         """
 
         def read() -> tuple[Mapping[str, str], bytes]:
+            """Send the request once."""
             content = bytearray()
             with self._send("GET", path, headers=headers, stream=True) as answer:
                 try:
