@@ -193,8 +193,7 @@ def build_image(
 def report_missing(
     name: str, wheels: Gathered, *, strict: bool, warn: Callable[[str], None]
 ) -> None:
-    """Warn about each optional wheel that an image lacks. Raises UserError about them if
-    `strict`."""
+    """Warn about each optional wheel that an image lacks; raise UserError instead if `strict`."""
     problems = []
     for package, reason in wheels.missing.items():
         problems.append(Problem(where=name, cause=f"lacks {reason}", then=wheels.details[package]))

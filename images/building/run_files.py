@@ -98,8 +98,7 @@ def record_build(
     gathered: Gathered,
     source: BuildSource,
 ) -> None:
-    """Write build.json: digest, layers, steps and their times, base, wheels and source of an
-    image."""
+    """Write build.json of an image: digest, layers, timed steps, base, wheels and source."""
     layer_sizes = [size for _step, size in reversed(engine.history(info.id)) if size]
     steps = []
     for step in result.steps:
@@ -128,8 +127,7 @@ def base_as_json(base: BaseContext) -> dict[str, str]:
 
 
 class BuildSource(TypedDict):
-    """What an image was built from and does not say itself; build.json has it for the
-    provenance."""
+    """What an image was built from; build.json has it for the provenance."""
 
     commit: str
     """Empty: it was not built from a clean checkout."""
@@ -287,8 +285,7 @@ def _failure_text(judged: ClaimVerdict) -> str:
 
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
-    """Return report.html. `host`: the `host` of the evidence, with engine, cores, driver and
-    GPUs."""
+    """Return report.html. `host`: the `host` of the evidence (engine, cores, driver, GPUs)."""
     tiers = []
     for tier, heading in _TIERS.items():
         claims = [judged for judged in verdict.claims if judged.claim.tier is tier]

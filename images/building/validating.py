@@ -180,8 +180,7 @@ def claims_of(
 
 
 def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
-    """Return the packages that a derived image must not bring: name -> why, and what to do
-    instead."""
+    """Return the packages that a derived image must not bring: name -> why, and the remedy."""
     reasons = {}
     for name, replacement in sources.facts.replaced.items():
         reasons[name] = f"it is no longer maintained: take {replacement.by}"

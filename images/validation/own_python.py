@@ -215,8 +215,7 @@ def run_over_files(
 
 
 def require_same_machine(engine: Engine, image: ImageInfo) -> None:
-    """Raise UserError unless our Python runs in the engine's containers: Linux, the same
-    processor."""
+    """Raise UserError unless this machine runs Linux on the engine's kind of processor."""
     platform_here = of_machine(platform.machine()) if platform.system() == "Linux" else None
     if platform_here is None or platform_here.architecture != engine.facts.architecture:
         here = f"this one of {platform.machine()} with {platform.system()}"

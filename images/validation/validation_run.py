@@ -219,8 +219,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
 def look_from_host(
     engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]
 ) -> None:
-    """Measure what no container shows: the image's configuration, and its layers in the engine's
-    store."""
+    """Measure what no container shows: the image's configuration and its stored layers."""
     claims = evidence.claims
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
     evidence.host["payload"] = layer_reading.compared

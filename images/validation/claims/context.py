@@ -98,8 +98,7 @@ class ClaimContext:
 
     @property
     def no_second_gpu(self) -> str:
-        """Return why claims of the multigpu tier are unproven; empty if the host has several
-        GPUs."""
+        """Return why the multigpu tier can't be measured; empty if the host has several GPUs."""
         if self.no_gpu:
             return self.no_gpu
         if self.inventory and len(self.inventory.gpus) == 1:
@@ -163,8 +162,7 @@ def versions_with_cudnn(context: ClaimContext) -> dict[str, str]:
 
 
 def reason_out_of_reach(fault: SilentFault, gpus: Iterable[Gpu]) -> str:
-    """Return why a silent fault can't occur on one of these GPUs; empty if it can on all of
-    them."""
+    """Return why a silent fault can't occur on one of these GPUs; empty if it can on all."""
     least_capability = tuple(map(int, fault.capability.split(".")))
     for gpu in gpus:
         too_old = reason_too_old([gpu], least_capability)

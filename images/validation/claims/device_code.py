@@ -75,8 +75,7 @@ def xformers_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim for each library of torchao that serves a GPU of the image. None is
-    required."""
+    """Yield a claim, not required, for each library of torchao that serves a GPU of the image."""
     image = context.image
     torchao = image.pin("torchao")
     facts = context.facts.torchao.get(torchao.version) if torchao else None
@@ -97,8 +96,7 @@ def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def claims_about_wheels_of_no_index(context: ClaimContext) -> Iterator[Claim]:
-    """Yield claims about packages that no index has as a wheel: official wheels, or compiled
-    here."""
+    """Yield claims about packages whose wheel no index has: it is official, or compiled here."""
     image = context.image
     for pin in image.pins:
         archs = archs_of_wheel(image, pin)

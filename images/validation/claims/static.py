@@ -207,8 +207,7 @@ def environment_claim(image: Image) -> Claim:
 
 
 def configuration_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claims `image/...`, which the engine's host measures: labels, size, settings,
-    ..."""
+    """Yield the claims `image/...`, which the engine's host measures: labels, size and so on."""
     image = context.image
     yield claim("image", "labels", HOST_PROBE, "the labels are true", label_expectation(context))
 
@@ -266,8 +265,7 @@ def label_expectation(context: ClaimContext) -> dict[str, Any]:
 
 
 def settings_expectation(context: ClaimContext) -> dict[str, Any]:
-    """Return what the image's configuration must say: entrypoint, variables, driver
-    capabilities."""
+    """Return the entrypoint, variables and driver capabilities that an image must declare."""
     image = context.image
     expect: dict[str, Any] = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
