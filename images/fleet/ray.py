@@ -107,7 +107,7 @@ def ray_options(machines: Machines, settings: RaySettings) -> dict[str, Any]:
 def run_there(task: Task) -> Result:
     """Do a task on the machine where Ray calls this function, and return its result."""
     node_id = ray.get_runtime_context().get_node_id()
-    return worker.perform(task, f"{worker.node()}/{node_id[:6]}")
+    return worker.perform(task, f"{worker.node_name()}/{node_id[:6]}")
 
 
 def result_of(reference: Any) -> Result:

@@ -65,7 +65,7 @@ def run_tasks(
         running = dict(zip(tasks, jobs, strict=True))
         for task, job in running.items():
             say(task, f"is job {job.job_id} of Slurm")
-        yield from results(running)
+        yield from wait_for_results(running)
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         cause = f"sbatch refuses the jobs: {' '.join(str(error).split())[-400:]}"
         then = (
@@ -102,10 +102,10 @@ def run_here(task: Task) -> Result:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    return worker.perform(task, worker.node())
+    return worker.perform(task, worker.node_name())
 
 
-def results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
+def wait_for_results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
     """Yield each running task with its result, as soon as it ends, and remove it from `running`.
 
     A job that leaves the queue without a result is Lost. (submitit itself would ask sacct for the

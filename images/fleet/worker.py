@@ -191,6 +191,6 @@ def push_by_digest(engine: Engine, info: ImageInfo, staging: str) -> str:
     return f"{repository}@{manifest.digest}"
 
 
-def node() -> str:
+def node_name() -> str:
     """Return the name of this machine: that of Slurm on a node of Slurm, else its host name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

@@ -82,7 +82,7 @@ def compress(
     members: deque[Future[bytes]] = deque()
     try:
         with ThreadPoolExecutor(max_workers=threads) as pool:
-            for block in blocks(tar):
+            for block in split_blocks(tar):
                 members.append(pool.submit(_gzip, block))
                 # Members are written in the order of their blocks. Waiting for the oldest bounds
                 # the memory.
@@ -105,7 +105,7 @@ def _gzip(block: bytes) -> bytes:
     return bytes(member)
 
 
-def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
+def split_blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:
     """Yield the bytes of chunks in blocks of exactly `size` bytes; the last block may be shorter.
 
     So the compressed bytes do not depend on the sizes in which a tar is read.

@@ -32,7 +32,7 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
         digest = record["digest"]
-        # A provenance needs these: see `predicate`.
+        # A provenance needs these: see `make_predicate`.
         _ = record["base"]["reference"], record["base"]["origin"], record["engine"]["version"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
@@ -41,7 +41,7 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     return record
 
 
-def predicate(
+def make_predicate(
     build: Mapping[str, Any], *, name: ImageName, revision: str, created: str
 ) -> dict[str, Any]:
     """Return the predicate of an image's provenance: what it was built from, and how.
@@ -99,7 +99,7 @@ def as_digest(text: str) -> dict[str, str]:
     return {algorithm or "sha256": value}
 
 
-def read(predicate: Mapping[str, Any]) -> dict[str, str]:
+def read_labels(predicate: Mapping[str, Any]) -> dict[str, str]:
     """Return what a provenance says of the labels `matrix-revision` and `base-digest`.
 
     The base digest is empty where the provenance has none. Raises LookupError, TypeError or

@@ -302,14 +302,14 @@ def attach_statements(
     runs = judge_runs_today(local, published, options.policy)
     predicates = {TEST_RESULT: statements.make_test_result(runs, exception)}
     if not published.statements_of(PROVENANCE):
-        predicates[PROVENANCE] = provenance.predicate(
+        predicates[PROVENANCE] = provenance.make_predicate(
             provenance.read_build_record(local.folder, str(local.name), info.id),
             name=local.name,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
             created=local.created,
         )
     if not published.statements_of(CYCLONEDX):
-        predicates[CYCLONEDX] = sbom.cyclonedx(
+        predicates[CYCLONEDX] = sbom.make_sbom(
             sbom.read(engine, info.id),
             name=str(local.name),
             digest=info.id,

@@ -35,7 +35,7 @@ def read(engine: Engine, reference: str) -> Packages:
     return own_python.query_files(engine, image, "packages", timeout=_SECONDS)
 
 
-def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
+def make_sbom(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
     """Return the SBOM of an image in the JSON form of CycloneDX 1.6.
 
     `packages` comes from `read`, `digest` is the image ID, and `created` the date to publish it
@@ -57,7 +57,7 @@ def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) 
     return document
 
 
-def versions(bom: Mapping[str, Any]) -> dict[str, str]:
+def read_versions(bom: Mapping[str, Any]) -> dict[str, str]:
     """Return the Python packages in an SBOM: canonical name -> version, without its local part.
 
     Wheels of the CUDA toolkit are left out.

@@ -288,7 +288,7 @@ def find_sbom_faults(predicate: Mapping[str, Any], labels: Mapping[str, str]) ->
     Raises one of `statements.UNREADABLE` for an SBOM of another form.
     """
     pins = dict(json.loads(labels.get(f"{LABELS}.pins") or "{}"))
-    versions = sbom.versions(predicate)
+    versions = sbom.read_versions(predicate)
     faults = []
     for name, version in sorted(pins.items()):
         if versions.get(name) != version:
@@ -303,7 +303,7 @@ def find_provenance_faults(predicate: Mapping[str, Any], labels: Mapping[str, st
     Raises one of `statements.UNREADABLE` for a provenance of another form.
     """
     faults = []
-    for key, value in provenance.read(predicate).items():
+    for key, value in provenance.read_labels(predicate).items():
         label = labels.get(f"{LABELS}.{key}", "")
         if value != label:
             faults.append(f"it says {key} {value or 'nothing'}, the image {label or 'nothing'}")

@@ -213,7 +213,7 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     assert remote.image_id == first.info.id
     assert sorted(one.predicate_type for one in remote.statements) == sorted(NAMES)
     (found,) = remote.statements_of(CYCLONEDX)
-    assert sbom.versions(found.predicate)["einops"] == "0.8.2"
+    assert sbom.read_versions(found.predicate)["einops"] == "0.8.2"
     assert remote.statements_of(TEST_RESULT)[0].evidence == [
         (first.folder / "evidence.json").read_bytes()
     ]

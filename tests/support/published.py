@@ -105,7 +105,7 @@ def published(
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [tar])
     target.put(manifest, content)
     image = attachments.load(target, manifest)
-    bom = sbom.cyclonedx(
+    bom = sbom.make_sbom(
         FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created)
     )
     build = {
@@ -114,7 +114,7 @@ def published(
         "engine": {"version": "28"},
     }
     own_name = ImageName.parse(name)
-    made = provenance.predicate(build, name=own_name, revision=revision, created=created)
+    made = provenance.make_predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
     predicates = {TEST_RESULT: result_of([run]), CYCLONEDX: bom, PROVENANCE: made}
     attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)

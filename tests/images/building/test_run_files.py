@@ -72,8 +72,10 @@ def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engi
     )
     assert (record["wheels"], record["commit"]) == (wheels, "c0ffee")
     name = ImageName.parse("cu126-torch27")
-    made = provenance.predicate(record, name=name, revision="0123456789ab", created=INFO.created)
-    told = provenance.read(made)
+    made = provenance.make_predicate(
+        record, name=name, revision="0123456789ab", created=INFO.created
+    )
+    told = provenance.read_labels(made)
     assert told == {"matrix-revision": "0123456789ab", "base-digest": ""}
 
 

@@ -285,7 +285,7 @@ def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_chang
 def test_labels_that_lie_attach_nothing_and_move_no_tag(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sbom, "cyclonedx", lambda *_, **__: {"components": []})
+    monkeypatch.setattr(sbom, "make_sbom", lambda *_, **__: {"components": []})
     with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
         site.publish(PIP)
     assert site.target.find(NAME) is None

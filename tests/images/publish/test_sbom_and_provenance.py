@@ -40,7 +40,7 @@ CREATED = datetime(2026, 11, 21, 2, 20, tzinfo=UTC)
 
 
 def written(digest: str = DIGEST) -> dict[str, Any]:
-    return sbom.cyclonedx(FOUND, name="cu126-torch27", digest=digest, created=CREATED)
+    return sbom.make_sbom(FOUND, name="cu126-torch27", digest=digest, created=CREATED)
 
 
 def test_the_sbom_keeps_to_cyclonedx_own_schema() -> None:
@@ -58,7 +58,7 @@ def test_every_package_is_in_it_by_its_purl() -> None:
         "pkg:deb/debian/adduser@3.134?arch=all&distro=debian-12",
     }
     assert data["metadata"]["component"]["version"] == DIGEST
-    assert sbom.versions(data) == {"torch": "2.7.1", "flash-attn": "2.8.3", "odd": "1"}, (
+    assert sbom.read_versions(data) == {"torch": "2.7.1", "flash-attn": "2.8.3", "odd": "1"}, (
         "no local parts, no toolkit"
     )
 
@@ -90,7 +90,7 @@ BUILD: dict[str, Any] = {
 
 
 def predicate(**build: Any) -> dict[str, Any]:
-    return provenance.predicate(
+    return provenance.make_predicate(
         {**BUILD, **build},
         name=ImageName.parse("cu126-torch27"),
         revision="0123456789ab",
@@ -120,11 +120,13 @@ def test_provenance_says_what_the_image_was_built_from() -> None:
 
 def test_provenance_is_read_back() -> None:
     digest = "sha256:" + "11" * 32
-    assert provenance.read(predicate()) == {
+    assert provenance.read_labels(predicate()) == {
         "matrix-revision": "0123456789ab",
         "base-digest": digest,
     }
-    assert provenance.read(predicate(base={**BUILD["base"], "digest": ""}))["base-digest"] == ""
+    assert (
+        provenance.read_labels(predicate(base={**BUILD["base"], "digest": ""}))["base-digest"] == ""
+    )
 
 
 @pytest.mark.parametrize(
