@@ -116,7 +116,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     )
     wheels = dict(gathered.files)
     if options.offline:
-        wheels |= prebuilt.stock(packages_to_install(lock, base), options.wheelhouse)
+        wheels |= prebuilt.locked_wheels(packages_to_install(lock, base), options.wheelhouse)
 
     # The suite, with the claims that the image carries itself: those for any machine, and without
     # the one about its layers, whose record may change while the image stays.

@@ -1,11 +1,11 @@
-"""Compiles packages that are published as source only into wheels, which the suite judges before the cache has them."""
+"""Compiles wheels of packages that are published as source only, checks them and caches them."""
 
 import json
 import re
 import shlex
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -34,14 +34,23 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim, machine_code
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
-from images.wheels.recipe import FOLDER, Recipe, beside, jobs_for, no_nvcc, recipe_for
-from validate.claims import ClaimSet, Tier
+from images.wheels.recipe import (
+    FOLDER,
+    Recipe,
+    jobs_for,
+    no_nvcc,
+    pins_of_torch_layer,
+    recipe_for,
+)
+from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import Verdict, judge
 from validate.judging import Status
 
-_NINJA = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
-_STEP = "/run/recipe/compile.sh"
+_NINJA_PROGRESS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
+_COMPILE_SCRIPT = "/run/recipe/compile.sh"
+"""The script that compiles, as it stands in the name of its build step."""
 _JUDGED = {("libraries", "environment"), ("symbols", "resolved")}
+"""Check and subject of the claims that every compiled wheel must keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +64,7 @@ class WheelOptions:
     locks: Path
     """The folder of locks."""
     jobs: int = 0
-    """Compilers at once; 0: what cores and memory allow."""
+    """How many compilers run at once; 0: as many as cores and memory allow."""
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
 
@@ -63,27 +72,31 @@ class WheelOptions:
 def wheel_builder(
     engine: Engine, matrix: Matrix, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> FindWheel:
-    """A finder that compiles what the wheel cache lacks and nobody else publishes.
+    """Return a function that finds the wheel of an image's pin in the cache, else compiles it.
 
-    The finder raises UserError for a required pin that can't be compiled. An optional one is left out with a warning.
+    It returns None for a pin that is not compiled here, or that has an official wheel. If a wheel
+    can't be compiled for the image, it raises UserError for a required pin; for an optional pin or
+    optional extensions, it warns and returns None.
     """
-    look = prebuilt.wheel_finder(matrix, options.cache)
+    find_cached = prebuilt.wheel_finder(matrix, options.cache)
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
-        if cached := look(image, pin):
+        if cached := find_cached(image, pin):
             return cached
-        row = pin.extensions or pin.name
-        if row not in matrix.sources or any(one.name == pin.name for one in image.prebuilt):
+        package = pin.extensions or pin.name
+        has_official_wheel = any(wheel.name == pin.name for wheel in image.prebuilt)
+        if package not in matrix.sources or has_official_wheel:
             return None
         try:
-            recipe = recipe_for(image, row, matrix)
+            recipe = recipe_for(image, package, matrix)
         except UserError as error:
             if not (pin.optional or pin.extensions):
                 raise
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
-        with one_at_a_time:  # builds beside each other may ask for the same wheel
+        # Images that are built at the same time may need the same wheel.
+        with one_at_a_time:
             return build_wheel(engine, image, recipe, options, host, progress)
 
     return find
@@ -97,9 +110,10 @@ def build_wheel(
     host: HostSettings,
     progress: Progress,
 ) -> Path:
-    """Return the wheel of a recipe for an image: from the wheel cache, else compiled, judged and stored there.
+    """Return the wheel of a recipe from the wheel cache; else compile, check and store it first.
 
-    Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
+    Raises UserError if it can't be compiled on this machine, if the compiler fails, or if the wheel
+    does not pass its checks.
     """
     label = f"{image.name} {recipe.package}"
 
@@ -112,42 +126,48 @@ def build_wheel(
 
     _require_nvcc(engine, image, recipe, options.facts)
     base = base_images.acquire(
-        engine, image.base, base_images.AUTO, root=options.locks.parent, host=host, on_progress=warn
+        engine,
+        image.base,
+        base_images.AUTO,
+        root=options.locks.parent,
+        host=host,
+        on_progress=warn,
     )
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
-    files = builder_context(image, recipe, base, options, host=host.files(), jobs=jobs)
+    context = builder_context(image, recipe, base, options, host=host.files(), jobs=jobs)
     progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
 
-    tag, log = (
-        f"truetag-wheel:{recipe.key}",
-        options.out / "wheels" / str(image.name) / f"{recipe.package}.log",
-    )
+    tag = f"truetag-wheel:{recipe.key}"
+    log = options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
     try:
-        _compile(engine, recipe, files, tag, log, host, progress, label)
+        _compile(engine, recipe, context, tag, log, host, progress, label)
+        # The container is never started: it only gives access to the files of the built image.
         with engine.container(ContainerSpec(tag, ["true"])) as container:
-            made: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
-            content = container.get_file(f"/wheel/{made['wheel']}")
+            built: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
+            content = container.get_file(f"/wheel/{built['wheel']}")
         verdict = judge_wheel(engine, tag, image, recipe, content, options.facts, log)
     finally:
         engine.remove(tag, force=True)
 
+    judged = []
+    for judgement in verdict.claims:
+        judged.append(
+            {
+                "check": judgement.claim.check,
+                "subject": judgement.claim.subject,
+                "verdict": str(judgement.status),
+                "reason": judgement.reason,
+            }
+        )
     record = {
         "key": recipe.key,
         "recipe": asdict(recipe),
-        "compilers": made["compilers"],
-        "objects": made["objects"],
-        "shim": made["shim"],
-        "verdict": [
-            {
-                "check": row.claim.check,
-                "subject": row.claim.subject,
-                "verdict": str(row.status),
-                "reason": row.reason,
-            }
-            for row in verdict.claims
-        ],
+        "compilers": built["compilers"],
+        "objects": built["objects"],
+        "shim": built["shim"],
+        "verdict": judged,
     }
-    wheel = prebuilt.store_compiled(options.cache, recipe.key, made["wheel"], content, record)
+    wheel = prebuilt.store_compiled(options.cache, recipe.key, built["wheel"], content, record)
     progress.finish(label, f"kept as {wheel}")
     return wheel
 
@@ -155,14 +175,19 @@ def build_wheel(
 def _compile(
     engine: Engine,
     recipe: Recipe,
-    files: Context,
+    context: Context,
     tag: str,
     log: Path,
     host: HostSettings,
     progress: Progress,
     label: str,
 ) -> None:
-    """Build the builder's context. Raises UserError with the compiler's first error."""
+    """Build an image in which the wheel of a recipe is compiled, and tag it `tag`.
+
+    `context` is the build context. The output of the build goes to the file `log` and, under the
+    name `label`, to the display. Raises UserError with the compiler's first error if compiling
+    fails, and BuildFailed if another build step does.
+    """
     show = progress.job(label)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8", buffering=1) as stream:
@@ -171,33 +196,37 @@ def _compile(
             show(event)
             if isinstance(event, LogLine):
                 stream.write(f"{event.text}\n")
-                if counted := _NINJA.match(event.text):
-                    progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
+                if count := _NINJA_PROGRESS.match(event.text):
+                    progress.say(label, f"object {count['done']} of {count['all']}", "dim")
 
         try:
             network = host.network(local=engine.facts.local)
-            engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
-        except BuildFailed as failed:
-            if _STEP not in failed.step:
+            engine.build(context, tag, network=network, on_event=on_event, redact=host.redact)
+        except BuildFailed as build_failed:
+            if _COMPILE_SCRIPT not in build_failed.step:
                 raise
-            # The exception has the end of the log only; the first error may stand before it.
-            failure = classify(failed.error, log.read_text(encoding="utf-8").splitlines())
-            cause, then = f"{failure.cause} ({failure.line})", f"{failure.then}; the log is {log}"
-            where = f"{recipe.distribution} {recipe.version}"
-            raise UserError(Problem(where=where, cause=cause, then=then), code=1) from failed
+            # The exception has only the end of the log; the first error may come before it.
+            failure = classify(build_failed.error, log.read_text(encoding="utf-8").splitlines())
+            problem = Problem(
+                where=f"{recipe.distribution} {recipe.version}",
+                cause=f"{failure.cause} ({failure.line})",
+                then=f"{failure.then}; the log is {log}",
+            )
+            raise UserError(problem, code=1) from build_failed
 
 
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:
-    """Raises UserError unless this machine can have the nvcc, and it goes with the base's gcc."""
-    newest = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
-    if recipe.gcc > newest:
+    """Raise UserError unless the recipe's nvcc can be had here and accepts the base's gcc."""
+    newest_gcc = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
+    if recipe.gcc > newest_gcc:
         cause = (
-            f"nvcc {recipe.toolkit} accepts gcc up to {newest}, {recipe.base} has gcc {recipe.gcc}"
+            f"nvcc {recipe.toolkit} accepts gcc up to {newest_gcc}, "
+            f"{recipe.base} has gcc {recipe.gcc}"
         )
         raise wrong(str(image.name), cause, "take an image on another base, or newer CUDA")
     if recipe.provider != "image":
         return
-    (reference,) = recipe.parts
+    reference = recipe.parts[0]
     if engine.find(reference) is None and engine.registry_digest(reference) is None:
         raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
@@ -205,47 +234,55 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
 def judge_wheel(
     engine: Engine, tag: str, image: Image, recipe: Recipe, content: bytes, facts: Facts, log: Path
 ) -> Verdict:
-    """Symbols and device code of the new wheel beside torch. Raises UserError unless every claim holds."""
-    new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
-    beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
-    everything = image_claims(ClaimContext(image=beside_torch, facts=facts)).claims
-    judged = [
-        one
-        for one in everything
-        if (one.check, one.subject) in {*_JUDGED, ("pins", recipe.distribution)}
-    ]
-    if recipe.archs:
-        archs = machine_code([Arch.parse(arch) for arch in recipe.archs])
-        judged.append(
-            kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content))
-        )
-    claims = ClaimSet(image=tag, claims=tuple(judged))
+    """Check a new wheel in the image that it was compiled in, and return the verdict.
+
+    That image (`tag`) has the wheel installed with torch. Checked are the wheel's version, its
+    libraries and symbols, and its machine code for the recipe's architectures. `content` is the
+    wheel file; `log` is named in errors. Raises UserError unless every claim passes.
+    """
+    claims = ClaimSet(image=tag, claims=tuple(_wheel_claims(image, recipe, content, facts)))
     evidence = validation_run.validate(engine, tag, claims, [Tier.STATIC])
     verdict = judge(claims, evidence, [Tier.STATIC])
-    where, then = (
-        f"{recipe.distribution} {recipe.version}",
-        f"it is not kept; what did the compiler do? {log}",
-    )
-    problems = [
-        Problem(
-            where=where,
-            cause=f"compiled, but {one.claim.key} is {one.status}: {one.reason}",
-            then=then,
+
+    problems = []
+    for judgement in verdict.claims:
+        if judgement.status is Status.PASS:
+            continue
+        cause = f"compiled, but {judgement.claim.key} is {judgement.status}: {judgement.reason}"
+        problem = Problem(
+            where=f"{recipe.distribution} {recipe.version}",
+            cause=cause,
+            then=f"it is not kept; what did the compiler do? {log}",
         )
-        for one in verdict.claims
-        if one.status is not Status.PASS
-    ]
+        problems.append(problem)
     if problems:
         raise UserError(problems, code=1)
     return verdict
 
 
-def libraries(content: bytes) -> tuple[str, ...]:
-    """The libraries in a wheel."""
-    with zipfile.ZipFile(BytesIO(content)) as archive:
-        return tuple(
-            sorted(name for name in archive.namelist() if re.search(r"\.so(?:\.\d+)*$", name))
+def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> list[Claim]:
+    """Return the claims that the wheel of a recipe must keep; `content` is the wheel file."""
+    new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
+    with_wheel = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
+    checked = {*_JUDGED, ("pins", recipe.distribution)}
+    claims = []
+    for claim in image_claims(ClaimContext(image=with_wheel, facts=facts)).claims:
+        if (claim.check, claim.subject) in checked:
+            claims.append(claim)
+    if recipe.archs:
+        required_code = machine_code([Arch.parse(arch) for arch in recipe.archs])
+        code_claim = kernel_code_claim(
+            image, recipe.distribution, [], required_code, also=libraries(content)
         )
+        claims.append(code_claim)
+    return claims
+
+
+def libraries(content: bytes) -> tuple[str, ...]:
+    """Return the sorted paths of the shared libraries in a wheel file."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        members = archive.namelist()
+    return tuple(sorted(path for path in members if re.search(r"\.so(?:\.\d+)*$", path)))
 
 
 def builder_context(
@@ -257,79 +294,104 @@ def builder_context(
     host: Mapping[str, bytes],
     jobs: int,
 ) -> Context:
-    """The builder's whole build context.
+    """Return the build context of the image in which the wheel of a recipe is compiled.
 
-    It has a -devel image's stages, with ccache, ninja and an nvcc that keeps to the recipe's architectures
-    (templates/wheel/). host: files under host/; jobs: compilers at once. Raises UserError: no lock, no source archive
-    of the recipe's hash.
+    It has the stages of a -devel image, with ccache, ninja and an nvcc that compiles only for the
+    recipe's architectures (templates/wheel/). `host` are the files of this machine's settings,
+    `jobs` is the number of compilers at once. Raises UserError if a lock is missing, or if the
+    folder of source archives lacks the recipe's.
     """
-    own = lock_file.read(image, options.locks)
-    locks = {"torch": own.files["torch.txt"], "tools": own.files["tools.txt"]}
+    image_lock = lock_file.read(image, options.locks)
+    locks = {"torch": image_lock.files["torch.txt"], "tools": image_lock.files["tools.txt"]}
     if recipe.provider == "wheels":
         locks["toolkit"] = _toolkit_lock(image, recipe, options.locks)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.split_bottom_lock(files, "torch")
     files |= render.scripts()
-    files |= {"locks/debian.txt": base.packages} if base.packages else {}
+    if base.packages:
+        files["locks/debian.txt"] = base.packages
     files |= host
-    files |= {
-        f"recipe/{path.name}": path.read_bytes()
-        for path in FOLDER.iterdir()
-        if path.suffix in (".sh", ".py")
-    }
+
+    for path in FOLDER.iterdir():
+        if path.suffix in (".sh", ".py"):
+            files[f"recipe/{path.name}"] = path.read_bytes()
     if recipe.patch:
         patches = {sha256_of_file(path): path for path in (FOLDER / "patches").glob("*.patch")}
         files["recipe/source.patch"] = patches[recipe.patch].read_bytes()
-    numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
-    of_toolkit = {
-        "TORCH_CUDA_ARCH_LIST": ";".join(f"{number[:-1]}.{number[-1]}" for number in numbers),
-        "FORCE_CUDA": "1",
-        "CUDA_HOME": "/build/cuda",
-        "TRUETAG_NVCC": f"{recipe.home}/bin/nvcc",
-        "TRUETAG_ARCHS": " ".join(numbers),
-        "TRUETAG_PTX": " ".join(arch.removeprefix("sm_") for arch in recipe.ptx),
-    }
-    variables = {
-        **(of_toolkit if recipe.home else {}),
-        **({"TRUETAG_CPU": recipe.cpu} if recipe.cpu else {}),
-        **recipe.environment,
-    }
-    exports = (f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+    exports = []
+    for name, value in sorted(_compile_variables(recipe).items()):
+        exports.append(f"export {name}={shlex.quote(value)}\n")
     files["recipe/env"] = "".join(exports).encode()
-    source = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
-    files["recipe/source.txt"] = source.encode()
-    if options.sdists is not None:  # else the step downloads its own
-        archives = sorted(options.sdists.glob("*.tar.gz"))
-        if not (
-            archive := next(
-                (path for path in archives if sha256_of_file(path) == recipe.sdist), None
-            )
-        ):
-            cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
-            raise wrong(
-                str(options.sdists), cause, "`pip download --no-binary :all: --no-deps` gets it"
-            )
+    requirement = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
+    files["recipe/source.txt"] = requirement.encode()
+    # Without a folder of source archives, the build step downloads the archive.
+    if options.sdists is not None:
+        archive = _source_archive(recipe, options.sdists)
         files[f"recipe/{archive.name}"] = archive
+
     files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs).encode()
     return dict(sorted(files.items()))
 
 
+def _compile_variables(recipe: Recipe) -> dict[str, str]:
+    """Return the environment variables with which a package is compiled.
+
+    Those of the recipe come last, so that they replace ours of the same name.
+    """
+    variables = {}
+    if recipe.home:
+        numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
+        capabilities = [f"{number[:-1]}.{number[-1]}" for number in numbers]
+        variables["TORCH_CUDA_ARCH_LIST"] = ";".join(capabilities)
+        variables["FORCE_CUDA"] = "1"
+        variables["CUDA_HOME"] = "/build/cuda"
+        variables["TRUETAG_NVCC"] = f"{recipe.home}/bin/nvcc"
+        variables["TRUETAG_ARCHS"] = " ".join(numbers)
+        variables["TRUETAG_PTX"] = " ".join(arch.removeprefix("sm_") for arch in recipe.ptx)
+    if recipe.cpu:
+        variables["TRUETAG_CPU"] = recipe.cpu
+    variables.update(recipe.environment)
+    return variables
+
+
+def _source_archive(recipe: Recipe, folder: Path) -> Path:
+    """Return the source archive in a folder that has the recipe's hash. Raises UserError."""
+    for path in sorted(folder.glob("*.tar.gz")):
+        if sha256_of_file(path) == recipe.sdist:
+            return path
+    cause = (
+        f"holds no source archive of {recipe.distribution} {recipe.version} "
+        f"with sha256 {recipe.sdist}"
+    )
+    raise wrong(str(folder), cause, "`pip download --no-binary :all: --no-deps` gets it")
+
+
 def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
-    """The hashes of a devel toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
-    for place in sorted(folder.glob("*-devel*")):
-        if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(
-            recipe.parts
-        ):
-            return (place / "toolkit.txt").read_bytes()
+    """Return the requirements with hashes of the CUDA toolkit's wheels that the recipe names.
+
+    They are taken from the lock of any -devel image with the same toolkit, in the folder of locks.
+    Raises UserError if there is none.
+    """
+    for lock_folder in sorted(folder.glob("*-devel*")):
+        record = json.loads((lock_folder / lock_file.RECORD).read_text())
+        if record["alone"]["toolkit"] == list(recipe.parts):
+            return (lock_folder / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
     cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"
     raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes one")
 
 
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:
+    """Return the Dockerfile that compiles the wheel of a recipe.
+
+    `files` are the other files of the build context; `jobs` is the number of compilers at once.
+    """
     index = render.index_arguments(image)
-    below = [render.libraries_stage(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
+    below: Sequence[Stage] = ()
+    # Where torch's lock was split, NVIDIA's libraries have a stage of their own below torch.
+    if f"locks/{render.LIBRARIES}.txt" in files:
+        below = [render.libraries_stage(index)]
     torch = Stage(
         name="torch",
         below=below[-1].name if below else "system",
@@ -338,8 +400,15 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         index=index,
         wheels_kept=False,
     )
-    page, holds = environment().get_template("wheel/Dockerfile.j2"), (f"nvcc {recipe.toolkit}",)
-    return page.render(
+    compiler = Stage(
+        name="compiler",
+        below="torch",
+        holds=(f"nvcc {recipe.toolkit}",),
+        lock=False,
+        toolkit_above=True,
+    )
+    template = environment().get_template("wheel/Dockerfile.j2")
+    return template.render(
         image=replace(image, name=replace(image.name, devel=True)),
         recipe=recipe,
         provider=recipe.provider,
@@ -353,5 +422,5 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         native_installer=False,
         **step_macros(offline=False),
         layers=[*below, torch],
-        compiler=Stage(name="compiler", below="torch", holds=holds, lock=False, toolkit_above=True),
+        compiler=compiler,
     )

@@ -1,4 +1,4 @@
-"""Wheels that no index has: from a local wheelhouse, compiled here, or official ones by hash."""
+"""Finds the wheels that no index has: in a folder of the user, compiled here, or official ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -32,9 +31,9 @@ from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
 
 FindWheel = Callable[[Image, Pin], Path | None]
-"""Finds, or makes, a wheel that no index has; None: there is none."""
+"""Finds or compiles the wheel of an image's pin; returns None if there is none."""
 Obtain = Callable[[Prebuilt], Path]
-"""Gets an official wheel: `obtain`, with its cache and its mirror."""
+"""Downloads an official wheel and returns its file: `obtain` with a cache and a way to fetch."""
 
 _RECORD = "record.json"
 _NOT_COMPILED = "which no index has as a wheel, and which is not compiled for this image yet"
@@ -47,13 +46,15 @@ class Gathered:
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""
     missing: Mapping[str, str]
-    """Distribution -> that it could not be had, and why: the image's labels and claims say it, so it names no machine,
-    no error text and no command."""
+    """Distribution -> why the image goes without its wheel.
+
+    Labels and claims of the image repeat the text, so it names no machine, no error and no command.
+    """
     details: Mapping[str, str]
-    """Distribution -> what happened here, and what to do about it."""
+    """Distribution -> what happened on this machine, and what to do about it."""
 
     def digests(self) -> dict[str, str]:
-        """File name -> sha256, for the build's record."""
+        """Return file name -> sha256 of each wheel, for the record of the build."""
         return {name: sha256_of_file(path) for name, path in self.files.items()}
 
 
@@ -65,138 +66,207 @@ def gather(
     in_base: Collection[str] = (),
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
-    """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
+    """Find a wheel for each pin of an image that its lock does not hold.
 
-    `in_base` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
-    The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. Raises
-    UserError for a wheelhouse that does not exist or holds two wheels that both fit, for official wheels that differ
-    from their hash, and for every pin that can't be had and must.
+    The first of these that has one is used: the folder `wheelhouse` of the user, `compiled` (the
+    wheels compiled here), `official` (downloads of the publisher's wheels). `in_base` are the
+    packages that the base brings already. They stay pins of the image, because other wheels are
+    compiled for the base's torch. If the wheelhouse holds the locked installer (uv), it is added,
+    so that a build needs no index.
+
+    Raises UserError if the wheelhouse does not exist or holds two wheels that fit one pin, if an
+    official wheel differs from its hash, or if there is no wheel for a pin that is not optional.
     """
-    listing = _listing(wheelhouse)
+    wheelhouse_wheels = _wheels_in(wheelhouse)
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
     details: dict[str, str] = {}
-    lacking: list[Problem] = []
+    problems: list[Problem] = []
     for pin in image.pins:
-        compile_it = f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
-        if pin.extensions and pin.name in in_base:
-            missing[pin.lacking] = (
-                f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
-            )
-            details[pin.lacking] = "build on another base"
-        elif pin.extensions:  # a wheel of pure Python is the lock's
-            with_extensions = [path for path in listing if has_extensions(path.name)]
-            if extended := _in_wheelhouse(pin, image, with_extensions) or compiled(image, pin):
+        if pin.extensions:
+            extended = None
+            if pin.name not in in_base:
+                extended = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
+            if extended:
                 files[extended.name] = extended
             else:
-                why = f"{pin.requirement}'s compiled extensions, which were not compiled for this image"
-                missing[pin.lacking], details[pin.lacking] = why, f"{compile_it} compiles them"
+                reason = _why_no_extensions(pin, image, in_base)
+                missing[pin.lacking] = reason.public
+                details[pin.lacking] = reason.local
         if pin.locked or pin.name in in_base:
             continue
-        found = _wheel(pin, image, listing, official, compiled)
-        if isinstance(found, Path):
-            files[found.name] = found
-            continue
-        if pin.optional:
-            why, details[pin.name] = _why_missing(pin, found, compile_it)
-            missing[pin.name] = f"{pin.requirement}: {why}"
-        elif found:
-            lacking.append(found)
+        wheel = _wheel(pin, image, wheelhouse_wheels, official, compiled)
+        if isinstance(wheel, Path):
+            files[wheel.name] = wheel
+        elif pin.optional:
+            reason = _why_missing(pin, image, wheel)
+            missing[pin.name] = f"{pin.requirement}: {reason.public}"
+            details[pin.name] = reason.local
         else:
-            then = (
-                f"{compile_it} compiles it once, for every image that asks the same; "
-                f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
-            )
-            cause = f"needs {pin.requirement}, {_NOT_COMPILED}"
-            lacking.append(Problem(where=str(image.name), cause=cause, then=then))
-    if lacking:
-        raise UserError(lacking, code=1)
+            problems.append(wheel or _no_wheel(pin, image))
+    if problems:
+        raise UserError(problems, code=1)
+
     for requirement in TOOLS:
         name, _, version = requirement.partition("==")
-        if installer := _in_wheelhouse(
-            Pin(name=name, version=version, layer="tools"), image, listing
-        ):
+        tool = Pin(name=name, version=version, layer="tools")
+        if installer := _in_wheelhouse(tool, image, wheelhouse_wheels):
             files[installer.name] = installer
     return Gathered(files=files, missing=missing, details=details)
 
 
+class _Reason(NamedTuple):
+    """Why an image goes without a wheel."""
+
+    public: str  # what the image's labels and claims say
+    local: str  # what happened on this machine, and the next step
+
+
+def _compile_command(pin: Pin, image: Image) -> str:
+    """Return the command, in backticks, that compiles the wheel or the extensions of a pin."""
+    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
+
+
+def _extended_wheel(
+    pin: Pin, image: Image, wheelhouse_wheels: Sequence[Path], compiled: FindWheel
+) -> Path | None:
+    """Return the wheel of a package with its compiled extensions; None if nobody compiled it.
+
+    A wheel of pure Python in the wheelhouse is not considered: that one is in the lock.
+    """
+    candidates = [path for path in wheelhouse_wheels if has_extensions(path.name)]
+    return _in_wheelhouse(pin, image, candidates) or compiled(image, pin)
+
+
+def _why_no_extensions(pin: Pin, image: Image, in_base: Collection[str]) -> _Reason:
+    """Return why an image goes without the compiled extensions of a package."""
+    extensions = f"{pin.requirement}'s compiled extensions"
+    if pin.name in in_base:
+        return _Reason(f"{extensions}: the base brings its own {pin.name}", "build on another base")
+    return _Reason(
+        f"{extensions}, which were not compiled for this image",
+        f"{_compile_command(pin, image)} compiles them",
+    )
+
+
+def _no_wheel(pin: Pin, image: Image) -> Problem:
+    """Return the problem that nobody has a wheel which an image needs."""
+    return Problem(
+        where=str(image.name),
+        cause=f"needs {pin.requirement}, {_NOT_COMPILED}",
+        then=f"{_compile_command(pin, image)} compiles it once, "
+        "for every image that asks the same; "
+        f"`{command('build', 'NAME', '--compile')}` does both; "
+        "--wheelhouse FOLDER takes one of yours",
+    )
+
+
 def _wheel(
-    pin: Pin, image: Image, listing: Sequence[Path], official: Obtain, compiled: FindWheel
+    pin: Pin,
+    image: Image,
+    wheelhouse_wheels: Sequence[Path],
+    official: Obtain,
+    compiled: FindWheel,
 ) -> Path | Problem | None:
-    """The wheel of a pin that no lock has; why it could not be fetched; None: nobody has one."""
-    row = next((row for row in image.prebuilt if row.name == pin.name), None)
-    own = _in_wheelhouse(pin, image, listing)
-    if own and row and own.name == row.filename:
-        require_hash(
-            own,
-            row,
-            "put the official file there, or give a wheel of your own another build's name",
-        )
-    if (found := own or compiled(image, pin)) or row is None:
-        return found
+    """Return the wheel of a pin that no lock holds.
+
+    Returns a Problem if its official wheel could not be downloaded, and None if nobody has a wheel.
+    Raises UserError if a file has the name of the official wheel, but not its hash.
+    """
+    official_wheel = None
+    for candidate in image.prebuilt:
+        if candidate.name == pin.name:
+            official_wheel = candidate
+            break
+
+    own_wheel = _in_wheelhouse(pin, image, wheelhouse_wheels)
+    if own_wheel and official_wheel and own_wheel.name == official_wheel.filename:
+        then = "put the official file there, or give a wheel of your own another build's name"
+        require_hash(own_wheel, official_wheel, then)
+    wheel = own_wheel or compiled(image, pin)
+    if wheel or official_wheel is None:
+        return wheel
+
     try:
-        return official(row)
+        return official(official_wheel)
     except NotFetched as error:
-        (problem,) = error.problems
-        also = (
-            f", `{command('wheels', str(image.name), pin.name)}` compiles one"
-            if pin.compiled
-            else ""
-        )
-        return replace(problem, then=f"{problem.then}{also}")
+        problem = error.problems[0]
+        if not pin.compiled:
+            return problem
+        return replace(problem, then=f"{problem.then}, {_compile_command(pin, image)} compiles one")
 
 
-def _why_missing(pin: Pin, unfetched: Problem | None, compile_it: str) -> tuple[str, str]:
-    """Why an image goes without a wheel, as it says itself; and what happened here, with the next step."""
-    if unfetched:
-        return (
+def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _Reason:
+    """Return why an image goes without the wheel of an optional pin.
+
+    `download_problem` is why its official wheel could not be downloaded; None if it has none.
+    """
+    if download_problem:
+        return _Reason(
             "its official wheel could not be fetched",
-            f"{unfetched.cause} ({unfetched.where}); {unfetched.then}",
+            f"{download_problem.cause} ({download_problem.where}); {download_problem.then}",
         )
     if pin.compiled:
-        return _NOT_COMPILED, f"{compile_it} compiles it"
-    return (
+        return _Reason(_NOT_COMPILED, f"{_compile_command(pin, image)} compiles it")
+    return _Reason(
         "no official wheel for this combination is known",
         "--wheelhouse FOLDER takes one of yours",
     )
 
 
-def stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
-    """The locked wheels of a build without a network, by file name. Raises UserError with all that is lacking."""
-    held = {sha256_of_file(path): path for path in _listing(wheelhouse)}
-    found: dict[str, Path] = {}
+def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
+    """Return file name -> path of locked packages' wheels in a folder, for a build without a
+    network.
+
+    Wheels are recognised by their sha256, whatever their names. Raises UserError that lists every
+    package without a wheel there.
+    """
+    path_by_digest = {sha256_of_file(path): path for path in _wheels_in(wheelhouse)}
+    wheels: dict[str, Path] = {}
     lacking: list[str] = []
     for package in packages:
-        path = next((held[digest] for digest in package.hashes if digest in held), None)
-        if path:
-            found[path.name] = path
+        paths = [path_by_digest[digest] for digest in package.hashes if digest in path_by_digest]
+        if paths:
+            wheels[paths[0].name] = paths[0]
         else:
             lacking.append(f"{package.name} {package.version}")
     if lacking:
-        cause = f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
-        then = "`pip download --no-deps NAME==VERSION` on a machine with a network, then --wheelhouse FOLDER"
+        cause = (
+            f"lacks {len(lacking)} locked wheels, or has them with other contents: "
+            f"{', '.join(sorted(set(lacking)))}"
+        )
+        then = (
+            "`pip download --no-deps NAME==VERSION` on a machine with a network, "
+            "then --wheelhouse FOLDER"
+        )
         raise wrong(str(wheelhouse or "--offline without --wheelhouse"), cause, then)
-    return found
+    return wheels
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
-    """Whether a wheel file is this pin for this image: name, version, Python, and the build if its name tells one."""
+    """Return whether a wheel's file name has the package and version of a pin and suits an image.
+
+    Its tags must suit the image's Python, glibc and processor. If its local version names the torch
+    that it was compiled for, that must be the image's. False for a name that is no wheel's.
+    """
     try:
         name, version, _, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename:
         return False
     if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
         return False
-    # Some write CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue.
-    build = (
-        f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{str(image.cxx11_abi).lower()}"
-    )
-    if "torch" in (local := version.local or "") and local.lower() != build:
+    # Some publishers write CUDA's major version, torch's minor version and the C++ ABI into the
+    # local version: +cu12torch2.7cxx11abitrue.
+    abi = str(image.cxx11_abi).lower()
+    image_build = f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{abi}"
+    wheel_build = version.local or ""
+    if "torch" in wheel_build and wheel_build.lower() != image_build:
         return False
     return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.name.platform))
 
 
-def _listing(wheelhouse: Path | None) -> Sequence[Path]:
+def _wheels_in(wheelhouse: Path | None) -> Sequence[Path]:
+    """Return the wheels in a folder, sorted; none for None. Raises UserError if it is no folder."""
     if wheelhouse is None:
         return ()
     if not wheelhouse.is_dir():
@@ -204,70 +274,85 @@ def _listing(wheelhouse: Path | None) -> Sequence[Path]:
     return sorted(wheelhouse.glob("*.whl"))
 
 
-def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | None:
-    fitting = [path for path in listing if fits(path.name, pin, image)]
+def _in_wheelhouse(pin: Pin, image: Image, wheels: Sequence[Path]) -> Path | None:
+    """Return the wheel among the user's that fits a pin of an image; None if there is none.
+
+    Raises UserError if two fit.
+    """
+    fitting = [path for path in wheels if fits(path.name, pin, image)]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
-        raise wrong(
-            str(fitting[0].parent), f"two wheels fit {pin.requirement}: {names}", "keep one"
-        )
+        cause = f"two wheels fit {pin.requirement}: {names}"
+        raise wrong(str(fitting[0].parent), cause, "keep one")
     return fitting[0] if fitting else None
 
 
 Fetch = Callable[[str, Path], None]
-"""Gets URL and target. Raises OSError."""
+"""Downloads a URL to a file. Raises OSError."""
 
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
 
 
 class NotFetched(UserError):  # noqa: N818  # said as an outcome
-    """A wheel could not be had: nothing is wrong with it, as far as is known."""
+    """An official wheel could not be downloaded, as when no host answers."""
 
 
 def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
-    """Return the file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
+    """Return the file of an official wheel in the folder `cache`, downloaded if it is not there
+    yet.
 
-    `fetch` None: over HTTP. Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes
-    are others than the table's, in the cache or as they came.
+    `fetch` downloads it, by default over HTTP. A file gets into the cache only if it is complete
+    and has the hash of the table of official wheels. Raises NotFetched if the download fails, and
+    UserError if the cached or the downloaded file has another hash.
     """
     target = cache / wheel.filename
     if target.exists():
         require_hash(target, wheel, f"`rm {paths.shown(target)}`: the next build fetches it anew")
         return target
-    place = str(urlsplit(wheel.url).hostname)
+    host_name = str(urlsplit(wheel.url).hostname)
     cache.mkdir(parents=True, exist_ok=True)
-    # A folder of its own: builds that run at once fetch the same file.
+    # Each download has a folder of its own, because builds may fetch the same file at once.
     with tempfile.TemporaryDirectory(dir=cache, prefix=".") as folder:
         partial = Path(folder, wheel.filename)
         try:
             (fetch or download)(wheel.url, partial)
         except OSError as error:
-            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {root_cause(error)}"
+            cause = (
+                f"the official wheel of {wheel.name} {wheel.version} could not be fetched: "
+                f"{root_cause(error)}"
+            )
             then = "--wheelhouse FOLDER takes it from a folder"
-            raise NotFetched(Problem(where=place, cause=cause, then=then)) from None
-        then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
-        require_hash(
-            partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", place
+            raise NotFetched(Problem(where=host_name, cause=cause, then=then)) from None
+        then = (
+            "nothing was kept; ask whoever serves it: the release's file was replaced, or "
+            "something on the way rewrites it. --wheelhouse FOLDER takes a wheel of yours"
         )
+        require_hash(partial, wheel, then, host_name)
         partial.replace(target)
     return target
 
 
-def require_hash(file: Path, wheel: Prebuilt, then: str, place: str = "") -> None:
-    """Raises UserError unless a file is the wheel of the table, byte for byte."""
-    found = sha256_of_file(file)
-    if found != wheel.sha256:
-        cause = (
-            f"{file.stat().st_size} bytes with sha256 {found}; `prebuilt` in images/data/facts.yaml has {wheel.sha256} "
-            f"for {wheel.name} {wheel.version}: refused"
-        )
-        raise failed(f"{place}: {wheel.filename}" if place else paths.shown(file), cause, then)
+def require_hash(file: Path, wheel: Prebuilt, then: str, host_name: str = "") -> None:
+    """Raise UserError unless a file has the sha256 of an official wheel.
+
+    `then` is the next step for the user. `host_name` is the host that the file was just downloaded
+    from; empty for a file that was on this machine already.
+    """
+    digest = sha256_of_file(file)
+    if digest == wheel.sha256:
+        return
+    where = f"{host_name}: {wheel.filename}" if host_name else paths.shown(file)
+    cause = (
+        f"{file.stat().st_size} bytes with sha256 {digest}; `prebuilt` in images/data/facts.yaml "
+        f"has {wheel.sha256} for {wheel.name} {wheel.version}: refused"
+    )
+    raise failed(where, cause, then)
 
 
 def download(url: str, target: Path) -> None:
-    """Fetch a file whole. Raises OSError, also for an answer that breaks off."""
-    from images.host import web  # most builds fetch nothing
+    """Download a file over HTTP. Raises OSError, also if the answer breaks off."""
+    from images.host import web  # here, because most builds download nothing
 
     web.download(url, target, patience=_PATIENCE)
 
@@ -275,7 +360,10 @@ def download(url: str, target: Path) -> None:
 def find_compiled(
     folder: Path, key: str, on_progress: Callable[[str], None] = lambda _text: None
 ) -> Path | None:
-    """Return the wheel of a key in a folder of compiled wheels. One that is damaged is told and not taken."""
+    """Return the compiled wheel with a recipe's key in the wheel cache `folder`; None if not there.
+
+    A wheel that is damaged is not returned: `on_progress` gets a warning about it.
+    """
     place = folder / key
     try:
         record = json.loads((place / _RECORD).read_text())
@@ -294,41 +382,56 @@ def find_compiled(
 def store_compiled(
     folder: Path, key: str, filename: str, content: bytes, record: Mapping[str, Any]
 ) -> Path:
-    """Put a wheel in, in place of whatever lay there. Return where it lies. Raises OSError."""
+    """Store a compiled wheel and its record in the wheel cache `folder`, and return the wheel's
+    path.
+
+    Whatever the cache had under this key is replaced. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as scratch:
-        made = Path(scratch, key)
-        made.mkdir()
-        (made / filename).write_bytes(content)
-        whole = {**record, "wheel": filename, "sha256": sha256(content), "bytes": len(content)}
-        (made / _RECORD).write_text(json.dumps(whole, indent=1) + "\n")
+        prepared = Path(scratch, key)
+        prepared.mkdir()
+        (prepared / filename).write_bytes(content)
+        whole_record = {
+            **record,
+            "wheel": filename,
+            "sha256": sha256(content),
+            "bytes": len(content),
+        }
+        (prepared / _RECORD).write_text(json.dumps(whole_record, indent=1) + "\n")
+        # Renaming a complete folder leaves no half-written wheel behind if the process is killed.
         place = folder / key
         if place.exists():
             place.rename(Path(scratch, "old"))
-        made.rename(place)
+        prepared.rename(place)
     return place / filename
 
 
 def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
-    """Return what looks for the wheel of an image's pin in the wheel cache."""
+    """Return a function that finds the compiled wheel of an image's pin; it compiles nothing.
 
-    def look(image: Image, pin: Pin) -> Path | None:
-        row, place = pin.extensions or pin.name, folder or compiled_wheels()
-        if row not in matrix.sources or not any(place.glob(f"{row}-*")):
+    `folder` is the wheel cache, by default the one of this user.
+    """
+
+    def find(image: Image, pin: Pin) -> Path | None:
+        package = pin.extensions or pin.name
+        wheel_cache = folder or compiled_wheels()
+        if package not in matrix.sources or not any(wheel_cache.glob(f"{package}-*")):
             return None
-        from images.wheels.recipe import recipe_for  # most machines have compiled nothing
+        from images.wheels.recipe import recipe_for  # here: most machines have compiled nothing
 
         try:
-            recipe = recipe_for(image, row, matrix)
-        except UserError:  # nobody can compile it: the plan says why
+            recipe = recipe_for(image, package, matrix)
+        except UserError:
+            # It can't be compiled for this image, so no wheel can be there. The plan says why.
             return None
-        return find_compiled(place, recipe.key)
+        return find_compiled(wheel_cache, recipe.key)
 
-    return look
+    return find
 
 
 def compiled_wheels() -> Path:
-    """The wheel cache of the person who runs this, which all checkouts share."""
+    """Return the wheel cache of the current user, which all checkouts share."""
     return host_cache.folder() / "wheelhouse"
 
 
@@ -340,54 +443,66 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 def supported_tags(
     python: Minor, glibc: Minor, platform: Platform = Platform.AMD64
 ) -> frozenset[Tag]:
-    """Every tag of a wheel that installs on this Python and this glibc."""
-    minors = range(
-        min(_LEGACY), glibc.minor + 1
-    )  # a manylinux tag names the oldest glibc that will do
-    names = [f"manylinux_{glibc.major}_{minor}" for minor in minors]
-    names += ["linux", *(name for minor, name in _LEGACY.items() if minor in minors)]
-    platforms = [f"{name}_{platform.machine}" for name in names]
-    version, interpreter = (python.major, python.minor), f"cp{python.digits}"
-    own = cpython_tags(version, [interpreter], platforms)
-    return frozenset([*own, *compatible_tags(version, interpreter, platforms)])
+    """Return every tag of a wheel that can be installed on this Python, glibc and processor."""
+    # A manylinux tag names the oldest glibc that the wheel runs on.
+    platforms = []
+    for minor in range(min(_LEGACY), glibc.minor + 1):
+        platforms.append(f"manylinux_{glibc.major}_{minor}_{platform.machine}")
+    platforms.append(f"linux_{platform.machine}")
+    for minor, name in _LEGACY.items():
+        if minor <= glibc.minor:
+            platforms.append(f"{name}_{platform.machine}")
+
+    version = (python.major, python.minor)
+    interpreter = f"cp{python.digits}"
+    compiled_tags = cpython_tags(version, [interpreter], platforms)
+    pure_tags = compatible_tags(version, interpreter, platforms)
+    return frozenset([*compiled_tags, *pure_tags])
 
 
 def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
-    """Return distribution -> digest of its wheel's RECORD, of the image's own pins among these wheels.
+    """Return distribution -> digest of its wheel's RECORD, for the wheels of the image's pins.
 
-    Those that a build prunes are left out: what that leaves of them is not known here.
+    `files` are wheels; those of other packages are ignored. Wheels that the build prunes are left
+    out too, because their RECORD after pruning is not known here.
     """
-    names = {pin.name for pin in image.pins}
-    found = {str(canonicalize_name(parse_wheel_filename(path.name)[0])): path for path in files}
+    pinned = {pin.name for pin in image.pins}
+    wheels: dict[str, Path] = {}
+    for path in files:
+        name = str(canonicalize_name(parse_wheel_filename(path.name)[0]))
+        if name in pinned and not pruner.reads(image.pruning, name):
+            wheels[name] = path
+
     digests = {}
-    for name, path in found.items():
-        if name in names and not pruner.reads(image.pruning, name):
-            # Of one that can't be read nothing is known: whoever installs it says why.
-            unreadable = suppress(
-                OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError
-            )
-            with unreadable, zipfile.ZipFile(path) as opened:
-                digests[name] = wheel_contents.digest_of(rows_of(opened))
+    for name, path in wheels.items():
+        try:
+            with zipfile.ZipFile(path) as wheel:
+                digests[name] = wheel_contents.digest_of(rows_of(wheel))
+        except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
+            # A wheel that can't be read is left out; its installation fails with the reason.
+            continue
     return digests
 
 
 def expected_wheels(
     image: Image, missing: Collection[str], compiled: FindWheel, cache: Path
 ) -> dict[Path, str]:
-    """Return path -> sha256 of the wheels that a build on this machine would take for the pins that no lock has.
+    """Return path -> sha256 of the wheels that `gather` would choose for an image on this machine.
 
-    As `gather` chooses, without a folder of the user's own: a compiled wheel before the official one, which need not
-    lie there yet.
+    As there is no wheelhouse here, these are the wheels that `compiled` finds, else the official
+    ones. Nothing is downloaded: an official wheel need not exist yet at its path below `cache`.
+    `missing` are the distributions that the image was built without.
     """
-    official = {wheel.name: wheel for wheel in image.prebuilt}
+    official_wheels = {wheel.name: wheel for wheel in image.prebuilt}
     digests = {}
     for pin in image.pins:
         name = pin.lacking if pin.extensions else pin.name
-        if name in missing or (pin.locked and not pin.extensions):
+        is_from_lock = pin.locked and not pin.extensions
+        if name in missing or is_from_lock:
             continue
         if path := compiled(image, pin):
             digests[path] = sha256_of_file(path)
-        elif not pin.extensions and pin.name in official:
-            wheel = official[pin.name]
+        elif not pin.extensions and pin.name in official_wheels:
+            wheel = official_wheels[pin.name]
             digests[cache / "wheels" / wheel.filename] = wheel.sha256
     return digests

@@ -1,4 +1,7 @@
-"""What the pruner of build steps leaves of a lock's wheels: claim `records` of images for one GPU architecture."""
+"""Prunes locked wheels as a build does, and records the digests of the RECORDs that are left.
+
+Claim `records` of an image for one GPU architecture compares installed RECORDs with them.
+"""
 
 import csv
 import shutil
@@ -29,92 +32,107 @@ def update(
     run: Runner = uv.run,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
-    """Return the table of RECORDs with the pruned ones of an image: path below `folder` (of the locks) -> content.
+    """Measure what an image's pruner leaves of its locked wheels, where nobody has measured it yet.
 
-    Nothing if all are known. `lock` has the RECORDs of its wheels (measure_records.update). Raises UserError: a wheel
-    that can't be fetched, or is not the lock's, or can't be pruned.
+    `lock` has the RECORDs of its whole wheels (measure_records.update) and `folder` is the folder
+    of locks. Returns the new content of the table of RECORDs, by its path below that folder; empty
+    if nothing was to be measured. Raises UserError if a wheel can't be downloaded, differs from the
+    lock, or can't be pruned.
     """
     if image.pruning is None:
         return {}
-    wanted = pruner.unmeasured(image.pruning, lock)
-    if not wanted:
+    unmeasured = pruner.unmeasured(image.pruning, lock)
+    if not unmeasured:
         return {}
-    exact = sorted({f"{package.name}=={package.version}" for package, _ in wanted})
-    addresses = uv.addresses(exact, lock.inputs, run=run, where=str(image.name))
-    key, program = pruner.key(image.pruning), dict(pruner.files(image.pruning))
+    requirements = sorted({f"{package.name}=={package.version}" for package, _ in unmeasured})
+    url_by_digest = uv.addresses(requirements, lock.inputs, run=run, where=str(image.name))
+    key = pruner.key(image.pruning)
+    program = pruner.files(image.pruning)
     table = wheel_records.read(folder)
-    for number, (package, digest) in enumerate(wanted, start=1):
+    for number, (package, digest) in enumerate(unmeasured, start=1):
         on_progress(
-            f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})"
+            f"{image.name}: pruning {package.name} {package.version} "
+            f"({number} of {len(unmeasured)})"
         )
-        whole = lock.wheel_records[digest]
-        pruned = {**whole.pruned, key: _pruned(addresses[digest], digest, program)}
-        table.setdefault(wheel_records.release(package), {})[digest] = replace(whole, pruned=pruned)
+        record = lock.wheel_records[digest]
+        pruned = dict(record.pruned)
+        pruned[key] = _pruned(url_by_digest[digest], digest, program)
+        release = table.setdefault(wheel_records.release(package), {})
+        release[digest] = replace(record, pruned=pruned)
     return {wheel_records.FILE: wheel_records.serialize(table)}
 
 
 def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
-    """Return the digest of a wheel's RECORD as the pruner leaves it.
+    """Download a wheel, run the pruner on it, and return the digest of the RECORD that is left.
 
-    Files outside site-packages (`:...`) stay: it does not know them.
+    `digest` is the sha256 of the wheel in the lock; `program` has the pruner's files, by path.
+    Raises UserError if the wheel can't be downloaded, has another hash, or can't be pruned.
     """
-    where = wheel_records.file_of(url)
+    file_name = wheel_records.file_of(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
         folder = Path(scratch)
         wheel = folder / "wheel.whl"
         try:
             prebuilt.download(url, wheel)
         except OSError as error:
-            raise failed(
-                where, f"can't be fetched: {error}", f"`{command('lock')}` again"
-            ) from None
-        if (found := sha256_of_file(wheel)) != digest:
-            raise failed(
-                where,
-                f"has sha256 {found}, the lock has {digest}: refused",
-                "ask whoever serves the index",
-            )
-        with zipfile.ZipFile(wheel) as opened:
-            rows = wheel_records.rows_of(opened)
-            outside = {path: one for path, one in rows.items() if path.startswith(":")}
-            inside = {path: one for path, one in rows.items() if path not in outside}
-            record = _unpack(opened, inside, folder / "site")
-        wheel.unlink()
+            cause = f"can't be fetched: {error}"
+            raise failed(file_name, cause, f"`{command('lock')}` again") from None
+        actual_digest = sha256_of_file(wheel)
+        if actual_digest != digest:
+            cause = f"has sha256 {actual_digest}, the lock has {digest}: refused"
+            raise failed(file_name, cause, "ask whoever serves the index")
+
+        # The pruner sees only site-packages: rows of files elsewhere (`:...`) stay as they are.
+        outside: dict[str, str] = {}
+        inside: dict[str, str] = {}
+        with zipfile.ZipFile(wheel) as archive:
+            for path, file_digest in wheel_records.rows_of(archive).items():
+                rows = outside if path.startswith(":") else inside
+                rows[path] = file_digest
+            record = _unpack(archive, inside, folder / "site")
+        wheel.unlink()  # its libraries are unpacked: free the disk
+
         for path, content in program.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
         prune = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
-        done = subprocess.run(prune, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise failed(
-                where,
-                done.stderr.strip(),
-                "the build of this image ends in the same way: report it",
-            )
+        process = subprocess.run(prune, capture_output=True, text=True, check=False)
+        if process.returncode:
+            then = "the build of this image ends in the same way: report it"
+            raise failed(file_name, process.stderr.strip(), then)
+
         with record.open(encoding="utf-8", newline="") as lines:
-            return wheel_contents.digest_of(
-                {**outside, **wheel_contents.rows_of_wheel(csv.reader(lines))}
-            )
+            pruned_rows = wheel_contents.rows_of_wheel(csv.reader(lines))
+        return wheel_contents.digest_of({**outside, **pruned_rows})
 
 
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
-    """The libraries of a wheel, and a RECORD of its rows below site-packages: all that the pruner looks at."""
-    info = next(
-        name
-        for name in wheel.namelist()
-        if name.endswith(".dist-info/RECORD") and name.count("/") == 1
-    )
+    """Unpack the libraries of a wheel into the folder `site`, and return a RECORD written there.
+
+    `rows` are the files below site-packages, path -> sha256. The pruner looks at libraries only, so
+    nothing else is unpacked.
+    """
     for member in wheel.namelist():
         path = wheel_contents.installed_path(member)
-        if path in rows and ".so" in path.rpartition("/")[2]:
+        file_name = path.rpartition("/")[2]
+        if path in rows and ".so" in file_name:
             target = site / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with wheel.open(member) as source, target.open("wb") as stream:
                 shutil.copyfileobj(source, stream)
-    record = site / info
+
+    record = site / _record_path(wheel)
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows(
-            (path, f"sha256={one}", "") for path, one in rows.items()
-        )
+        writer = csv.writer(stream, lineterminator="\n")
+        for path, digest in rows.items():
+            writer.writerow((path, f"sha256={digest}", ""))
     return record
+
+
+def _record_path(wheel: zipfile.ZipFile) -> str:
+    """Return the path of a wheel's own RECORD in it, which `rows_of` has seen to be there."""
+    for member in wheel.namelist():
+        if member.endswith(".dist-info/RECORD") and member.count("/") == 1:
+            return member
+    raise KeyError("RECORD")

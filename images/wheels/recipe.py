@@ -1,8 +1,12 @@
-"""What a wheel that is compiled here depends on, and the key that names it. Pure: no engine, no network."""
+"""Decides how a wheel is compiled for an image, and names it by a hash of all that it depends on.
+
+Pure: uses no engine and no network.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -16,13 +20,13 @@ from images.planning.image import Image, Pin
 
 FOLDER = TEMPLATES / "wheel"
 _METHOD = 1
-"""Increased when the builder changes in a way that changes what comes out of it."""
+"""Version of the builder; increased when a change of the builder changes the wheels it makes."""
 _GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one package is compiled for one image: all that its wheel depends on."""
+    """How a package is compiled for an image: everything that its wheel depends on."""
 
     package: str
     """Its row under `sources` in the matrix."""
@@ -31,7 +35,7 @@ class Recipe:
     sdist: str
     """sha256 of the source archive."""
     environment: Mapping[str, str]
-    """What its setup.py is told."""
+    """Variables for its setup.py."""
     torch: str
     wheel_cuda: str
     cxx11_abi: bool
@@ -44,141 +48,182 @@ class Recipe:
     """Where nvcc comes from: `wheels`, `image`, `debian`; `none` where no GPU code is compiled."""
     toolkit: str
     parts: tuple[str, ...]
-    """What the provider is asked for: requirements, an image, a Debian suite."""
+    """What to get from the provider: requirements, the name of an image, or a Debian suite."""
     archs: tuple[str, ...]
     """`sm_90` and the like: machine code for these."""
     ptx: tuple[str, ...] = ()
     cpu: str = ""
-    """The x86-64 level of its code for the host; empty: what its setup.py asks for."""
+    """The x86-64 level of its code for the host; empty: what its setup.py chooses."""
     patch: str = ""
-    """sha256 of what is changed in its source; empty: nothing."""
+    """sha256 of the patch for its source; empty if there is none."""
     job_memory: int = 2
-    """GiB that one compiler needs at most. No part of the key."""
+    """GiB that one compiler process needs at most. No part of the key."""
 
     @property
     def key(self) -> str:
-        """Names the wheel: PACKAGE-VERSION-HASH."""
-        depends = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("package", "job_memory")
-        }
-        # A wheel that neither concerns keeps the key that it had before there were such.
-        depends = {
-            name: value for name, value in depends.items() if value or name not in ("cpu", "patch")
-        }
-        depends |= {"method": _METHOD, "tools": (FOLDER / "build.txt").read_text()}
-        digest = sha256(json.dumps(depends, sort_keys=True).encode())
+        """Return the name of the wheel in the wheel cache: PACKAGE-VERSION-HASH."""
+        inputs: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name in ("package", "job_memory"):
+                continue
+            # Fields that were added later count only if they are set: older wheels keep their keys.
+            if name in ("cpu", "patch") and not value:
+                continue
+            inputs[name] = value
+        inputs["method"] = _METHOD
+        inputs["tools"] = (FOLDER / "build.txt").read_text()
+        digest = sha256(json.dumps(inputs, sort_keys=True).encode())
         return f"{self.package}-{self.version}-{digest[:16]}"
 
     @property
     def home(self) -> str:
-        """Where the toolkit lies in the builder; empty where there is none."""
+        """Return the folder of the CUDA toolkit in the builder; empty if there is no toolkit."""
         return f"/usr/local/cuda-{self.toolkit}" if self.toolkit else ""
 
 
 def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
-    """How a package is compiled for an image. Raises UserError: it can't be, with the reason."""
-    row = matrix.sources.get(package)
-    if row is None:
+    """Return how a package of `sources` in the matrix is compiled for an image.
+
+    Raises UserError, with the reason, if it can't be compiled for this image.
+    """
+    source = matrix.sources.get(package)
+    if source is None:
         cause = f"`sources` has {', '.join(matrix.sources) or 'nothing'}"
         then = "name it under `sources` in matrix.yaml, with the hash of its source archive"
         raise wrong(package, f"is no package that is compiled here: {cause}", then)
-    version = _version(image, package, row)
-    archs = (
-        tuple(arch for arch in image.archs if arch >= Arch.parse(row.minimum_arch))
-        if row.nvcc
-        else ()
-    )
-    if row.nvcc and not archs:
-        minimum = Arch.parse(row.minimum_arch)
-        cause = (
-            f"compiles for {minimum} and newer, the image is for {' '.join(map(str, image.archs))}"
-        )
-        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
-    provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
+
+    version = _version(image, package, source)
+    # A package without GPU code needs no nvcc, and has no architectures.
+    archs: tuple[Arch, ...] = ()
+    nvcc = Nvcc("none", ())
+    toolkit = ""
+    if source.nvcc:
+        archs = _architectures(image, package, source)
+        nvcc = _nvcc(image, matrix)
+        toolkit = str(image.toolkit_cuda)
+    ptx = archs[-1:] if source.ptx else ()
     torch = image.pin("torch")
-    numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
-    capabilities = ";".join(arch.capability for arch in archs)
-    environment = {
-        key: row.environment[key]
-        .replace("{numbers}", numbers)
-        .replace("{capabilities}", capabilities)
-        for key in sorted(row.environment)
-    }
     return Recipe(
         package=package,
-        distribution=row.distribution or package,
+        distribution=source.distribution or package,
         version=version,
-        sdist=row.releases[version],
-        environment=environment,
+        sdist=source.releases[version],
+        environment=_environment(source, archs),
         torch=torch.version if torch else "",
         wheel_cuda=str(image.wheel_cuda),
         cxx11_abi=image.cxx11_abi,
         python=str(image.python),
         base=image.base.key,
         gcc=matrix.bases[image.base.key].gcc,
-        provider=provider,
-        toolkit=str(image.toolkit_cuda) if row.nvcc else "",
-        parts=parts,
+        provider=nvcc.provider,
+        toolkit=toolkit,
+        parts=nvcc.parts,
         archs=tuple(map(str, archs)),
-        ptx=tuple(map(str, archs[-1:])) if row.ptx else (),
-        cpu=row.cpu,
-        patch=sha256(patch_of(row)) if row.patch else "",
-        job_memory=row.job_memory,
+        ptx=tuple(map(str, ptx)),
+        cpu=source.cpu,
+        patch=sha256(patch_of(source)) if source.patch else "",
+        job_memory=source.job_memory,
     )
 
 
-def patch_of(row: SourceRow) -> bytes:
-    """What is changed in a package's source."""
-    return (FOLDER / "patches" / row.patch).read_bytes()
+def patch_of(source: SourceRow) -> bytes:
+    """Return the patch that is applied to a package's source before it is compiled."""
+    return (FOLDER / "patches" / source.patch).read_bytes()
 
 
-def _version(image: Image, package: str, row: SourceRow) -> str:
+def _version(image: Image, package: str, source: SourceRow) -> str:
+    """Return the release of a package to compile: the one that the image pins, else the newest.
+
+    Raises UserError if the package does not compile on the image's torch, or if the matrix has no
+    source archive of the pinned release.
+    """
     torch = image.pin("torch")
-    if torch and not SpecifierSet(row.torch).contains(torch.version, prereleases=True):
-        cause = f"compiles on torch {row.torch} (`sources.{package}.torch`), the image has {torch.version}"
-        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
-    pin = image.pin(row.distribution or package)
-    version = pin.version if pin else max(row.releases, key=Version)
-    if version not in row.releases:
+    if torch and not SpecifierSet(source.torch).contains(torch.version, prereleases=True):
         cause = (
-            f"the image pins {version}, `sources.{package}.releases` has {', '.join(row.releases)}"
+            f"compiles on torch {source.torch} (`sources.{package}.torch`), "
+            f"the image has {torch.version}"
         )
+        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
+    pin = image.pin(source.distribution or package)
+    version = pin.version if pin else max(source.releases, key=Version)
+    if version not in source.releases:
+        releases = ", ".join(source.releases)
+        cause = f"the image pins {version}, `sources.{package}.releases` has {releases}"
         then = "add that release with the sha256 of its source archive to matrix.yaml"
         raise wrong(f"{package} for {image.name}", cause, then)
     return version
 
 
-def _provider(image: Image, matrix: Matrix) -> tuple[str, tuple[str, ...]]:
-    """Who has an nvcc of the image's toolkit: wheels, a Debian suite, NVIDIA's image."""
-    row = matrix.toolkits[str(image.toolkit_cuda)]
-    if row.devel:
-        return "wheels", (*row.parts, *row.devel)
-    if row.compiler is None:
-        raise no_nvcc(image, f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider")
-    return (
-        ("debian", (row.compiler.debian,))
-        if row.compiler.debian
-        else ("image", (row.compiler.image,))
-    )
+def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch, ...]:
+    """Return the GPU architectures of an image that a package can be compiled for.
+
+    Raises UserError if there is none.
+    """
+    minimum = Arch.parse(source.minimum_arch)
+    archs = tuple(arch for arch in image.archs if arch >= minimum)
+    if not archs:
+        image_archs = " ".join(map(str, image.archs))
+        cause = f"compiles for {minimum} and newer, the image is for {image_archs}"
+        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
+    return archs
 
 
-def no_nvcc(image: Image, why: str) -> UserError:
+def _environment(source: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
+    """Return the variables for a package's setup.py, with the architectures filled in.
+
+    `{numbers}` becomes the likes of `80;90`, and `{capabilities}` the likes of `8.0;9.0`.
+    """
+    numbers = ";".join(f"{arch.major}{arch.minor}" for arch in archs)
+    capabilities = ";".join(arch.capability for arch in archs)
+    environment = {}
+    for name, value in sorted(source.environment.items()):
+        value = value.replace("{numbers}", numbers)
+        environment[name] = value.replace("{capabilities}", capabilities)
+    return environment
+
+
+class Nvcc(NamedTuple):
+    """Where the compiler for GPU code comes from."""
+
+    provider: str  # see Recipe.provider
+    parts: tuple[str, ...]  # see Recipe.parts
+
+
+def _nvcc(image: Image, matrix: Matrix) -> Nvcc:
+    """Return where the nvcc of an image's CUDA toolkit comes from: wheels, Debian or NVIDIA's
+    image.
+
+    Raises UserError if the matrix names no provider for this toolkit.
+    """
+    toolkit = matrix.toolkits[str(image.toolkit_cuda)]
+    if toolkit.devel:
+        return Nvcc("wheels", (*toolkit.parts, *toolkit.devel))
+    if toolkit.compiler is None:
+        reason = f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider"
+        raise no_nvcc(image, reason)
+    if toolkit.compiler.debian:
+        return Nvcc("debian", (toolkit.compiler.debian,))
+    return Nvcc("image", (toolkit.compiler.image,))
+
+
+def no_nvcc(image: Image, reason: str) -> UserError:
+    """Return the error that there is no nvcc for an image's CUDA toolkit here."""
     then = (
-        "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect to a registry that "
-        "has NVIDIA's devel image, or `docker load` it"
+        "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect "
+        "to a registry that has NVIDIA's devel image, or `docker load` it"
     )
-    return failed(
-        str(image.name), f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}", then
-    )
+    cause = f"there is no nvcc for CUDA {image.toolkit_cuda} here: {reason}"
+    return failed(str(image.name), cause, then)
 
 
-def beside(image: Image) -> tuple[Pin, ...]:
-    """Pins that are installed beside the new wheel: those of torch's layer."""
+def pins_of_torch_layer(image: Image) -> tuple[Pin, ...]:
+    """Return the pins of an image's lowest layer, torch's, on which a new wheel is compiled."""
     return tuple(pin for pin in image.pins if pin.layer == image.layers[0])
 
 
-def jobs_for(wanted: Recipe, cpus: int, memory: int) -> int:
-    """Compilers at once: a core each, and the memory that this package's largest file takes. `memory` in bytes."""
-    return max(1, min(cpus, memory // (wanted.job_memory * _GIB)))
+def jobs_for(recipe: Recipe, cpus: int, memory: int) -> int:
+    """Return how many compilers may run at once on a machine with `memory` bytes; at least 1.
+
+    Each needs a core, and the memory that the package's largest source file takes to compile.
+    """
+    return max(1, min(cpus, memory // (recipe.job_memory * _GIB)))
