@@ -237,7 +237,13 @@ def record_validation(
     (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
     markdown = report.markdown(verdict)
     if changes:
-        lines = ["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]
+        lines = [
+            "",
+            "What it changed of its base image:",
+            "",
+            *(f"- {line}" for line in changes.lines()),
+            "",
+        ]
         markdown += "\n".join(lines)
         write_json(folder / "changes.json", asdict(changes))
     (folder / "report.md").write_text(markdown)

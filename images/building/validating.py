@@ -88,7 +88,7 @@ def validate_image(
     )
 
     steps_above = configuration.steps_above(steps)
-    changes = child.changes(evidence, steps_above) if steps_above else None
+    changes = child.find_changes(evidence, steps_above) if steps_above else None
     return Validated(tiers, evidence, verdict, changes)
 
 
@@ -169,7 +169,7 @@ def claims_of(
         context = context.on_host(attachment, tiers)
     claims = image_claims(context)
     if configuration.steps_above(steps):
-        claims = child.claims(
+        claims = child.derived_claims(
             claims,
             packages_to_replace(image, sources),
             failing=sources.facts.failing_additions,

@@ -1,12 +1,16 @@
-"""An image that stands on one of ours: what is put above it, what that changed, and which claims still hold it. Pure.
+"""The claims that hold for a derived image, and what it changed of its base image.
 
-A child is held to its parent's claims. What any child may do (add packages, put code into /workspace, have an
-entrypoint) is named and no fault; what moves a pin, or breaks what was validated, fails as it would in the parent.
+A derived image is one that a user builds with `FROM` one of our images; that image of ours is its
+base image. The derived image is held to the claims of its base image. It may add packages, put code
+into /workspace and set an entrypoint: that is listed and no fault. What moves a pinned package, or
+breaks what was validated, fails as it would in the base image. Nothing here reads a file or runs a
+program.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from images.config.facts import Conflict, FailingAddition
 from images.planning import expectations
@@ -17,104 +21,154 @@ from validate.claims import Claim, ClaimSet, ImageKind
 from validate.evidence import Evidence
 from validate.judging import listed
 
-_OURS = "dev.truetag."
+_OUR_LABELS = "dev.truetag."
+"""How the names of our own labels begin."""
 _USERS_FILES = "/workspace/*"
-_TOLD = ("/var/cache/apt/*",)
-"""Leftovers that other images clean by themselves (Debian's official base: docker-clean) and ours do not."""
-_FREE = {("image", "size"), ("pins", "lock")}
-"""Claims that a child need not keep: they are measured and shown."""
+_REPORTED_LEFTOVERS = ("/var/cache/apt/*",)
+"""Leftovers that are reported and no fault: Debian's official base image cleans them by itself
+(docker-clean), and ours does not.
+"""
+_NOT_REQUIRED = ("image/size", "pins/lock")
+"""Claims that a derived image need not keep. They are measured and shown."""
+_LOCK_CLAIM = "pins/lock"
+"""The claim whose probe lists every installed package, beside the versions of the lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What a child has beside its parent: packages (name -> version, of moved ones both) and the rest."""
+    """What a derived image changed of its base image. Stored as changes.json."""
 
     steps: tuple[str, ...]
+    """The build steps above the base image, the first first."""
     added: Mapping[str, str]
+    """Package -> its version in the derived image."""
     removed: Mapping[str, str]
+    """Package -> its version in the base image."""
     moved: Mapping[str, tuple[str, str]]
+    """Package -> its versions in the base image and in the derived image."""
     files: Sequence[StepChange] | None
-    """The paths of the parent that each step replaced or removed; None: the engine's layers can't be read here."""
+    """The files of the base image that each step replaced or removed.
+
+    None: the engine's layers can't be read here.
+    """
 
     def lines(self) -> list[str]:
-        """Return sentences about it, one for each kind of change."""
+        """Return the lines of a report: the number of steps, then one for each kind of change."""
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
-        kinds = {
+        packages_by_kind = {
             "packages added": self.added,
             "packages removed": self.removed,
             "packages moved": moved,
         }
-        changed = []
-        for kind, versions in kinds.items():
+        changes = []
+        for kind, versions in packages_by_kind.items():
             if versions:
-                changed.append(f"{kind}: {len(versions)} ({listed(_sorted(versions), limit=30)})")
-        for change in self.files or ():
-            changed.append(_changed_files(change))
+                packages = [f"{name} {version}" for name, version in sorted(versions.items())]
+                changes.append(f"{kind}: {len(packages)} ({listed(packages, limit=30)})")
+        for step_change in self.files or ():
+            changes.append(_changed_files(step_change))
+        if not changes:
+            changes = ["no package or file of the base image differs"]
 
-        lines = [f"steps above the parent: {len(self.steps)}"]
-        lines += changed or ["no package or file of the parent's differs"]
+        lines = [f"steps above the base image: {len(self.steps)}", *changes]
         if self.files is None:
             lines.append("files: not compared, this engine's layers can't be read here")
         return lines
 
 
 def _changed_files(change: StepChange) -> str:
-    """Return a sentence about the files that one step replaced or removed."""
+    """Return a report's line on the files of the base image that one step replaced or removed."""
     paths = [f"{path} removed" for path in change["removed"]]
     paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
     step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
-    return f"files of the parent changed by `{step}`: {change['count']} ({listed(paths, limit=10)})"
+    files = f"{change['count']} ({listed(paths, limit=10)})"
+    return f"files of the base image changed by `{step}`: {files}"
 
 
-def _sorted(versions: Mapping[str, str]) -> list[str]:
-    return [f"{name} {version}" for name, version in sorted(versions.items())]
-
-
-def claims(
-    parent: ClaimSet,
+def derived_claims(
+    base: ClaimSet,
     known: Mapping[str, str] = MappingProxyType({}),
     *,
     failing: Sequence[FailingAddition] = (),
     conflicts: Sequence[Conflict] = (),
     nvcc: bool = False,
 ) -> ClaimSet:
-    """The parent's claims as a child is held to them, and one of what it adds.
+    """Return the claims that a derived image is held to.
 
-    `known`: package -> why it fails in the parent. `failing`, `conflicts`: what fails in any image
-    (facts.yaml). `nvcc`: the parent has it.
+    They are the claims of its base image, loosened where a derived image may differ, a claim about
+    the packages that it adds, and one about the state after `import torch`.
+
+    `base`: the claims of the base image. `known`: package -> why it fails in the base image.
+    `failing`, `conflicts`: what fails in any image (facts.yaml). `nvcc`: the base image has nvcc,
+    which some of the failing packages need.
     """
-    locked = {
-        name for one in parent.claims if "closed" in one.expect for name in one.expect["versions"]
-    }
-    pinned = sorted(locked | {one.subject for one in parent.claims if one.check == "pins"})
-    rows = [{"name": name, "unless": [], "why": why} for name, why in known.items()]
-    for addition in failing:
-        if not (nvcc and "nvcc" in addition.unless):
-            rows.append({"name": addition.name, "unless": addition.unless, "why": addition.why})
-    together = [{"packages": conflict.packages, "why": conflict.why} for conflict in conflicts]
-    added = [
-        replace(
-            one,
-            subject="additions",
-            statement="nothing that was added is known to fail in this image",
-            expect={"pinned": pinned, "known": rows, "conflicts": together},
-        )
-        for one in parent.claims
-        if (one.check, one.subject) == ("pins", "lock")
-    ]
+    pinned = _pinned_packages(base)
+    claims = [_loosened(base_claim, pinned) for base_claim in base.claims]
+    for base_claim in base.claims:
+        # Made of the claim on the lock, because the same probe lists the packages.
+        if base_claim.key == _LOCK_CLAIM:
+            claims.append(
+                replace(
+                    base_claim,
+                    subject="additions",
+                    statement="nothing that was added is known to fail in this image",
+                    expect={
+                        "pinned": pinned,
+                        "known": _failing_packages(known, failing, nvcc),
+                        "conflicts": [
+                            {"packages": conflict.packages, "why": conflict.why}
+                            for conflict in conflicts
+                        ],
+                    },
+                )
+            )
+
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     statement = "after `import torch`, Python and torch are as in the parent"
-    added.append(claim("state", "after-import", "cpu.state", statement, {"state": state}))
-    return ClaimSet(
-        image=parent.image, claims=(*(_of_child(one, pinned) for one in parent.claims), *added)
-    )
+    claims.append(claim("state", "after-import", "cpu.state", statement, {"state": state}))
+    return ClaimSet(image=base.image, claims=tuple(claims))
 
 
-def _of_child(parents: Claim, pinned: list[str]) -> Claim:
-    expect = dict(parents.expect)
-    if parents.check == "libraries":
+def _pinned_packages(base: ClaimSet) -> list[str]:
+    """Return what no addition may move, sorted: packages of the base image's lock, and its pins."""
+    pinned: set[str] = set()
+    for base_claim in base.claims:
+        if base_claim.check == "pins":
+            pinned.add(base_claim.subject)
+        # Only the claim on the lock has `closed`: whether the image may hold no other package.
+        if "closed" in base_claim.expect:
+            pinned |= set(base_claim.expect["versions"])
+    return sorted(pinned)
+
+
+def _failing_packages(
+    known: Mapping[str, str], failing: Sequence[FailingAddition], nvcc: bool
+) -> list[dict[str, Any]]:
+    """Return the rows `known` of the claim on additions: a name, why it fails, and unless what.
+
+    `known`: package -> why it fails in the base image. `failing`: what fails in any image; without
+    those that work because the image has nvcc.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, why in known.items():
+        rows.append({"name": name, "unless": [], "why": why})
+    for addition in failing:
+        works_with_nvcc = "nvcc" in addition.unless
+        if not (nvcc and works_with_nvcc):
+            rows.append({"name": addition.name, "unless": addition.unless, "why": addition.why})
+    return rows
+
+
+def _loosened(base_claim: Claim, pinned: list[str]) -> Claim:
+    """Return a claim of the base image as a derived image is held to it.
+
+    `pinned`: the packages that no addition may move.
+    """
+    expect = dict(base_claim.expect)
+    if base_claim.check == "libraries":
         expect["pinned"] = pinned
-    if parents.check == "pins" and "closed" in expect:
+    if base_claim.check == "pins" and "closed" in expect:
+        # Packages beyond the lock are no fault.
         expect["closed"] = False
     if "is_derived" in expect:
         expect["is_derived"] = True
@@ -123,34 +177,37 @@ def _of_child(parents: Claim, pinned: list[str]) -> Claim:
     if "image_kind" in expect:
         expect["image_kind"] = ImageKind.DERIVED
     if "leftovers" in expect:
-        expect["leftovers"] = {
-            path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES
-        }
-        expect["told"] = list(_TOLD)
+        leftovers = dict(expect["leftovers"])
+        leftovers.pop(_USERS_FILES, None)
+        expect["leftovers"] = leftovers
+        expect["told"] = list(_REPORTED_LEFTOVERS)
     if "labels" in expect:
-        expect["labels"] = {
-            name: value for name, value in expect["labels"].items() if name.startswith(_OURS)
-        }
-    required = parents.required and (parents.check, parents.subject) not in _FREE
-    return replace(parents, expect=expect, required=required)
+        # Labels that do not name us, such as the title, are the user's to set.
+        labels = {}
+        for name, value in expect["labels"].items():
+            if name.startswith(_OUR_LABELS):
+                labels[name] = value
+        expect["labels"] = labels
+    required = base_claim.required and base_claim.key not in _NOT_REQUIRED
+    return replace(base_claim, expect=expect, required=required)
 
 
-def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
-    """Return what a derived image has beside the image below; None where the static tier was not measured.
+def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
+    """Return what a derived image changed of its base image; None if its packages were not listed.
 
-    `steps`: those above the image below, the first first.
+    `evidence`: of the derived image. Its packages are compared with the versions of the lock that
+    stand in its claim pins/lock. `steps`: the build steps above the base image, the first first.
     """
-    lock = next(
-        (claim for claim in evidence.claims if (claim.check, claim.subject) == ("pins", "lock")),
-        None,
-    )
-    record = evidence.record_of(lock.probe) if lock else None
-    measured = record.measurement_of("lock") if record else None
-    if lock is None or measured is None or "error" in measured.evidence:
+    lock_claims = [claim for claim in evidence.claims if claim.key == _LOCK_CLAIM]
+    if not lock_claims:
+        return None
+    record = evidence.record_of(lock_claims[0].probe)
+    measurement = record.measurement_of("lock") if record else None
+    if measurement is None or "error" in measurement.evidence:
         return None
 
-    locked: Mapping[str, str] = lock.expect["versions"]
-    installed = {name: versions[0] for name, versions in measured.evidence["installed"].items()}
+    locked: Mapping[str, str] = lock_claims[0].expect["versions"]
+    installed = {name: versions[0] for name, versions in measurement.evidence["installed"].items()}
     moved = {}
     for name, version in locked.items():
         # `2.7.1+cu126` is a build of 2.7.1.

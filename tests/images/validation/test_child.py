@@ -52,7 +52,9 @@ def test_the_steps_of_a_child_are_those_above_our_last(
 
 def of_child(id: str, subject: str) -> Any:  # noqa: A002
     return next(
-        one for one in child.claims(PARENT).claims if (one.check, one.subject) == (id, subject)
+        one
+        for one in child.derived_claims(PARENT).claims
+        if (one.check, one.subject) == (id, subject)
     )
 
 
@@ -80,7 +82,7 @@ def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labe
     }
     assert of_child("image", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
     assert not of_child("image", "size").required and of_child("image", "settings").required
-    assert {one.check for one in child.claims(PARENT).claims} == {
+    assert {one.check for one in child.derived_claims(PARENT).claims} == {
         one.check for one in PARENT.claims
     } | {"state"}
 
@@ -90,7 +92,7 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
     added: dict[str, str], variables: list[str], nvcc: bool, told: str
 ) -> None:
     facts = SOURCES.facts
-    claims = child.claims(
+    claims = child.derived_claims(
         PARENT,
         {"torchao": "none fits"},
         failing=facts.failing_additions,
@@ -174,7 +176,7 @@ def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
 
 
 def evidence(installed: dict[str, list[str]]) -> Evidence:
-    claims = child.claims(PARENT).claims
+    claims = child.derived_claims(PARENT).claims
     measured = Measurement(subject="lock", seconds=1, evidence={"installed": installed})
     record = Record(
         probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=(measured,)
@@ -192,14 +194,14 @@ def installed(**changed: str) -> dict[str, list[str]]:
 
 
 def test_added_removed_and_moved_packages_are_named() -> None:
-    found = child.changes(
+    found = child.find_changes(
         evidence(installed(wandb="0.31.0", fsspec="2026.1.0", sympy="")), ["RUN pip install wandb"]
     )
     assert found is not None
     assert (found.added, found.removed) == ({"wandb": "0.31.0"}, {"sympy": "1.14.0"})
     assert found.moved == {"fsspec": ("2025.10.0", "2026.1.0")}
     assert found.lines() == [
-        "steps above the parent: 1",
+        "steps above the base image: 1",
         "packages added: 1 (wandb 0.31.0)",
         "packages removed: 1 (sympy 1.14.0)",
         "packages moved: 1 (fsspec 2025.10.0 to 2026.1.0)",
@@ -213,9 +215,9 @@ def test_altered_files_are_counted() -> None:
     )
     seen = evidence(installed())
     more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
-    found = child.changes(replace(seen, records=(*seen.records, more)), ["RUN x", "USER 1001"])
+    found = child.find_changes(replace(seen, records=(*seen.records, more)), ["RUN x", "USER 1001"])
     assert found is not None and found.lines()[1:] == [
-        "files of the parent changed by `RUN x`: 2 (/b removed, /a.py: content)",
+        "files of the base image changed by `RUN x`: 2 (/b removed, /a.py: content)",
     ]
 
 
@@ -319,7 +321,7 @@ def test_of_an_added_packages_alternatives_one_has_to_work(
 
 
 def test_what_was_not_measured_is_not_called_unchanged() -> None:
-    nothing = Evidence(image="a", digest="", records=(), claims=child.claims(PARENT).claims)
-    assert child.changes(nothing, ["RUN x"]) is None
-    same = child.changes(evidence(installed()), ["RUN x"])
-    assert same is not None and same.lines()[1] == "no package or file of the parent's differs"
+    nothing = Evidence(image="a", digest="", records=(), claims=child.derived_claims(PARENT).claims)
+    assert child.find_changes(nothing, ["RUN x"]) is None
+    same = child.find_changes(evidence(installed()), ["RUN x"])
+    assert same is not None and same.lines()[1] == "no package or file of the base image differs"

@@ -103,7 +103,7 @@ def test_what_is_expected_has_the_type_that_its_judge_names(
     accepted: Image, *, custom_base: bool
 ) -> None:
     found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts, custom_base=custom_base))
-    derived = child.claims(found, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
+    derived = child.derived_claims(found, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
     for claim in (*found.claims, *derived.claims):
         expected = get_type_hints(checks.judge_of(claim)).get("expect")
         if not is_typeddict(expected):

@@ -1,8 +1,8 @@
-"""additions: a user without root adds a package with pip, and no package that wants another torch
-gets one.
+"""The check `additions`: pip adds a package for a user without root, and refuses to replace torch.
 
-The wheels are made here, so no network is needed: one that needs nothing, one that needs torch 99,
-and a torch 99. pip is offered all three; without the image's constraints it would take the last.
+The probe makes the wheels itself and needs no network: `validate-plain` requires nothing,
+`validate-mover` requires torch 99, and there is a torch 99. pip may take any of the three. Only the
+constraints of the image (PIP_CONSTRAINT) keep it from taking that torch.
 """
 
 import os
@@ -21,82 +21,111 @@ from validate.judging import Finding, conclude, telling_line, unproven
 
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
-_SECONDS = 300
-_TORCH = "import importlib.metadata as m, importlib.util as u; print(m.version('torch')); print(u.find_spec('torch').origin)"
-_CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
+_TIMEOUT_SECONDS = 300
+_PRINT_TORCH = (
+    "import importlib.metadata as m, importlib.util as u; "
+    "print(m.version('torch')); print(u.find_spec('torch').origin)"
+)
+_PRINT_PLAIN_FILE = "import validate_plain; print(validate_plain.__file__)"
+_CONSTRAINT_VARIABLES = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
+_CONFLICT_MESSAGES = ("ResolutionImpossible", "conflicting dependencies")
+"""Texts of which pip prints one where constraints and requirements contradict each other."""
+_NOT_FOUND = 127
+_NOT_RUN = 126
+"""Exit codes of a shell, for a program that is not there and for one that can't be run."""
 
 
 class AdditionsExpect(TypedDict):
-    """Who adds to which folder; `held`: distribution -> the version that no addition may move."""
+    """The user that adds packages, and what the check must find."""
 
     uid: int
     gid: int
     folder: str
+    """Where added packages are put."""
     mount: str
     held: Mapping[str, str]
+    """Distribution -> the version that no addition may move."""
 
 
 class ProgramRun(TypedDict):
-    """How a program ended, and the end of what it printed."""
+    """How a program ended."""
 
     code: int
+    """Its exit code."""
     said: str
+    """The end of what it printed to stdout and stderr, or why it could not be run."""
 
 
 class Torch(TypedDict):
-    """The torch that is imported."""
+    """The torch that the user's Python imports."""
 
     version: str
+    """Empty where there is none."""
     file: str
+    """Its file, or why there is none."""
 
 
 class AdditionsEvidence(TypedDict):
-    """How pip ended for a package that needs nothing (`plain`), for one that needs another torch
-    (`mover`), and for that without the constraints (`control`).
-    """
+    """What pip did, and what it left of torch."""
 
     uid: int
+    """The user that ran the probe."""
     constraints: Mapping[str, str]
+    """Distribution -> its version in the image's file of constraints."""
     plain: ProgramRun
+    """pip adds a package that requires nothing."""
     imported: str
+    """The file from which that package is imported; empty where it can't be imported."""
     mover: ProgramRun
+    """pip is asked for a package that requires another torch."""
     control: ProgramRun
+    """pip is asked for it without the constraints, and would install it."""
     before: Torch
     after: Torch
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
-    """Yield the evidence, which is the same for every claim."""
+    """Add packages with pip as the user who runs this, and yield (subject of a claim, evidence).
+
+    The evidence is the same for every claim.
+    """
     environ = {**user_environment.recorded().environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    unconstrained = dict(environ)
+    for name in _CONSTRAINT_VARIABLES:
+        unconstrained.pop(name, None)
+
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
-        _wheel(wheels, "validate_plain", "1.0", [])
-        _wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
-        _wheel(wheels, "torch", "99.0", [])
-        unconstrained = {name: value for name, value in environ.items() if name not in _CONSTRAINTS}
-        pip = ["pip", "install", "--no-index", "--find-links", str(wheels), "--no-color"]
-        before = _torch(environ)
-        plain = _run(environ, [*pip, "validate-plain"])
-        imported = _run(
-            environ, ["python3", "-c", "import validate_plain; print(validate_plain.__file__)"]
-        )
-        mover = _run(environ, [*pip, "validate-mover"])
-        control = _run(unconstrained, [*pip, "validate-mover", "--dry-run"])
+        _write_wheel(wheels, "validate_plain", "1.0", [])
+        _write_wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
+        _write_wheel(wheels, "torch", "99.0", [])
+        pip_install = ["pip", "install", "--no-index", "--find-links", folder, "--no-color"]
+
+        before = _imported_torch(environ)
+        plain = _run(environ, [*pip_install, "validate-plain"])
+        imported = _run(environ, ["python3", "-c", _PRINT_PLAIN_FILE])
+        mover = _run(environ, [*pip_install, "validate-mover"])
+        # The control shows that pip would replace torch, were it not for the constraints.
+        control = _run(unconstrained, [*pip_install, "validate-mover", "--dry-run"])
         evidence: AdditionsEvidence = {
             "uid": os.getuid(),
-            "constraints": _constraints(environ.get("PIP_CONSTRAINT", "")),
+            "constraints": _read_constraints(environ.get("PIP_CONSTRAINT", "")),
             "plain": plain,
             "imported": imported["said"].strip() if imported["code"] == 0 else "",
             "mover": mover,
             "control": control,
             "before": before,
-            "after": _torch(environ),
+            "after": _imported_torch(environ),
         }
-        yield from ((claim.subject, evidence) for claim in claims)
+    for claim in claims:
+        yield claim.subject, evidence
 
 
-def _constraints(file: str) -> dict[str, str]:
-    """Return the versions that a constraints file holds; none where there is no such file."""
+def _read_constraints(file: str) -> dict[str, str]:
+    """Return distribution -> version, from the lines `NAME==VERSION` of a file of constraints.
+
+    Empty where `file` is empty, or can't be read.
+    """
     if not file:
         return {}
     try:
@@ -111,86 +140,118 @@ def _constraints(file: str) -> dict[str, str]:
     return versions
 
 
-def _wheel(folder: Path, name: str, version: str, needs: Sequence[str]) -> None:
-    """Write a wheel of one empty module."""
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
-    files = {
+def _write_wheel(folder: Path, name: str, version: str, requirements: Sequence[str]) -> None:
+    """Write a wheel of one empty module to the folder.
+
+    `name`: of the module; the distribution has `-` for `_`. `requirements`: such as `torch>=99`.
+    """
+    dist_info = f"{name}-{version}.dist-info"
+    distribution = name.replace("_", "-")
+    metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    for requirement in requirements:
+        metadata += f"Requires-Dist: {requirement}\n"
+    wheel_metadata = (
+        "Wheel-Version: 1.0\nGenerator: validate\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    contents = {
         f"{name}.py": "",
-        f"{info}/METADATA": metadata
-        + "".join(f"Requires-Dist: {requirement}\n" for requirement in needs),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: validate\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{dist_info}/METADATA": metadata,
+        f"{dist_info}/WHEEL": wheel_metadata,
     }
-    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    # RECORD lists every file, itself too; hashes and sizes may be left empty.
+    record = f"{dist_info}/RECORD"
+    contents[record] = "".join(f"{path},,\n" for path in (*contents, record))
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, content in files.items():
+        for path, content in contents.items():
             wheel.writestr(path, content)
 
 
 def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
-    """Run a program by the user's PATH: where packages were added, their environment comes first."""
-    program = shutil.which(command[0], path=environ.get("PATH", ""))
+    """Run a program in this environment, and return how it ended.
+
+    The program is looked up on the environment's own PATH: where packages were added, it begins
+    with their virtual environment.
+    """
+    name, *arguments = command
+    program = shutil.which(name, path=environ.get("PATH", ""))
     if program is None:
-        return {"code": 127, "said": f"there is no {command[0]} on the PATH"}
+        return {"code": _NOT_FOUND, "said": f"there is no {name} on the PATH"}
     try:
-        done = subprocess.run(
-            [program, *command[1:]],
+        completed = subprocess.run(
+            [program, *arguments],
             env=dict(environ),
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             cwd="/",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"code": 126, "said": str(error)}
-    return {"code": done.returncode, "said": (done.stdout + done.stderr)[-2000:]}
+        return {"code": _NOT_RUN, "said": str(error)}
+    output = completed.stdout + completed.stderr
+    return {"code": completed.returncode, "said": output[-2000:]}
 
 
-def _torch(environ: Mapping[str, str]) -> Torch:
-    """Ask the user's Python which torch it imports."""
-    answer = _run(environ, ["python3", "-c", _TORCH])
-    if answer["code"] != 0:
-        return {"version": "", "file": answer["said"][-300:]}
-    version, _, file = answer["said"].strip().partition("\n")
+def _imported_torch(environ: Mapping[str, str]) -> Torch:
+    """Return the torch that `python3` of this environment would import."""
+    printed = _run(environ, ["python3", "-c", _PRINT_TORCH])
+    if printed["code"] != 0:
+        return {"version": "", "file": printed["said"][-300:]}
+    version, _, file = printed["said"].strip().partition("\n")
     return {"version": version, "file": file}
 
 
 def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -> Finding:
-    """Judge that a package is added, and none moves torch."""
+    """Judge that pip adds a package for the user, and that no addition replaces torch.
+
+    UNPROVEN if the probe ran as another user than the claim is about.
+    """
     if evidence["uid"] != expect["uid"]:
         return unproven(f"the probe ran as uid {evidence['uid']}, not {expect['uid']}")
-    good = (
+    reason_if_passed = (
         f"pip adds a package for uid {evidence['uid']}, refuses one that wants another torch, "
-        f"and torch {evidence['after']['version']} stays; {len(expect['held'])} distributions are held"
+        f"and torch {evidence['after']['version']} stays; "
+        f"{len(expect['held'])} distributions are held"
     )
-    return conclude(_faults(expect, evidence), good)
+    return conclude(_faults(expect, evidence), reason_if_passed)
 
 
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
-    """Yield what is wrong with the constraints, the addition, the refusal and the control."""
-    constraints = evidence["constraints"]
-    differing = [
-        name for name, version in expect["held"].items() if constraints.get(name) != version
-    ]
-    if differing:
-        names = ", ".join(f"{name} {constraints.get(name, 'not')}" for name in differing[:3])
-        yield f"the constraints hold {names}{' and others' if len(differing) > 3 else ''} as validated"
+    """Yield a sentence for each thing that is wrong, in the order of the steps."""
+    yield from _constraint_faults(expect["held"], evidence["constraints"])
 
-    if evidence["plain"]["code"] != 0:
-        yield f"pip can't add a package: {telling_line(evidence['plain']['said'])}"
+    plain = evidence["plain"]
+    if plain["code"] != 0:
+        yield f"pip can't add a package: {telling_line(plain['said'])}"
     elif not evidence["imported"].startswith(f"{expect['folder']}/"):
         yield f"the added package is imported from {evidence['imported'] or 'nowhere'}"
 
-    if evidence["control"]["code"] != 0:
-        yield f"control: without constraints pip refuses as well ({telling_line(evidence['control']['said'])})"
+    control = evidence["control"]
+    if control["code"] != 0:
+        line = telling_line(control["said"])
+        yield f"control: without constraints pip refuses as well ({line})"
 
-    output = evidence["mover"]["said"]
-    if evidence["mover"]["code"] == 0:
+    # pip must refuse, and because of the constraints: a full disk proves nothing.
+    mover = evidence["mover"]
+    names_conflict = any(message in mover["said"] for message in _CONFLICT_MESSAGES)
+    if mover["code"] == 0:
         yield "pip replaces torch where a package asks for another"
-    elif not any(word in output for word in ("ResolutionImpossible", "conflicting dependencies")):
-        yield f"pip refuses another torch, but not for the constraints: {telling_line(output)}"
+    elif not names_conflict:
+        line = telling_line(mover["said"])
+        yield f"pip refuses another torch, but not for the constraints: {line}"
+
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
         yield f"torch was {evidence['before']}, and is {evidence['after']}"
+
+
+def _constraint_faults(held: Mapping[str, str], constraints: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence if the image's constraints differ from the versions that must not move."""
+    differing = []
+    for name, version in held.items():
+        if constraints.get(name) != version:
+            differing.append(f"{name} {constraints.get(name, 'not')}")
+    if differing:
+        others = " and others" if len(differing) > 3 else ""
+        yield f"the constraints hold {', '.join(differing[:3])}{others} as validated"
 
 
 CLAIMS = {"additions": judge}
