@@ -313,7 +313,7 @@ def as_image(
         layers=(_LAYER,),
         environment={},
         revision="",
-        unproven=expectations.unproven({pin.name: pin.version for pin in pins}),
+        unproven=expectations.find_unproven_claims({pin.name: pin.version for pin in pins}),
     )
     return image, left_out
 

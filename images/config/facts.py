@@ -68,19 +68,20 @@ Source = str | dict[str, str]
 
 
 @cache  # Parsing is slow, and each image asks the same.
-def within(version: str, wanted: str) -> bool:
+def within(version: str, version_range: str) -> bool:
     """Return whether a version lies in a range (PEP 440): `2.7.1` is in `==2.7.*`."""
-    return version in SpecifierSet(wanted)
+    return version in SpecifierSet(version_range)
 
 
-def nearest(cudas: Iterable[Minor], wanted: Minor) -> Minor | None:
-    """Return the CUDA of the library that bitsandbytes takes beside a CUDA.
+def nearest(cudas: Iterable[Minor], torch_cuda: Minor) -> Minor | None:
+    """Return which of its libraries bitsandbytes loads beside torch's CUDA, by the library's CUDA.
 
-    Its rule is `same-major`: the same CUDA, else the nearest lower minor of its major, else the
-    nearest higher one. None if no library is for a CUDA of that major.
+    `cudas` are those that it has a library for. The rule (`same-major`): the same CUDA, else the
+    nearest lower minor of that major, else the nearest higher one. None if it has none of that
+    major.
     """
-    same_major = [cuda for cuda in cudas if cuda.major == wanted.major]
-    not_newer = [cuda for cuda in same_major if cuda <= wanted]
+    same_major = [cuda for cuda in cudas if cuda.major == torch_cuda.major]
+    not_newer = [cuda for cuda in same_major if cuda <= torch_cuda]
     if not_newer:
         return max(not_newer)
     return min(same_major, default=None)
@@ -171,7 +172,7 @@ class PrebuiltRelease(DeviceCode):
     source: Source
 
     def model_post_init(self, _context: Any) -> None:
-        """Raise ValueError for a file whose name contradicts its row: it was copied wrongly."""
+        """Raise ValueError if a file's name contradicts its row: one of them was copied wrongly."""
         for wheel in self.wheels:
             contradictions = self._contradictions(wheel)
             if contradictions:
@@ -186,7 +187,8 @@ class PrebuiltRelease(DeviceCode):
             contradictions.append(f"package {name}")
         if version.public != str(Version(self.version)):
             contradictions.append(f"version {version.public}")
-        # The local version (+cu12torch2.7cxx11abitrue) is optional, and must fit if it is there.
+        # A file name need not have a local version (+cu12torch2.7cxx11abitrue), but a wrong one is
+        # a contradiction.
         build = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
         if version.local not in (None, build):
             contradictions.append(f"build {version.local}")
@@ -206,7 +208,7 @@ class BitsandbytesFacts(Row):
     source: Source
 
     def library_for(self, wheel_cuda: Minor) -> Minor | None:
-        """Return the CUDA of the library that bitsandbytes loads beside torch's CUDA.
+        """Return which library bitsandbytes loads beside torch's CUDA, by the library's CUDA.
 
         None if it finds none. The rules are those of its cextension.py.
         """
@@ -394,13 +396,14 @@ class Facts(Row):
             "bitsandbytes": self.bitsandbytes,
         }
 
-    def compile_at_run_time(
+    def run_time_compilers(
         self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None
     ) -> dict[str, list[str]]:
-        """Return the run-time compilers of an image, and the compute capabilities that each knows.
+        """Return the compilers that an image runs for GPU code: name for messages -> capabilities.
 
-        These are the ptxas of this Triton release, NVRTC of torch's CUDA, and nvcc of the toolkit
-        if there is one. Compilers that facts.yaml does not know are left out.
+        They are the ptxas of Triton (`triton` is its version), NVRTC of torch's CUDA, and nvcc of
+        the toolkit if there is one, each with the compute capabilities that it compiles for.
+        Compilers that facts.yaml does not know are left out.
         """
         compilers = {}
         row = self.compilers.get("triton", {}).get(triton)
@@ -429,6 +432,7 @@ class Facts(Row):
         if platform is Platform.AMD64:
             return self
 
+        # A bitsandbytes release has other CUDA libraries there; all else is as on linux/amd64.
         bitsandbytes = {}
         for version, row in self.arm64.bitsandbytes.items():
             on_amd64 = self.bitsandbytes[version]

@@ -45,6 +45,7 @@ class Sources:
         Comments and the order of keys don't change it, and neither does what is said of other
         platforms: that is in none of these images, and must not change their digests.
         """
+        # pydantic's form: whole keys, and the key `platforms` of all rows of `images`.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,
@@ -70,17 +71,17 @@ def _short_hash(content: list[Any]) -> str:
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     """Read both files; the default of `matrix` is the checkout's matrix.yaml.
 
-    Raises UserError with every wrong key and value at once. If all are right, it has every name
-    that stands twice or points at nothing.
+    Raises UserError with every wrong key and value of a file at once. If there are none, it has
+    every name in the matrix that stands twice or points at nothing.
     """
     matrix = matrix or MATRIX
-    known = load_facts(facts)
+    loaded_facts = load_facts(facts)
     file = yamlfile.parse(paths.shown(matrix), _read(matrix))
-    model = validated(Matrix, file, _PAGE)
-    problems = list(find_inconsistencies(model, file))
+    loaded_matrix = validated(Matrix, file, _PAGE)
+    problems = list(find_inconsistencies(loaded_matrix, file))
     if problems:
         raise UserError(problems)
-    return Sources(model, known, paths.Workspace(matrix.absolute()))
+    return Sources(loaded_matrix, loaded_facts, paths.Workspace(matrix.absolute()))
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
@@ -145,13 +146,17 @@ def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
     for layer, names in matrix.layers.items():
         for index, name in enumerate(names):
             owner = layer_of.setdefault(name, layer)
+            # The second condition: one layer may name it twice.
             if owner != layer or name in names[:index]:
                 cause = f"{name!r} is in two layers, {owner} and {layer}"
                 yield Fault(("layers", layer, index), cause, "keep one of the two")
 
 
 def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
-    """Yield a default base that is none, pins that no layer installs, and wrong torch pins."""
+    """Yield faults of the default base, the pins, and the names under `optional` and `waived`.
+
+    A distribution must be one that a layer installs, and a stack must pin a torch of its minor.
+    """
     base = matrix.defaults.base
     if base not in matrix.bases:
         cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
@@ -168,7 +173,8 @@ def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
         if name not in layered:
             cause = f"no layer installs {name!r}, so no image can lack it"
             yield Fault(("optional", index), cause, "name it under `layers`")
-    # What is left out together with a distribution that no image has would be left out nowhere.
+    # A row of `waived` counts in images with its distribution. If no image has it, the row would
+    # do nothing.
     for name in matrix.waived:
         if name not in layered:
             then = "name a distribution of `layers`, or take it out"
@@ -193,11 +199,12 @@ def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fa
 def _check_images(matrix: Matrix) -> Iterator[Fault]:
     """Yield names under `without`, `aliases` and `nightly.track` that mean nothing.
 
-    A typo under `without` would leave in what was to be left out, and one under `track` would leave
-    out an image without a word.
+    A typo under `without` would keep a package that was to be left out, and one under `track` would
+    silently leave an image out of nightly runs. An alias must not be an image's own name, either.
     """
     for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)
+        # The plan refuses images without a stack, and says so.
         if torch not in matrix.stacks:
             continue
         pins = {*matrix.common, *matrix.stacks[torch]}
@@ -228,9 +235,10 @@ def _check_images(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
-    """Yield ranges of what nothing pins, and torch minors and layers that don't exist.
+    """Yield names under `nightly` that mean nothing: distributions, torch minors and layers.
 
-    Through a typo, a canary would take any version.
+    `ranges` and `stacks` limit the versions that a nightly build may take of a distribution: with a
+    typo there, it would take any. `kept` has torch minors whose pins stay, and `held` has layers.
     """
     pinned = matrix.layered_packages()
     for profile in matrix.profiles.values():
@@ -239,6 +247,7 @@ def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
             pinned.update(pins)
 
     nightly = matrix.nightly
+    # The place in the file of each range; its last key is the distribution.
     ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in nightly.ranges]
     for torch, own_ranges in nightly.stacks.items():
         ranges += [("nightly", "stacks", torch, name) for name in own_ranges]
@@ -257,7 +266,11 @@ def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
-    """Yield wrong names and torch versions of profiles, and profiles that extend a wrong one."""
+    """Yield faults of profiles: names that are not canonical, and torch minors without a stack.
+
+    A profile must not pin another torch than the stack. It may extend one other profile, which
+    extends none itself and has pins for the same torch minors.
+    """
     for name, profile in matrix.profiles.items():
         place: yamlfile.Path = ("profiles", name)
         yield from _check_names_of_profile(place, profile)
@@ -307,8 +320,8 @@ def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
     """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned."""
     for name, profile in matrix.profiles.items():
         pinned: set[str] = set()
-        for inherited in matrix.with_parent(name):
-            for pins in inherited.stacks.values():
+        for own_or_extended in matrix.with_parent(name):
+            for pins in own_or_extended.stacks.values():
                 pinned.update(pins)
 
         for index, extension in enumerate(profile.extensions):
@@ -318,6 +331,7 @@ def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
                 cause = f"{extension!r} is no row of `sources`"
                 yield Fault(path, cause, "name one that is")
                 continue
+            # The row may be named otherwise than the package that it makes.
             package = source.distribution or extension
             if package not in pinned:
                 cause = f"{extension} makes {package}, which the profile does not pin"

@@ -85,9 +85,10 @@ class ImageName:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a name. Raises UserError with the grammar for what is none."""
-        # The platform is cut off first: a profile's name may have hyphens, and would include it.
+        # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match it.
         without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
         match = _NAME.fullmatch(without_platform)
+        # A profile's name with an architecture in it could be mistaken for a platform.
         words_of_profile = (match["profile"] or "").split("-") if match else []
         if match is None or not _ARCHITECTURES.isdisjoint(words_of_profile):
             then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"

@@ -43,6 +43,7 @@ class Selector:
             return fnmatch.fnmatchcase(image.name, self.value)
 
         if self.key in _VERSIONED:
+            # None: the plan does not know it, for example of an unknown torch.
             version = image.versions[self.key]
             operator = "==" if self.op == "=" else self.op
             return version is not None and within(str(version), f"{operator}{self.value}")
@@ -54,6 +55,7 @@ class Selector:
             is_equal = self.value in (platform, platform.architecture)
         else:
             is_equal = Arch.parse(self.value) in image.archs
+        # `parse` lets only = and != through for these keys.
         return is_equal if self.op == "=" else not is_equal
 
 

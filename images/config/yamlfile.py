@@ -39,14 +39,19 @@ class YamlFile:
 
 
 def parse(name: str, text: str) -> YamlFile:
-    """Read YAML. Raises UserError, with file and line, on a syntax error or an empty file."""
+    """Read YAML text; `name` is the file's, for messages.
+
+    Raises UserError, with the line where that is known, for an empty file, a syntax error, a
+    control character, and values that nest too deep. Duplicate keys are only listed.
+    """
     try:
         node = yaml.compose(text, Loader=_LOADER)
         if node is None:
             raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
         lines: dict[Path, int] = {}
         duplicates: list[Problem] = []
-        data = _data(node, (), name, lines, duplicates)
+        # Fills `lines` and `duplicates`, too.
+        data = _read_node(node, (), name, lines, duplicates)
         return YamlFile(name, data, lines, duplicates)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -65,19 +70,19 @@ def parse(name: str, text: str) -> YamlFile:
         raise wrong(name, cause, "write the values out") from None
 
 
-def _data(
+def _read_node(
     node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]
 ) -> Any:
-    """Return the plain data of a node: lists, dicts and texts.
+    """Return the plain data of a node (lists, dicts and texts), and note lines and duplicates.
 
-    `path` leads to the node in the file `name`. Adds the line of every node in it to `lines`, and a
-    problem for every duplicate key to `duplicates`: the first of two equal keys counts.
+    `path` leads to the node in the file `name`. The line of every node below it is added to `lines`,
+    and a problem for every duplicate key to `duplicates`: the first of two equal keys counts.
     """
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):
-            items.append(_data(item, (*path, index), name, lines, duplicates))
+            items.append(_read_node(item, (*path, index), name, lines, duplicates))
         return items
     if not isinstance(node, yaml.MappingNode):
         return node.value
@@ -85,7 +90,7 @@ def _data(
     mapping: dict[str, Any] = {}
     for key_node, value in node.value:
         # A key may be a list or a mapping, too. Its own lines are of no use.
-        key = str(_data(key_node, (*path, "[key]"), name, {}, []))
+        key = str(_read_node(key_node, (*path, "[key]"), name, {}, []))
         line = key_node.start_mark.line + 1
         if key in mapping:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
@@ -93,7 +98,7 @@ def _data(
             duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then=then))
             continue
         lines[(*path, key)] = line
-        mapping[key] = _data(value, (*path, key), name, lines, duplicates)
+        mapping[key] = _read_node(value, (*path, key), name, lines, duplicates)
     return mapping
 
 
@@ -119,7 +124,7 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
         model_of_file = model.model_validate(file.data)
     except ValidationError as error:
         for fault in error.errors():
-            # pydantic marks an error in a mapping's key by a part of its own.
+            # For an error in a mapping's key, pydantic ends the path with `[key]`.
             path = tuple(part for part in fault["loc"] if part != "[key]")
             place = ".".join(map(str, path))
             message = fault["msg"].removeprefix("Value error, ")

@@ -94,7 +94,8 @@ def render(
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
-    files = _lock_files(image, locks, provided={*base.installed, *image.extended(wheels)})
+    provided = {*base.installed, *image.choose_compiled_wheels(wheels)}
+    files = _lock_files(image, locks, provided)
     if base.packages:
         files["locks/debian.txt"] = base.packages
     files |= _step_files(image)
@@ -245,13 +246,14 @@ def _stages(
     shared_layers = [layer for layer in image.layers if layer != PROFILE_LAYER]
     layer_below_toolkit = shared_layers[-2]
 
-    extended = image.extended(wheels)
+    replaced_by_wheels = image.choose_compiled_wheels(wheels)
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
-        # Without a network, wheels of the lock are there, too. Those are installed by the lock.
+        # In an offline build, `wheels` also has those of the lock, which the lock installs. Of the
+        # others, each belongs to the layer of its package.
         own_stems = set()
         for pin in pins:
-            if not pin.locked or pin.name in extended:
+            if not pin.locked or pin.name in replaced_by_wheels:
                 own_stems.add(pin.name.replace("-", "_"))
         yield Stage(
             name=name,

@@ -42,7 +42,8 @@ class ResolvedProfile:
 def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedProfile:
     """Return a profile's settings for a torch minor, merged with those of the profile it extends.
 
-    Where both have a setting, its own counts. Without a name, all settings are empty.
+    Where both profiles set the same thing, the named one counts. An optional package without a
+    version for this torch is left out. Without a name, all settings are empty.
     """
     torch = str(minor)
     pins: dict[str, str] = {}
@@ -61,7 +62,7 @@ def resolve_profile(matrix: Matrix, name: str | None, minor: Minor) -> ResolvedP
         if profile.entrypoint:
             entrypoint = profile.entrypoint
         for package, version in profile.optional.items():
-            # One version for every torch, or one for each.
+            # matrix.yaml has one version for every torch, or a version for each torch minor.
             optional[package] = version if isinstance(version, str) else version.get(torch, "")
         for row in profile.extensions:
             if row not in extensions:
@@ -146,18 +147,19 @@ class Candidate:
     def binaries(self) -> Mapping[str, DeviceCode]:
         """The device code of each part that decides on which GPUs the image runs at all.
 
-        Name for messages -> code: torch, bitsandbytes' library, and a library that replaces one of
-        torch's own.
+        The keys are names for messages: `torch 2.7.1 cu128`. The parts are torch, the library that
+        bitsandbytes loads, and each override that replaces one of torch's own libraries.
         """
         parts: dict[str, DeviceCode] = {
             f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant
         }
         version = self.pins.get("bitsandbytes", "")
         bitsandbytes = self.facts.bitsandbytes.get(version)
-        library = bitsandbytes.library_for(self.wheel_cuda) if bitsandbytes else None
-        if bitsandbytes and library:
-            name = f"bitsandbytes {version} cu{library.digits}"
-            parts[name] = bitsandbytes.libraries[str(library)]
+        # bitsandbytes has a library for each of several CUDA versions, and loads one of them.
+        library_cuda = bitsandbytes.library_for(self.wheel_cuda) if bitsandbytes else None
+        if bitsandbytes and library_cuda:
+            name = f"bitsandbytes {version} cu{library_cuda.digits}"
+            parts[name] = bitsandbytes.libraries[str(library_cuda)]
         for requirement in self.overrides:
             code = self.facts.device_code.get(requirement)
             if code:
@@ -167,26 +169,28 @@ class Candidate:
     @cached_property
     def compilers(self) -> Mapping[str, Collection[str]]:
         """Programs that compile GPU code at run time -> the compute capabilities they know."""
-        return self.facts.compile_at_run_time(self.pins.get("triton", ""), self.wheel_cuda)
+        return self.facts.run_time_compilers(self.pins.get("triton", ""), self.wheel_cuda)
 
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
         """The GPU architectures of the image, ascending: the requested ones if there are any.
 
-        Else those of torch's wheel that the toolkit and the run-time compilers know, and for which
-        every part has machine code.
+        Without a request: those of torch's wheel that the toolkit's nvcc and all run-time compilers
+        know, and for which every part of the image has machine code.
         """
         if self.requested_archs:
             return self.requested_archs
 
         capabilities = set(self.variant.archs)
         if self.name.platform is Platform.ARM64:
-            # sm_103 and sm_121 run the code of their family: torch makes none for them only.
+            # Torch's wheel has no code that is only for sm_103 or sm_121: these run that of sm_100
+            # and sm_120. So the boards are added, except for those on which images do not run.
             for capability, board in self.facts.arm64.boards.items():
                 if not board.unfit:
                     capabilities.add(capability)
-        of_nvcc = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
-        capabilities.intersection_update(of_nvcc, *self.compilers.values())
+        # A toolkit of which nothing is known rules nothing out.
+        nvcc_archs = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
+        capabilities.intersection_update(nvcc_archs, *self.compilers.values())
 
         supported = []
         for arch in sorted(Arch.parse(capability) for capability in capabilities):

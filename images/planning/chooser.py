@@ -244,7 +244,7 @@ def summary(
     """An image of the plan, as the choice sees it. `passed_on`: names of GPUs, as drivers have them."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
     triton = image.pin("triton")
-    compilers = facts.compile_at_run_time(
+    compilers = facts.run_time_compilers(
         triton.version if triton else "",
         image.wheel_cuda,
         image.toolkit_cuda if image.name.devel else None,

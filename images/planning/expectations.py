@@ -45,12 +45,13 @@ def modules_of(distribution: str) -> Sequence[str]:
     return modules
 
 
-def unproven(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the claims (`resume`, `4bit-llama/logits`) that cannot hold with these distributions.
+def find_unproven_claims(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the claims that cannot hold with these distributions: `resume` -> the reason.
 
-    `versions`: distribution -> version. The value of each claim is the reason.
+    `versions`: distribution -> version.
     """
     reasons: dict[str, str] = {}
+    # The table reads: requirement (`unsloth`) -> claim -> reason.
     for text, claims in _TABLES["unproven"].items():
         requirement = Requirement(text)
         version = versions.get(requirement.name)

@@ -172,11 +172,11 @@ class Image:
     def toolkit_home(self) -> str:
         return f"/usr/local/cuda-{self.toolkit_cuda}"
 
-    def extended(self, wheels: Iterable[str]) -> dict[str, str]:
-        """Return the wheels that replace pure-Python packages of the lock, by distribution.
+    def choose_compiled_wheels(self, wheels: Iterable[str]) -> dict[str, str]:
+        """Return the wheels that replace pure-Python packages of the lock: distribution -> file.
 
-        `wheels` are the file names at hand. A wheel is taken if it has compiled extensions, and if
-        the image may have its package with extensions.
+        `wheels` are the names of the files to choose from. A wheel is chosen if it has compiled
+        extensions, and if the matrix lets this image have its package with extensions.
         """
         compiled = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
         replacing = {}

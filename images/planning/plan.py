@@ -31,9 +31,12 @@ from images.planning.rules.packages import (
 )
 from validate.environment import allocator_variable
 
-_ALLOCATOR = "PYTORCH_ALLOC_CONF"
+_ALLOCATOR_VARIABLE = "PYTORCH_ALLOC_CONF"
 """The allocator's variable in matrix.yaml. Older torch releases read it under another name."""
-_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+_DRIVER_VARIABLES = {
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+}
 """Without these, NVIDIA's container runtime gives no GPU. The matrix may set other values."""
 _NO_CHANGES: Mapping[str, str] = {}
 """The default of `pins`: every package at the matrix's version."""
@@ -102,6 +105,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     Raises UserError for a selector that matches nothing, and NoImageError if each selector matches
     some image but none matches all.
     """
+    # A selector without a key is a name, or a glob of names.
     names, conditions = [], []
     for text in texts:
         selector = selectors.parse(sources.matrix.aliases.get(text, text))
@@ -112,7 +116,7 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
 
     candidates = plan(sources)
     if names:
-        # By name, as two globs may mean the same image.
+        # Collected by name, because two globs may match the same image.
         by_name: dict[str, Planned] = {}
         for name in names:
             for image in _plan_named(name, sources):
@@ -209,7 +213,7 @@ def plan_one(
 
     `pins` replaces versions of the matrix, to ask whether the rules would accept others.
     """
-    # A row names the image of linux/amd64, and lists the other platforms.
+    # A row of the matrix has the name for linux/amd64, and lists its other platforms.
     row_name = replace(name, platform=Platform.AMD64)
     row = sources.matrix.row(row_name) or ImageRow(name=str(row_name))
     return _plan_image(name, row, sources, pins)
@@ -224,14 +228,14 @@ def _plan_image(
     """
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
 
-    # The rules need a torch wheel and a stack: without these there is nothing to look at.
-    torch = _torch_release(name, matrix, facts)
-    unknown = tuple(_reasons_without_candidate(name, torch, matrix, facts))
-    if unknown:
-        reasons = (*unknown, *_alias_reasons(name, matrix))
+    # The rules judge a candidate, and there is none without a torch wheel and a stack.
+    torch = _choose_torch_release(name, matrix, facts)
+    reasons_without_candidate = tuple(_reasons_without_candidate(name, torch, matrix, facts))
+    if reasons_without_candidate:
+        reasons = (*reasons_without_candidate, *_alias_reasons(name, matrix))
         return Planned(image_name=name, reasons=reasons, torch=torch)
 
-    candidate = _candidate(name, row, matrix, facts, pins)
+    candidate = _make_candidate(name, row, matrix, facts, pins)
     reasons_of_rules, warnings = [], []
     for rule in rules.RULES:
         for finding in rule(candidate):
@@ -267,7 +271,7 @@ def _plan_image(
     )
 
 
-def _torch_release(name: ImageName, matrix: Matrix, facts: Facts) -> str | None:
+def _choose_torch_release(name: ImageName, matrix: Matrix, facts: Facts) -> str | None:
     """Return the torch release of an image: its stack's, else the newest known one of that minor.
 
     None if no release of that minor is known.
@@ -294,7 +298,10 @@ def _alias_reasons(name: ImageName, matrix: Matrix) -> list[str]:
 def _reasons_without_candidate(
     name: ImageName, torch: str | None, matrix: Matrix, facts: Facts
 ) -> Iterator[str]:
-    """Yield why there is no candidate for the rules: it has no torch wheel, stack or profile.
+    """Yield why there is no candidate for the rules: nothing if there is one.
+
+    Torch may have no known release or no wheel for the CUDA, the matrix no stack or profile for it,
+    or the name may spell out the default Python, which names leave out.
 
     `torch` is the release that the name's minor stands for; None: no release of it is known.
     """
@@ -315,7 +322,7 @@ def _reasons_without_candidate(
         return
 
     if stack.choose_variant(facts.torch[torch], name.cuda) is None:
-        yield _lacks_wheel(torch, name.cuda, facts)
+        yield _explain_missing_wheel(torch, name.cuda, facts)
     if str(name.torch) not in matrix.stacks:
         stacks = ", ".join(matrix.stacks)
         yield f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {stacks})"
@@ -336,10 +343,11 @@ def _reasons_without_candidate(
         )
 
 
-def _lacks_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
-    """Return the sentence that a torch release has no wheel beside a toolkit, and which it has."""
+def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
+    """Return a sentence: this torch release has no wheel for the toolkit's CUDA, but for others."""
     cudas = sorted(Minor.parse(text) for text in facts.torch[torch].variants)
     wheels = ", ".join(f"cu{cuda.digits}" for cuda in cudas)
+    # A wheel for an older minor of the toolkit's CUDA would do, too (`stack.choose_variant`).
     if any(cuda.major == toolkit.major for cuda in cudas):
         lacking = f"{toolkit}, nor for an older CUDA {toolkit.major}"
     else:
@@ -347,14 +355,15 @@ def _lacks_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
     return f"torch {torch} has no wheel for CUDA {lacking} (it has {wheels})"
 
 
-def _candidate(
+def _make_candidate(
     name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts, pins: Mapping[str, str]
 ) -> Candidate:
-    """Gather what the matrix asks for and what the facts know of it.
+    """Return the image as a candidate: what the matrix asks for, and what the facts know of it.
 
-    `pins` replaces versions of the matrix.
+    `row` is the image's row in the matrix, and `pins` replaces versions of the matrix. Packages
+    that the row names under `without` are left out.
     """
-    # The profile's versions count over those of the stack.
+    # The profile's versions replace those of the stack, and `pins` replaces both.
     profile = resolve_profile(matrix, name.profile, name.torch)
     stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
     versions = {}
@@ -380,7 +389,7 @@ def _candidate(
         name=name,
         matrix=matrix,
         facts=facts,
-        base=_base(name, matrix),
+        base=_choose_base(name, matrix),
         torch=versions["torch"],
         torch_facts=torch_facts,
         wheel_cuda=wheel_cuda,
@@ -393,12 +402,12 @@ def _candidate(
         pins=versions,
         optional=frozenset(matrix.optional),
         declined=declined,
-        overrides=_overrides(name, row, matrix, wheel_cuda),
+        overrides=_choose_overrides(name, row, matrix, wheel_cuda),
     )
     return _with_optional_packages(candidate)
 
 
-def _base(name: ImageName, matrix: Matrix) -> Base:
+def _choose_base(name: ImageName, matrix: Matrix) -> Base:
     """Return the first base with the Python that the name asks for, or else the default base.
 
     If no base has that Python, the default base is returned, and a rule refuses the image.
@@ -420,11 +429,13 @@ def _base(name: ImageName, matrix: Matrix) -> Base:
     )
 
 
-def _overrides(name: ImageName, row: ImageRow, matrix: Matrix, wheel_cuda: Minor) -> dict[str, str]:
+def _choose_overrides(
+    name: ImageName, row: ImageRow, matrix: Matrix, wheel_cuda: Minor
+) -> dict[str, str]:
     """Return the matrix's overrides for this image: exact requirement -> why.
 
     Libraries for another CUDA major than torch's (`nvidia-cudnn-cu12==9.15.1.9`) are left out, and
-    so is what the image's row leaves out.
+    so are packages that the image's row names under `without`.
     """
     overrides = {}
     for requirement, reason in matrix.overrides.get(str(name.torch), {}).items():
@@ -461,10 +472,11 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
     variant = f"cu{candidate.wheel_cuda.digits}"
     # Wheels of another index have the variant as local version: torch 2.7.1+cu128.
     is_on_default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
-    pins = _pins(candidate, layers, torch_local="" if is_on_default_index else variant)
+    pins = _make_pins(candidate, layers, torch_local="" if is_on_default_index else variant)
     has_profile_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
 
-    # A profile may pin another version of what it waives: then that version is an override.
+    # A profile may both waive and pin a package. Then it is not left out: the pinned version
+    # replaces the one that other packages require.
     replaced = sorted(candidate.profile.waived.keys() & candidate.pins)
     replacements = [f"{package}=={candidate.pins[package]}" for package in replaced]
     waived = {*candidate.profile.waived}
@@ -472,6 +484,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         waived.update(matrix.waived.get(package, ()))
     waived.difference_update(replaced)
 
+    # Wheels that no index has, but the project of the package publishes.
     prebuilt = []
     for package, version in candidate.pins.items():
         wheel = candidate.official_wheel(package, version)
@@ -491,19 +504,20 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         min_driver=minimum_driver.driver,
         cxx11_abi=candidate.variant.cxx11_abi,
         pins=pins,
-        toolkit=_toolkit_pins(candidate),
+        toolkit=_make_toolkit_pins(candidate),
         nvcc_suite=_nvcc_suite(candidate),
         layers=layers,
         environment=_environment(candidate),
         revision=sources.revision_on(name.platform),
         prebuilt=tuple(prebuilt),
         warnings=warnings,
+        # Only profiles have packages that are built from source while they are installed.
         from_source=tuple(sorted(matrix.pure_python)) if has_profile_layer else (),
         cudnn=candidate.cudnn,
         overrides=(*candidate.overrides, *replacements),
         waived=tuple(sorted(waived)),
         unfit=explain_unfit_companions(candidate),
-        unproven=expectations.unproven(candidate.pins),
+        unproven=expectations.find_unproven_claims(candidate.pins),
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,
@@ -521,42 +535,46 @@ def _layer_names(candidate: Candidate) -> tuple[str, ...]:
     return (*lower, top)
 
 
-def _pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
+def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
     """Return the image's packages in the order of its layers.
 
     Packages that no layer of the matrix installs are in the profile's layer. `torch_local` is the
     local version (`cu128`) of torch's wheel; empty for the default index's.
     """
-    layers_of_matrix = candidate.matrix.layers
     layered = candidate.matrix.layered_packages()
     unlayered = [name for name in candidate.pins if name not in layered]
+    packages_of_layer = {**candidate.matrix.layers, PROFILE_LAYER: unlayered}
+    # Package -> the row of `sources` that makes it with its compiled extensions.
     extension_rows = compilable_extensions(candidate)
 
     pins = []
     for layer in layers:
-        for name in layers_of_matrix.get(layer, unlayered):
+        for name in packages_of_layer[layer]:
             if name in candidate.pins:
-                pin = _pin(candidate, name, layer, extension_rows.get(name, ""))
+                pin = _make_pin(candidate, name, layer, extension_rows.get(name, ""))
                 if name == "torch":
                     pin = replace(pin, local=torch_local)
                 pins.append(pin)
     return tuple(pins)
 
 
-def _pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
+def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
     """Return one package of the image.
 
     `extensions` is the row of `sources` that makes it with its compiled extensions; empty if none.
     """
     facts = candidate.package_facts.get(name)
     source = candidate.matrix.sources.get(extensions or name)
-    # With `extensions` an index has it as pure Python: what is compiled replaces that later.
+    # A package with `extensions` is on an index, as pure Python, and so is not `compiled`. A wheel
+    # with its extensions replaces it later.
     is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
 
+    # The row of `sources` says from which GPU on the code works. Other packages have no code here.
     minimum_arch = None
     if source and (extensions or (is_compiled and source.nvcc)):
         minimum_arch = Arch.parse(source.minimum_arch)
 
+    # No index has the wheel, so a resolver can't find out what it requires.
     needs = []
     if facts and is_compiled:
         for required, requirement in requirements_here(facts, candidate.base.python):
@@ -575,7 +593,7 @@ def _pin(candidate: Candidate, name: str, layer: str, extensions: str) -> Pin:
     )
 
 
-def _toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
+def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
     """Return the wheels of /usr/local/cuda-X.Y; a -devel image also has those of the compiler."""
     toolkit = candidate.toolkit
     if toolkit is None:
@@ -603,10 +621,12 @@ def _environment(candidate: Candidate) -> dict[str, str]:
     torch = candidate.name.torch
     environment = {}
     for name, value in candidate.matrix.environment.items():
-        if name == _ALLOCATOR:
+        # Older torch releases read the allocator's settings from a variable of another name.
+        if name == _ALLOCATOR_VARIABLE:
             name = allocator_variable((torch.major, torch.minor))
         environment[name] = value
-    for name, value in _DRIVER.items():
+    # Without these, NVIDIA's container runtime gives no GPU.
+    for name, value in _DRIVER_VARIABLES.items():
         environment.setdefault(name, value)
     capabilities = [arch.capability for arch in candidate.supported_archs]
     return {

@@ -79,9 +79,10 @@ def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
 
 
 def ordinary(label: str, torch: str) -> list[str]:
-    """Return a sentence for each fault in an image's label that plain training meets.
+    """Return a sentence for each fault of an image that plain training with its torch meets.
 
-    The label has issues (`pytorch#166643 flash-attention#2260`). Aliases avoid such images.
+    `label` lists the issues of the image's faults: `pytorch#166643 flash-attention#2260`. Aliases
+    avoid images with such a fault.
     """
     issues = label.split()
     sentences = []

@@ -58,10 +58,11 @@ def variables(image: Image) -> dict[str, str]:
 def held_versions(
     image: Image, locked: Mapping[str, str], missing: Collection[str]
 ) -> dict[str, str]:
-    """Return the packages that users' packages may not replace, with the version of each.
+    """Return the versions of packages that users may not replace: name -> version.
 
     These are torch, packages with kernels for it, and NVIDIA's libraries. A package with kernels of
-    which no release is made for this torch is held at NO_FITTING_RELEASE.
+    which no release is made for this torch gets a version that does not exist, so that pip and uv
+    refuse to install any.
 
     `locked` has the versions of the layer with torch, and `missing` what this image goes without.
     """
@@ -69,6 +70,7 @@ def held_versions(
     for pin in image.pins:
         has_kernels = pin.name in expectations.NATIVE or pin.compiled
         if pin.name not in missing and (pin.name in expectations.HELD or has_kernels):
+            # With the local version: `2.7.1+cu128`.
             versions[pin.name] = pin.requirement.partition("==")[2]
     for name, version in locked.items():
         if name.startswith("nvidia-"):
