@@ -1,1 +1,1 @@
-"""`audit`: an image or environment that nobody here built, held to claims written from what is installed."""
+"""The verb `audit`: hold an image that nobody here built to claims about what is installed."""

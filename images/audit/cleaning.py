@@ -1,4 +1,8 @@
-"""Text of strangers, made safe to show: no control or invisible character, no endless string or nesting. Pure."""
+"""Make texts of strangers safe to show: no control characters, no endless strings or nesting. Pure.
+
+Texts from an image that somebody else built end up in terminals, in reports for browsers and in
+the logs of GitHub's runners. Each of these acts on some characters.
+"""
 
 import re
 import unicodedata
@@ -6,48 +10,55 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST = 4000
+"""How many characters of a string are shown."""
 DEEPEST = 40
-_COMMAND = re.compile(r"(?m)^(\s*):(?=:)")
+"""How many levels of lists and mappings are shown."""
+_COMMAND_AT_LINE_START = re.compile(r"(?m)^(\s*):(?=:)")
+"""`::error::` and the like, which GitHub's runner takes for a command."""
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 """Unicode's categories of characters that steer terminals and browsers, or show nothing."""
 
 
-def text(value: str) -> str:
-    """The same with each such character written out (`\\x1b`), lines and tabs kept, cut after LONGEST characters.
+def clean_value(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value with every string in it, keys included, made safe to show.
 
-    So is what GitHub's runner takes for a command in a log: `##[` anywhere, `::` where a line begins.
+    Tuples become lists. `depth`: how deep in the whole value it lies; a note stands for what is
+    deeper than DEEPEST.
     """
-    cut = (
-        value
-        if len(value) <= LONGEST
-        else f"{value[:LONGEST]}... ({len(value) - LONGEST} more characters)"
-    )
-    if not (cut.isascii() and cut.isprintable()):
-        cut = "".join(_shown(one) for one in cut)
-    return _COMMAND.sub(r"\1\\x3a", cut.replace("##[", "#\\x23["))
-
-
-def _shown(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in _HIDDEN:
-        return character
-    code = ord(character)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
-
-
-def cleaned(value: Any, depth: int = 0) -> Any:
-    """The same for every string of a JSON value. What lies too deep is replaced by a note."""
     if depth > DEEPEST:
         return "(nested too deep)"
     if isinstance(value, str):
-        return text(value)
+        return clean_text(value)
     if isinstance(value, Mapping):
-        return {text(str(key)): cleaned(item, depth + 1) for key, item in value.items()}
+        return {clean_text(str(key)): clean_value(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [cleaned(item, depth + 1) for item in value]
+        return [clean_value(item, depth + 1) for item in value]
     return value
+
+
+def clean_text(text: str) -> str:
+    """Return a text that is safe to show, cut after LONGEST characters.
+
+    Hidden characters are written out (`\\x1b`), apart from line breaks and tabs. So is a character
+    of what GitHub's runner takes for a command in a log: `##[` anywhere, `::` at the start of a
+    line.
+    """
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}... ({len(text) - LONGEST} more characters)"
+    # Most texts are plain and need no look at each character.
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(_write_out_hidden(character) for character in text)
+    text = text.replace("##[", "#\\x23[")
+    return _COMMAND_AT_LINE_START.sub(r"\1\\x3a", text)
+
+
+def _write_out_hidden(character: str) -> str:
+    """Return a character as it is, or as an escape such as `\\x1b` or `\\u202e` if it is hidden."""
+    if character in "\n\t" or unicodedata.category(character) not in _HIDDEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"

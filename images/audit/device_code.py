@@ -1,4 +1,8 @@
-"""Which GPUs the libraries of an environment have code for. Pure."""
+"""Which GPUs the libraries of an environment have code for. Pure.
+
+Device code is machine code for one architecture (`sm_90`), or PTX (`compute_90`), which the driver
+compiles for newer GPUs.
+"""
 
 import re
 from collections import defaultdict
@@ -12,8 +16,10 @@ from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
 
 _LEAST_BYTES = 64 << 10
-"""cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
-_FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
+"""Libraries with less device code than this are left out. One of cuFFT holds only a kernel of 320
+bytes that nobody calls; its other kernels lie elsewhere."""
+_CUDA_IN_NAME = re.compile(r"_cuda(\d\d)(\d)\.so")
+"""libbitsandbytes_cuda126.so is for CUDA 12.6."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,36 +28,46 @@ class LibraryCode:
 
     path: str
     owner: str
-    """The package whose folder it lies in; `toolkit VERSION`; or empty."""
+    """The package whose folder it lies in, or `toolkit VERSION`. Empty: neither."""
     nvidia: bool
+    """Whether it is one of NVIDIA's own libraries."""
     archs: Mapping[str, int]
-    """`sm_90` or `compute_90` -> bytes."""
+    """`sm_90` or `compute_90` -> bytes of code for it."""
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
-    """Return each library with device code that the survey found."""
+    """Return the device code of each library in the survey that has any.
+
+    `survey`: the document of validate/survey/main.py. A library that it could not read has an empty
+    `archs`.
+    """
     libraries = []
-    for row in survey["device_code"]:
-        path = str(row["path"])
+    for surveyed in survey["device_code"]:
+        path = str(surveyed["path"])
         owner = _owner(path, survey["toolkits"])
         libraries.append(
             LibraryCode(
                 path=path,
                 owner=owner,
                 nvidia=fatbin.is_nvidias(owner, path),
-                archs=row.get("archs", {}),
+                archs=surveyed.get("archs", {}),
             )
         )
     return tuple(libraries)
 
 
 def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
-    """Return the name to show for a library."""
+    """Return the package or toolkit that a library belongs to; empty if neither is known.
+
+    A package is named by its folder: `torch`, or `nvidia-cublas` for nvidia/cublas.
+    """
     if "-packages/" in path:
-        # The first folder below site-packages; of an nvidia- package, the first two.
         parts = path.partition("-packages/")[2].split("/")
-        length = 2 if parts[0] == "nvidia" and len(parts) > 2 else 1
-        return "-".join(parts[:length]).partition(".")[0]
+        # NVIDIA's packages share the folder nvidia/, and each has a folder in it.
+        depth = 2 if parts[0] == "nvidia" and len(parts) > 2 else 1
+        folder = "-".join(parts[:depth])
+        # A library right in site-packages has no folder: _cffi.abi3.so becomes _cffi.
+        return folder.partition(".")[0]
     for toolkit in toolkits:
         if path.startswith(f"{toolkit['home']}/"):
             return f"toolkit {toolkit['version']}".strip()
@@ -61,41 +77,60 @@ def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
 def support(
     code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Return package -> architecture (`90`) -> `machine code`, `PTX` or `no`, by its best served library.
+    """Return what code each package has for GPUs: package -> architecture -> kind of code.
 
-    `cuda`: what torch was built for. Left out: NVIDIA's libraries inside other packages, whose own pages say what they
-    support, and alternatives for another CUDA, as bitsandbytes has them.
+    The kind is `machine code`, `PTX` or `no`, whichever is the best that one of the package's
+    libraries has. Left out are NVIDIA's libraries inside other packages, whose own pages say what
+    they support, and variants for another CUDA, as bitsandbytes has them.
+    `cuda`: the version that torch was built for; empty if unknown. `archs`: GPUs, as `90` for
+    sm_90.
     """
-    by_package: defaultdict[str, list[LibraryCode]] = defaultdict(list)
+    libraries_of: defaultdict[str, list[LibraryCode]] = defaultdict(list)
     for library in code:
         is_bundled = library.nvidia and not library.owner.startswith(("nvidia", "toolkit"))
-        if sum(library.archs.values()) >= _LEAST_BYTES and not is_bundled:
-            by_package[library.owner or library.path].append(library)
+        size = sum(library.archs.values())
+        if size >= _LEAST_BYTES and not is_bundled:
+            libraries_of[library.owner or library.path].append(library)
 
     packages = {}
-    for package, libraries in sorted(by_package.items()):
-        loaded = _of_loaded_alternative(libraries, cuda)
-        targets = {target for library in loaded for target in library.archs}
+    for package, libraries in sorted(libraries_of.items()):
+        targets: set[str] = set()
+        for library in _without_unused_variants(libraries, cuda):
+            targets.update(library.archs)
         packages[package] = {arch: _kind_of_code(targets, arch) for arch in archs}
     return packages
 
 
 def _kind_of_code(targets: set[str], arch: str) -> str:
+    """Return how a GPU runs code for these targets: as `machine code`, `PTX`, or `no`.
+
+    `targets`: `sm_90` or `compute_90`. `arch`: the GPU, as `90`.
+    """
     gpu = divmod(int(arch), 10)
-    fitting = [target for target in targets if target_runs_on(target, gpu)]
-    if any(target.startswith("sm_") for target in fitting):
+    usable_targets = [target for target in targets if target_runs_on(target, gpu)]
+    if any(target.startswith("sm_") for target in usable_targets):
         return "machine code"
-    return "PTX" if fitting else "no"
+    return "PTX" if usable_targets else "no"
 
 
-def _of_loaded_alternative(libraries: Sequence[LibraryCode], cuda: str) -> list[LibraryCode]:
-    """Return the libraries without those for another CUDA: bitsandbytes loads the one that is nearest to torch's."""
-    alternatives: dict[str, Minor] = {}
+def _without_unused_variants(libraries: Sequence[LibraryCode], cuda: str) -> list[LibraryCode]:
+    """Return a package's libraries without its variants for another CUDA than the one it loads.
+
+    bitsandbytes has one variant for each CUDA, and loads the one that is nearest to torch's. All
+    libraries are returned if there are no variants, or `cuda`, torch's version, is not known.
+    """
+    cuda_by_path: dict[str, Minor] = {}
     for library in libraries:
-        version = _FOR_CUDA.search(library.path)
+        version = _CUDA_IN_NAME.search(library.path)
         if version:
-            alternatives[library.path] = Minor(int(version[1]), int(version[2]))
-    if not alternatives or not re.fullmatch(r"\d+\.\d+", cuda):
+            cuda_by_path[library.path] = Minor(int(version[1]), int(version[2]))
+    if not cuda_by_path or not re.fullmatch(r"\d+\.\d+", cuda):
         return list(libraries)
-    loaded = nearest(alternatives.values(), Minor.parse(cuda))
-    return [library for library in libraries if alternatives.get(library.path, loaded) == loaded]
+
+    loaded_cuda = nearest(cuda_by_path.values(), Minor.parse(cuda))
+    loaded = []
+    for library in libraries:
+        is_variant = library.path in cuda_by_path
+        if not is_variant or cuda_by_path[library.path] == loaded_cuda:
+            loaded.append(library)
+    return loaded

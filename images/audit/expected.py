@@ -1,20 +1,21 @@
-"""What holds for any image with these packages: claims, written from what is installed, and their judges. Pure.
+"""The claims of an audit, written from what is installed in an image, and how they are judged.
 
-Nobody promised anything of such an image, so a claim here never says which version should be there. It says that
-what is there is whole, and fits together.
+Nobody promised anything of such an image. So a claim here never says which version of a package
+should be there, only that what is there is whole and fits together. This module is pure: it reads
+and runs nothing.
 """
 
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
 from images.audit import survey
 from images.audit.device_code import LibraryCode
-from images.audit.survey import Rule
+from images.audit.survey import Rule, SurveyedEnvironment
 from images.config import yamlfile
 from images.config.facts import Facts
 from images.config.names import Arch, ImageName, Minor
@@ -35,154 +36,251 @@ from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
 from validate.judging import Finding, Status, conclude, matches, passed
 
-_NAME = re.compile(r"[\w.-]+")
-_SHARE = 5
-"""torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
-for sm_89 alone, and is not made for it."""
-_OF_A_MATRIX = frozenset(("users", "additions"))
-"""Claims about the home and the constraints that our images have."""
-_WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
+AUDIT = "audit"
+"""The check of the claims that only an audit has."""
+DEBIANS = "/usr/lib/python3/dist-packages"
+"""The folder of Debian's own Python packages. dpkg keeps their hashes: most have no RECORD, and
+some have one with hashes in another form (python3-blinker 1.5-1: hexadecimal)."""
+
+_REQUIRED_NAME = re.compile(r"[\w.-]+")
+"""The name of a distribution at the beginning of a requirement."""
+_LARGEST_RATIO = 5
+"""torch counts as made for an architecture if the best served one has at most five times as much
+machine code. torch 2.7 has a few kernels for sm_89, and is not made for it."""
+_CHECKS_OF_OUR_IMAGES = frozenset(("users", "additions"))
+"""Checks of the home folder and of the constraints, which only our own images have."""
+_SUBJECTS_OF_OUR_IMAGES = frozenset(("cuda-libraries", "pruned"))
+"""Claims about device code that say what our own images' libraries must hold."""
 _RULES = yamlfile.table("audit.yaml")
-_IMPORTED = {
+_KNOWN_PACKAGES = {
     *_RULES["imported"],
     *expectations.NATIVE,
     *expectations.IMPORTED,
     *expectations.IMPORT_TORCH_FIRST,
 }
-DEBIANS = "/usr/lib/python3/dist-packages"
-"""Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
-(python3-blinker 1.5-1: hexadecimal)."""
+"""Packages that claims of the cpu tier import and run."""
 _LAYER = "installed"
-AUDIT = "audit"
-"""The claims that only an audit has."""
+"""The name of the only layer of an image that is described from its packages."""
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+class EnvironmentClaims(NamedTuple):
+    """The claims about an environment, and what they leave out."""
+
+    claims: list[Claim]
+    left_out: dict[str, str]
+    """Package whose claims need facts that we don't have -> the reason."""
+
+
+class DescribedImage(NamedTuple):
+    """An environment as an image of the matrix, and the packages that this leaves out."""
+
+    image: Image | None
+    """None: the environment has no torch for CUDA."""
+    left_out: dict[str, str]
+    """Package whose claims need facts that we don't have -> the reason."""
 
 
 def environment_claims(
-    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts
-) -> tuple[list[Claim], dict[str, str]]:
-    """Return the claims of one surveyed environment, and the packages of which nothing is known, with the reason.
+    environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts
+) -> EnvironmentClaims:
+    """Return the claims about a surveyed environment.
 
-    `code`: of all libraries of the image.
+    Every environment gets claims about its files, libraries, symbols and start-up code. One with
+    torch for CUDA also gets those about device code and those of the cpu tier.
+    `code`: the device code of all libraries of the image.
     """
-    image, left_out = as_image(environment, code, facts)
-    conda = sorted(
-        row["name"] for row in environment["distributions"] if row["installer"] == "conda"
-    )
-    files = {
-        "unowned": dict(expectations.START_FILES),
-        "aside": [DEBIANS],
-        "conda": conda,
-        "kind": environment["kind"],
-    }
-    links = {
-        "of": "environment",
-        "home": "",
-        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
-        "host": list(expectations.HOST_LIBRARIES),
-        "other_platforms": list(expectations.OTHER_PLATFORMS),
-        "requires": {
-            str(row["name"]): _required(row["requires"]) for row in environment["distributions"]
-        },
-        "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
-    }
-    symbol_hosts = {"host": list(expectations.HOST_LIBRARIES), "exceptions": []}
-    start = {
-        "required": {},
-        "denied": dict(expectations.DENIED_VARIABLES),
-        "start_files": expectations.START_FILES,
-    }
+    image, left_out = describe_as_image(environment, code, facts)
     claims = [
-        claim(
-            "files",
-            "recorded",
-            "static.files",
-            "every installed file is as its wheel recorded it",
-            files,
-        ),
-        claim(
-            "files",
-            "strays",
-            "static.files",
-            "no file that Python can import belongs to nobody",
-            files,
-            required=False,
-        ),
-        claim(
-            "libraries",
-            "linked",
-            "static.libraries",
-            "every library finds what it needs, of one CUDA",
-            links,
-        ),
-        claim(
-            "libraries",
-            "rivals",
-            "static.libraries",
-            "no other copy of a package's CUDA library is on the loader's path",
-            links,
-            required=False,
-        ),
-        claim(
-            "symbols",
-            "resolved",
-            "static.symbols",
-            "every symbol that a library needs is exported",
-            symbol_hosts,
-        ),
+        *_file_claims(environment),
+        *_library_claims(environment, image),
         claim(
             "environment",
             "start",
             "static.environment",
             "nothing of unknown owner runs when Python starts",
-            start,
+            {
+                "required": {},
+                "denied": dict(expectations.DENIED_VARIABLES),
+                "start_files": expectations.START_FILES,
+            },
             required=False,
         ),
     ]
     if image:
-        claims += _torch_claims(
-            ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU"), code
-        )
-    return claims, left_out
+        context = ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU")
+        claims += _torch_claims(context, code)
+    return EnvironmentClaims(claims, left_out)
+
+
+def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
+    """Return the claims that installed files are unaltered, and that each file has an owner."""
+    conda_packages = []
+    for distribution in environment["distributions"]:
+        if distribution["installer"] == "conda":
+            conda_packages.append(distribution["name"])
+    expect = {
+        "unowned": dict(expectations.START_FILES),
+        "aside": [DEBIANS],
+        # These two are for _judge_files and _judge_strays.
+        "conda": sorted(conda_packages),
+        "kind": environment["kind"],
+    }
+    recorded = claim(
+        "files",
+        "recorded",
+        "static.files",
+        "every installed file is as its wheel recorded it",
+        expect,
+    )
+    strays = claim(
+        "files",
+        "strays",
+        "static.files",
+        "no file that Python can import belongs to nobody",
+        expect,
+        required=False,
+    )
+    return [recorded, strays]
+
+
+def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> list[Claim]:
+    """Return the claims about what shared libraries link, and the symbols that they need.
+
+    `image`: the environment as an image, which tells the CUDA major that libraries must have.
+    """
+    host_libraries = list(expectations.HOST_LIBRARIES)
+    required_names = {}
+    for distribution in environment["distributions"]:
+        required_names[str(distribution["name"])] = _names_required(distribution["requires"])
+    links = {
+        "of": "environment",
+        "home": "",
+        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
+        "host": host_libraries,
+        "other_platforms": list(expectations.OTHER_PLATFORMS),
+        # This is for _judge_libraries.
+        "requires": required_names,
+        "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
+    }
+    linked = claim(
+        "libraries",
+        "linked",
+        "static.libraries",
+        "every library finds what it needs, of one CUDA",
+        links,
+    )
+    rivals = claim(
+        "libraries",
+        "rivals",
+        "static.libraries",
+        "no other copy of a package's CUDA library is on the loader's path",
+        links,
+        required=False,
+    )
+    resolved = claim(
+        "symbols",
+        "resolved",
+        "static.symbols",
+        "every symbol that a library needs is exported",
+        {"host": host_libraries, "exceptions": []},
+    )
+    return [linked, rivals, resolved]
+
+
+def _names_required(requirements: Sequence[Any]) -> list[str]:
+    """Return the canonical names of the distributions in these requirements, without extras.
+
+    `requirements`: the lines `Requires-Dist` of a distribution, such as `numpy<2; extra == "all"`.
+    """
+    names = []
+    for requirement in requirements:
+        name = _REQUIRED_NAME.match(str(requirement))
+        if name and "extra ==" not in requirement:
+            names.append(canonical(name[0]))
+    return names
 
 
 def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterator[Claim]:
-    """Yield the claims of our images about device code, and of the cpu tier, that need no promise."""
-    for device_code in device_code_claims(context):
-        if device_code.subject not in _WHOLE_LIBRARIES:
-            yield _where_served(device_code, code)
-    for on_cpu in cpu_claims(context):
-        if on_cpu.check not in _OF_A_MATRIX:
-            unproven = context.image.unproven.get(on_cpu.key, on_cpu.unproven)
-            yield replace(
-                on_cpu, unproven=unproven, required=on_cpu.key not in _RULES["not_required"]
-            )
+    """Yield those claims of our own images about device code and the cpu tier that hold anywhere.
+
+    Claims that only an image of ours can keep are left out. `code`: the device code of all
+    libraries, to which the claims about GPUs are narrowed.
+    """
+    for code_claim in device_code_claims(context):
+        if code_claim.subject not in _SUBJECTS_OF_OUR_IMAGES:
+            yield _narrow_to_served_gpus(code_claim, code)
+
+    for cpu_claim in cpu_claims(context):
+        if cpu_claim.check in _CHECKS_OF_OUR_IMAGES:
+            continue
+        yield replace(
+            cpu_claim,
+            unproven=context.image.unproven.get(cpu_claim.key, cpu_claim.unproven),
+            required=cpu_claim.key not in _RULES["not_required"],
+        )
+
+
+def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Claim:
+    """Return a claim on device code without the GPUs that its libraries have no code for.
+
+    A claim whose libraries hold no device code at all is returned as it is, and so fails.
+    """
+    patterns = [f"*/{pattern}" for pattern in code_claim.expect["files"]]
+    targets: set[str] = set()
+    for library in code:
+        if matches(library.path, patterns):
+            targets.update(library.archs)
+    if not targets:
+        return code_claim
+
+    served_archs = {}
+    for arch, kind in code_claim.expect["archs"].items():
+        # `90` is compute capability 9.0, `120` is 12.0.
+        gpu = divmod(int(arch), 10)
+        if any(target_runs_on(target, gpu) for target in targets):
+            served_archs[arch] = kind
+    return replace(code_claim, expect={**code_claim.expect, "archs": served_archs})
 
 
 def image_claims() -> list[Claim]:
-    """Return the claims of the whole image that our checks measure: leftovers and secrets."""
-    ours = ("/workspace/*", "/root/.local/*")
-    leftovers = {
-        pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours
-    }
+    """Return the claims about a whole image that our checks measure: leftovers and secrets."""
+    # Our own images leave these two folders empty. Other images may well use them.
+    folders_of_users = ("/workspace/*", "/root/.local/*")
+    leftovers = {}
+    for pattern, description in expectations.LEFTOVERS.items():
+        if pattern not in folders_of_users:
+            leftovers[pattern] = description
     expect = {"leftovers": leftovers}
-    nothing_left = "no cache, package list or temporary file of the build is left"
     return [
-        claim("hygiene", "leftovers", "static.hygiene", nothing_left, expect, required=False),
+        claim(
+            "hygiene",
+            "leftovers",
+            "static.hygiene",
+            "no cache, package list or temporary file of the build is left",
+            expect,
+            required=False,
+        ),
         claim("hygiene", "secrets", "static.hygiene", "no file holds a credential", expect),
         claim("image", "history", HOST_PROBE, "no credential in variables, labels and build steps"),
     ]
 
 
-def of_rules(rules: Sequence[Rule]) -> list[Claim]:
-    """Return a claim for each rule that is judged by what the survey saw."""
+def rule_claims(rules: Sequence[Rule]) -> list[Claim]:
+    """Return a claim for each of these rules, which are judged by the survey alone."""
     return [
         claim(AUDIT, rule.subject, HOST_PROBE, rule.statement, required=rule.required)
         for rule in rules
     ]
 
 
-def not_audited(reasons: Mapping[str, str]) -> list[Claim]:
-    """Return a claim for each thing that was not looked at, with the reason: what is left out is never green."""
+def unaudited_claims(reasons: Mapping[str, str]) -> list[Claim]:
+    """Return an unproven claim for each thing that is not audited, so that it never looks sound.
+
+    `reasons`: package or environment -> why it is not audited.
+    """
     return [
         claim(AUDIT, f"of-{name}", HOST_PROBE, f"{name} is sound", required=False, unproven=reason)
         for name, reason in reasons.items()
@@ -190,16 +288,25 @@ def not_audited(reasons: Mapping[str, str]) -> list[Claim]:
 
 
 def machine_claim(
-    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts, machine: Machine
+    environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts, machine: Machine
 ) -> Claim:
-    """Return the claim that an environment runs on a machine, with what facts say against it."""
-    image, _ = as_image(environment, code, facts)
+    """Return the claim that an environment runs on a machine.
+
+    The claim holds what speaks against that: the same obstacles as `truetag choose` names, if the
+    environment has torch for CUDA, else only those of the machine's own driver.
+    """
+    image = describe_as_image(environment, code, facts).image
     if image:
         summary = chooser.summary(image, facts)
-        against = list(chooser.answer(summary, machine, chooser.Options()).against)
+        obstacles = list(chooser.answer(summary, machine, chooser.Options()).against)
     else:
-        against = list(chooser.wrong_for_gpu(machine))
-    against = [f"torch {text}" if text.startswith("has no code") else text for text in against]
+        obstacles = list(chooser.wrong_for_gpu(machine))
+
+    against = []
+    for obstacle in obstacles:
+        # The chooser speaks of an image. Here it is torch that lacks the code.
+        is_about_code = obstacle.startswith("has no code")
+        against.append(f"torch {obstacle}" if is_about_code else obstacle)
     return claim(
         AUDIT,
         survey.MACHINE,
@@ -210,101 +317,60 @@ def machine_claim(
 
 
 def conflicts_claim(facts: Facts) -> Claim:
-    """Return the claim that no releases are installed that are known to fail together."""
-    rows = [conflict.model_dump(mode="json") for conflict in facts.conflicts]
+    """Return the claim that no releases are installed together that are known to fail together."""
+    conflicts = [conflict.model_dump(mode="json") for conflict in facts.conflicts]
     statement = "no releases here are known to fail together"
-    return claim(AUDIT, survey.CONFLICTS, HOST_PROBE, statement, {"conflicts": rows})
+    return claim(AUDIT, survey.CONFLICTS, HOST_PROBE, statement, {"conflicts": conflicts})
 
 
-def readable_here(claims: ClaimSet, environment: Mapping[str, Any]) -> ClaimSet:
-    """Return the claims as a folder's packages can be held to them by this machine's Python, which may be another."""
-    is_another = environment["version"] != "{}.{}".format(*sys.version_info)
-    found = []
-    for asked in claims.claims:
-        # Symbols of the interpreter are those of another release.
-        if asked.check == "symbols":
-            expect = {**asked.expect, "any_python": is_another}
-            asked = replace(asked, expect=expect)
-        found.append(asked)
-    return replace(claims, claims=tuple(found))
+def adapt_to_own_python(claims: ClaimSet, environment: SurveyedEnvironment) -> ClaimSet:
+    """Return the claims in the form that truetag's own Python can measure them for a folder.
+
+    If the environment's Python is another release, the claims about symbols allow that the
+    interpreter lacks some.
+    """
+    own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    is_other_release = environment["version"] != own_version
+    adapted = []
+    for original in claims.claims:
+        if original.check == "symbols":
+            expect = {**original.expect, "any_python": is_other_release}
+            adapted.append(replace(original, expect=expect))
+        else:
+            adapted.append(original)
+    return replace(claims, claims=tuple(adapted))
 
 
-def archs(environment: Mapping[str, Any], code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
-    """Return the architectures that torch was made for, by the bytes of machine code in its largest library."""
-    folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
-    of_torch = [
-        library.archs
-        for library in code
-        if folder and library.path.startswith(f"{folder}/lib/libtorch_cuda")
-    ]
-    largest = max(of_torch, key=lambda sizes: sum(sizes.values()), default={})
-    # `sm_90a` has kernels for some instructions only.
-    sizes = {
-        name[3:]: size
-        for name, size in largest.items()
-        if name.startswith("sm_") and name[3:].isdigit()
-    }
-    enough = max(sizes.values(), default=0) / _SHARE
-    return tuple(
-        sorted(Arch(*divmod(int(number), 10)) for number, size in sizes.items() if size >= enough)
-    )
+# --- the environment as an image of the matrix ----------------------------------------------------
 
 
-def _where_served(device_code: Claim, code: Sequence[LibraryCode]) -> Claim:
-    """Return a claim on device code for those GPUs only that the library has any code for."""
-    patterns = [f"*/{pattern}" for pattern in device_code.expect["files"]]
-    targets = {
-        target for library in code if matches(library.path, patterns) for target in library.archs
-    }
-    if not targets:
-        return device_code
-    served = {}
-    for arch, kind in device_code.expect["archs"].items():
-        gpu = divmod(int(arch), 10)
-        if any(target_runs_on(target, gpu) for target in targets):
-            served[arch] = kind
-    return replace(device_code, expect={**device_code.expect, "archs": served})
+def describe_as_image(
+    environment: SurveyedEnvironment, code: Sequence[LibraryCode], facts: Facts
+) -> DescribedImage:
+    """Describe an environment as if the matrix had made it, so that claims can be written from it.
 
-
-def as_image(
-    environment: Mapping[str, Any], code: Sequence[LibraryCode], facts: Facts
-) -> tuple[Image | None, dict[str, str]]:
-    """Return the environment as if the matrix had made it, to write claims from; None: it has no torch for CUDA.
-
-    Beside it, the packages of which nothing is known, with the reason.
+    What nobody knows of it, such as its base image or its glibc, is empty or as old as can be. The
+    image is None if the environment has no torch, or a torch for no CUDA that we know.
     """
     torch = environment["torch"]
     try:
-        cuda, version = Minor.parse(str(torch["cuda"])), Minor.parse(str(torch["version"]))
+        cuda = Minor.parse(str(torch["cuda"]))
+        torch_version = Minor.parse(str(torch["version"]))
+        # Raises KeyError for an unknown major.
         expectations.cuda_libraries(cuda.major)
     except (KeyError, ValueError):
-        return None, {}
-    # Known packages; those whose checks need facts that are not there are left out, with the reason.
-    known: dict[str, Pin] = {}
-    left_out: dict[str, str] = {}
-    for row in environment["distributions"]:
-        name, has = str(row["name"]), str(row["version"]).partition("+")[0]
-        if name not in _IMPORTED or name in known:
-            continue
-        try:
-            Version(has)
-        except InvalidVersion:
-            left_out[name] = f"{has} is no version that can be compared"
-            continue
-        if has not in facts.companions.get(name, [has]):
-            left_out[name] = f"facts.yaml has no row of {has}"
-        else:
-            known[name] = Pin(name=name, version=has, layer=_LAYER)
-    pins = tuple(known.values())
+        return DescribedImage(None, {})
+
+    pins, left_out = _pin_known_packages(environment, facts)
     python = Minor.parse(str(environment["version"]))
     image = Image(
-        name=ImageName(cuda=cuda, torch=version),
+        name=ImageName(cuda=cuda, torch=torch_version),
         base=Base(key="", reference="", suite=None, python=python, glibc=Minor(2, 0)),
         python=python,
         toolkit_cuda=cuda,
         wheel_cuda=cuda,
         index=None,
-        archs=archs(environment, code),
+        archs=torch_archs(environment, code),
         ptx=(),
         min_driver=facts.minimum_drivers[str(cuda.major)].driver,
         cxx11_abi=True,
@@ -315,107 +381,158 @@ def as_image(
         revision="",
         unproven=expectations.find_unproven_claims({pin.name: pin.version for pin in pins}),
     )
-    return image, left_out
+    return DescribedImage(image, left_out)
 
 
-# --- judges: the ordinary ones, on evidence without what is no fault in other people's images ------------------------
+def _pin_known_packages(
+    environment: SurveyedEnvironment, facts: Facts
+) -> tuple[tuple[Pin, ...], dict[str, str]]:
+    """Return a pin for each installed package that claims know how to import and run.
 
-_ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
-"""Top folders that packages should not install, and often do: two of them may own one file there."""
+    The second value holds the packages among them that are left out, with the reason: their version
+    can't be compared, or facts.yaml lacks the row that their claims need.
+    """
+    pins: dict[str, Pin] = {}
+    left_out: dict[str, str] = {}
+    for distribution in environment["distributions"]:
+        name = str(distribution["name"])
+        # Without the local part, as in 2.7.1+cu126.
+        version = str(distribution["version"]).partition("+")[0]
+        # Of two distributions of a name, Python imports the first on its path.
+        if name not in _KNOWN_PACKAGES or name in pins:
+            continue
+        try:
+            Version(version)
+        except InvalidVersion:
+            left_out[name] = f"{version} is no version that can be compared"
+            continue
+        if name in facts.companions and version not in facts.companions[name]:
+            left_out[name] = f"facts.yaml has no row of {version}"
+        else:
+            pins[name] = Pin(name=name, version=version, layer=_LAYER)
+    return tuple(pins.values()), left_out
+
+
+def torch_archs(environment: SurveyedEnvironment, code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
+    """Return the architectures that torch was made for, ascending; none if its code is not known.
+
+    They are measured by the bytes of machine code in torch's largest CUDA library, because torch
+    has a few kernels for architectures that it was not made for (_LARGEST_RATIO).
+    """
+    torch_folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
+    if not torch_folder:
+        return ()
+    largest: Mapping[str, int] = {}
+    for library in code:
+        is_torchs = library.path.startswith(f"{torch_folder}/lib/libtorch_cuda")
+        if is_torchs and sum(library.archs.values()) > sum(largest.values()):
+            largest = library.archs
+
+    # Only plain targets: `sm_90a` has kernels for a few instructions, `compute_90` is PTX.
+    size_by_arch: dict[Arch, int] = {}
+    for target, size in largest.items():
+        number = target.removeprefix("sm_")
+        if target.startswith("sm_") and number.isdigit():
+            size_by_arch[Arch(*divmod(int(number), 10))] = size
+    least_size = max(size_by_arch.values(), default=0) / _LARGEST_RATIO
+    return tuple(sorted(arch for arch, size in size_by_arch.items() if size >= least_size))
+
+
+# --- judges ---------------------------------------------------------------------------------------
+#
+# They take out of the evidence what is no fault in other people's images, and let the ordinary
+# judge of the check decide about the rest.
+
+_NO_CODE_FOLDERS = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
+"""Folders that packages should not install beside their own, and often do. Two packages may have
+the same file there."""
 
 
 def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
-    """Judge files against RECORD, but not those of conda, which rewrites files and keeps hashes of its own."""
+    """Judge whether installed files are as RECORD says, apart from those of conda packages.
+
+    conda rewrites files when it installs them, and keeps hashes of its own. Files without an owner,
+    and conflicts over files that are no code, are left to _judge_strays.
+    `expect`: `conda` holds the names of conda's packages.
+    """
     if not evidence["files"]:
         return passed("no distribution records a file: there is nothing to compare")
-    conda = set(expect["conda"])
+    conda_packages = set(expect["conda"])
     wrong = []
     for file in evidence["wrong"]:
-        owners = {name.partition(" ")[0] for name in file["owners"]}
-        if not owners <= conda:
+        # An owner is a name and a version, such as `numpy 2.0.2`.
+        owner_names = {owner.partition(" ")[0] for owner in file["owners"]}
+        if not owner_names <= conda_packages:
             wrong.append(file)
-    own: FilesEvidence = {
+    in_conflict = [file for file in evidence["in_conflict"] if not _is_no_code(file["path"])]
+    without_record = []
+    for distribution in evidence["without_record"]:
+        if distribution["name"] not in conda_packages:
+            without_record.append(distribution)
+    judged: FilesEvidence = {
         **evidence,
         "wrong": wrong,
-        "in_conflict": [file for file in evidence["in_conflict"] if not _is_aside(file["path"])],
+        "in_conflict": in_conflict,
         "unowned": [],
         "unowned_count": 0,
-        "without_record": [row for row in evidence["without_record"] if row["name"] not in conda],
+        "without_record": without_record,
     }
-    return files.judge(subject, expect, own)
+    return files.judge(subject, expect, judged)
 
 
 def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
-    """Judge files that nobody owns, and those beside the code that two packages own."""
+    """Judge whether each file has one owner. FAIL: a file has none, or two own one that is no code.
+
+    In a conda environment nothing is judged: conda owns files that no RECORD lists.
+    `expect`: `kind` is the kind of the environment.
+    """
     if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
-    aside = [file for file in evidence["in_conflict"] if _is_aside(file["path"])]
-    own: FilesEvidence = {
+    judged: FilesEvidence = {
         **evidence,
+        # With no file at all, the ordinary judge would fail.
         "files": 1,
         "wrong": [],
         "without_record": [],
-        "in_conflict": aside,
+        "in_conflict": [file for file in evidence["in_conflict"] if _is_no_code(file["path"])],
     }
-    finding = files.judge(subject, expect, own)
+    finding = files.judge(subject, expect, judged)
     if finding.status is Status.PASS:
         return passed("every file that Python can import has an owner")
     return finding
 
 
-def _is_aside(path: str) -> bool:
-    """Tell whether a file is no code, or lies in a folder that packages install by mistake."""
+def _is_no_code(path: str) -> bool:
+    """Return whether a file is neither Python nor a library, or lies in a folder such as tests/."""
     name = path.rpartition("/")[2]
     is_code = name.endswith((".py", ".so")) or ".so." in name
     top_folder = path.rpartition("-packages/")[2].partition("/")[0]
-    return not is_code or top_folder in _ASIDE
+    return not is_code or top_folder in _NO_CODE_FOLDERS
 
 
 def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:
-    """Judge what libraries link. What a required package offers is there once that was imported."""
+    """Judge whether each library finds what it links.
+
+    A missing library is no fault if a package that the library's own package requires has it: that
+    package is imported first, and loads it. Rivals are left to _judge_rivals.
+    `expect`: `requires` holds the names that each distribution requires.
+    """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
     linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
-        required = {
-            name for owner in library["owners"] for name in expect["requires"].get(owner, ())
-        }
-        missing = []
-        for name in library["missing"]:
-            offered_by = library.get("offered", {}).get(name, ())
-            if required.isdisjoint(offered_by):
-                missing.append(name)
+        required: set[str] = set()
+        for owner in library["owners"]:
+            required.update(expect["requires"].get(owner, ()))
+        offers = library.get("offered", {})
+        missing = [name for name in library["missing"] if required.isdisjoint(offers.get(name, ()))]
         linked.append({**library, "missing": missing})
-    own: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
-    return libraries.judge(subject, expect, own)
-
-
-def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
-    """Judge symbols. What other libraries have depends on who is loaded first; of variants for torches one must fit."""
-    if not evidence["files"]:
-        return passed("there is no shared library in this environment")
-    lacking = []
-    for library in evidence["lacking"]:
-        all_elsewhere = library.get("elsewhere") == library["undefined_count"]
-        if not library.get("alternatives") and (library["versions"] or not all_elsewhere):
-            lacking.append(library)
-    count = evidence["lacking_count"] - len(evidence["lacking"]) + len(lacking)
-    own: SymbolsEvidence = {**evidence, "lacking": lacking, "lacking_count": count}
-    return symbols.judge(subject, expect, own)
-
-
-def _required(lines: Sequence[Any]) -> list[str]:
-    """Return the names that a distribution requires without an extra."""
-    names = []
-    for line in lines:
-        name = _NAME.match(str(line))
-        if name and "extra ==" not in line:
-            names.append(canonical(name[0]))
-    return names
+    judged: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
+    return libraries.judge(subject, expect, judged)
 
 
 def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
-    """Judge whether another copy of a package's CUDA library is on the loader's path."""
+    """Judge whether the loader's path has a second copy of a package's CUDA library: FAIL if so."""
     rivals = []
     for library in evidence["second_owners"]:
         owners = ", ".join(library["owners"])
@@ -425,16 +542,43 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
     return conclude(rivals, "no package's CUDA library has a rival on the loader's path")
 
 
+def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
+    """Judge whether the symbols that libraries need are exported.
+
+    Two kinds of libraries that lack symbols are no fault. Those that have alternatives: a package
+    brings one variant for each torch, and one of them must fit. Those whose symbols all stand in
+    other libraries of the image: whether they are there depends on what is loaded first.
+    """
+    if not evidence["files"]:
+        return passed("there is no shared library in this environment")
+    lacking = []
+    for library in evidence["lacking"]:
+        has_alternatives = bool(library.get("alternatives"))
+        all_elsewhere = library.get("elsewhere") == library["undefined_count"]
+        # A symbol version that is missing can't come from another library.
+        is_served_elsewhere = all_elsewhere and not library["versions"]
+        if not has_alternatives and not is_served_elsewhere:
+            lacking.append(library)
+    # The list in the evidence is cut, the count is not.
+    excused_count = len(evidence["lacking"]) - len(lacking)
+    judged: SymbolsEvidence = {
+        **evidence,
+        "lacking": lacking,
+        "lacking_count": evidence["lacking_count"] - excused_count,
+    }
+    return symbols.judge(subject, expect, judged)
+
+
 def _judge_start(subject: str, expect: Any, evidence: EnvironmentEvidence) -> Finding:
-    """Judge the code that runs when Python starts; a rule of the survey is about variables."""
-    own: EnvironmentEvidence = {
+    """Judge the code that runs when Python starts. Variables are judged by rules of the survey."""
+    judged: EnvironmentEvidence = {
         "required": {},
         "denied": {},
         "in_files": [],
         "settings_files": {},
         "start": evidence["start"],
     }
-    finding = environment.judge(subject, expect, own)
+    finding = environment.judge(subject, expect, judged)
     if finding.status is Status.PASS:
         return passed("nothing of unknown owner runs when Python starts")
     return finding
@@ -451,4 +595,4 @@ AUDIT_JUDGES: Judges = {
     f"{AUDIT}/{survey.MACHINE}": survey.judge_machine,
     f"{AUDIT}/{survey.CONFLICTS}": survey.judge_conflicts,
 }
-"""They stand before the check's own (validate/judge.py)."""
+"""Check, or check and subject -> its judge. validate/judge.py takes these before a check's own."""

@@ -1,4 +1,7 @@
-"""An audit: survey the files, write claims from what is installed, measure them, add what the survey saw."""
+"""Run an audit: survey the files, write claims from what is installed, and measure them.
+
+Some claims are decided by what the survey saw. Its evidence is added to what was measured.
+"""
 
 import json
 import os
@@ -9,184 +12,233 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.audit import expected, survey
-from images.audit.cleaning import cleaned
-from images.audit.device_code import LibraryCode, library_code
+from images.audit.cleaning import clean_value
+from images.audit.device_code import library_code
+from images.audit.survey import Survey, SurveyedEnvironment
 from images.config.facts import Facts
-from images.engine import Engine
+from images.engine import Engine, ImageInfo
 from images.errors import failed, wrong
 from images.planning.chooser import Machine
 from images.validation import own_python, validation_run
 from validate import suite
 from validate.claims import HOST_PROBE, Claim, ClaimSet, Tier
 from validate.environment.user_environment import UserEnvironment
-from validate.evidence import Evidence, MeasuredOn, Measurement, Outcome, Record
+from validate.evidence import Evidence, Measurement, Outcome, Record
 
 SURVEY_SECONDS = 1800
+"""How long the survey of an image's files may take."""
 PREFIX = "audit of "
-"""So begins the name of what was audited in evidence and verdict: no name of an image of ours does."""
+"""The beginning of the name of what was audited, in evidence and verdict. No image of ours has such
+a name."""
 
-Measured = dict[str, Mapping[str, Any]]
-"""Subject -> what the survey shows of it."""
+SurveyEvidence = dict[str, Mapping[str, Any]]
+"""Subject of a claim -> the evidence for it that the survey has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What an image is audited for."""
+    """What an image or a folder is audited for."""
 
     facts: Facts
     machine: Machine | None = None
-    """Where it shall run; None: nobody asks."""
+    """The machine that it shall run on, if one was named."""
     run: bool = True
-    """Whether the image's own Python runs, too."""
+    """Whether the image's own Python runs, too. Without it, files are only read."""
     say: Callable[[str], None]
+    """Shows a line about the progress."""
+
+
+class SurveyedClaims(NamedTuple):
+    """The claims of an audit, and the evidence for those of them that the survey decides."""
+
+    claims: list[Claim]
+    evidence: SurveyEvidence
 
 
 def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
-    """Measure an image of the engine. Raises UserError where it has no Python with packages."""
+    """Audit an image of the engine, and return the claims with their evidence, not yet judged.
+
+    Of several Python environments in it, the one that PATH finds first is audited. Raises UserError
+    if the image has none.
+    """
     info = engine.inspect(reference)
     options.say(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
-    found = own_python.query_files(engine, info, "survey", timeout=SURVEY_SECONDS)
-    found["preload"] = own_python.read_file(engine, info, own_python.PRELOAD).split()
-    # Text of strangers is shown to people.
-    files: dict[str, Any] = cleaned(found)
-    if not files["environments"]:
+    survey_of_image = _survey_image(engine, info)
+    environments = survey_of_image["environments"]
+    if not environments:
         raise failed(
             reference,
             "has no Python with packages: there is nothing to audit",
             "name another image",
         )
-    # The one that PATH finds first.
-    environment = files["environments"][0]
+    environment = environments[0]
     options.say(f"{environment['prefix']}: Python {environment['version']}")
 
-    claims, seen = claims_and_survey(environment, files, options)
-    claims += [*expected.image_claims(), *expected.of_rules(survey.OF_IMAGE)]
-    others = [str(other["prefix"]) for other in files["environments"] if other is not environment]
-    claims += expected.not_audited(
-        dict.fromkeys(others, "only the environment that PATH finds first is audited")
+    claims, survey_evidence = _claims_about_environment(environment, survey_of_image, options)
+    claims += expected.image_claims()
+    claims += expected.rule_claims(survey.OF_IMAGE)
+    # Say which environments are not audited.
+    other_prefixes = [str(other["prefix"]) for other in environments[1:]]
+    claims += expected.unaudited_claims(
+        dict.fromkeys(other_prefixes, "only the environment that PATH finds first is audited")
     )
-    seen |= cleaned(survey.image_evidence(info, files))
+    survey_evidence |= clean_value(survey.image_evidence(info, survey_of_image))
 
-    whole = ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims))
-    tiers = (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,)
-    to_measure = whole.where(lambda claim: claim.check != expected.AUDIT)
+    to_measure, to_survey = _split(ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims)))
     measured = validation_run.validate(
         engine,
         info.id,
         to_measure,
-        tiers,
-        # Files of strangers are altered now and then: that is told, and the rest is measured all the same.
+        (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,),
+        # Strangers' images often have altered files. This is reported, and the rest is measured.
         run_anyway=True,
         on_record=lambda record: options.say(
             f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
         ),
     )
-    records = [_cleaned(record) for record in measured.records]
-    surveyed = whole.where(lambda claim: claim.check == expected.AUDIT)
-    with_seen = with_survey(records, seen, measured.host.get("seed"))
-    claims_of_both = (*measured.claims, *surveyed.claims)
-    return replace(measured, records=with_seen, claims=claims_of_both)
+    records = [_cleaned_record(record) for record in measured.records]
+    return replace(
+        measured,
+        records=_with_survey_evidence(records, survey_evidence, measured.host.get("seed")),
+        claims=(*measured.claims, *to_survey.claims),
+    )
+
+
+def _survey_image(engine: Engine, info: ImageInfo) -> Survey:
+    """Return the survey of an image's files, with `preload` added and all texts made safe to show.
+
+    Nothing of the image runs.
+    """
+    document = own_python.query_files(engine, info, "survey", timeout=SURVEY_SECONDS)
+    document["preload"] = own_python.read_file(engine, info, own_python.PRELOAD).split()
+    cleaned: Survey = clean_value(document)
+    return cleaned
 
 
 def audit_folder(folder: Path, options: Options) -> Evidence:
-    """Measure an environment's folder (a venv or conda prefix) of this machine. Nothing of it runs.
+    """Audit an environment's folder (a venv or conda prefix) of this machine.
 
-    Raises UserError: it is none.
+    Nothing of the environment runs: truetag's own Python reads its files. Only claims of the static
+    tier are measured. Raises UserError if the folder is no environment, or is incomplete.
     """
-    sites = sorted(folder.resolve().glob("lib/python*/site-packages"))
-    if not sites:
-        then = "name an environment's own folder, the one with bin/ and lib/"
+    package_folders = sorted(folder.resolve().glob("lib/python*/site-packages"))
+    if not package_folders:
         raise wrong(
-            str(folder), "is no Python environment: it has no lib/pythonX.Y/site-packages", then
+            str(folder),
+            "is no Python environment: it has no lib/pythonX.Y/site-packages",
+            "name an environment's own folder, the one with bin/ and lib/",
         )
+    # How the environment's user would start Python. Variables of this process count for nothing.
+    user: dict[str, Any] = {
+        "environ": {},
+        "directory": "/",
+        "python": str(folder.resolve() / "bin" / "python3"),
+    }
     with tempfile.TemporaryDirectory(prefix="truetag-audit-") as scratch:
-        user: dict[str, Any] = {
-            "environ": {},
-            "directory": "/",
-            "python": str(folder.resolve() / "bin" / "python3"),
-        }
-        file = Path(scratch, "user.json")
-        file.write_text(json.dumps(user))
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            str(Path(suite.__file__).parent),
-            "survey",
-            str(file),
-            str(sites[0]),
-        ]
-        files = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        if not files["environments"]:
+        survey_of_folder = _survey_folder(package_folders[0], user, Path(scratch))
+        if not survey_of_folder["environments"]:
             raise wrong(
                 str(folder),
                 "has no interpreter in its bin/",
                 "make the environment again: it is not whole",
             )
-        environment = files["environments"][0]
+        environment = survey_of_folder["environments"][0]
 
-        claims, seen = claims_and_survey(environment, files, options)
+        claims, survey_evidence = _claims_about_environment(environment, survey_of_folder, options)
+        static_claims = tuple(claim for claim in claims if claim.tier is Tier.STATIC)
         name = f"{PREFIX}{folder}"
-        whole = ClaimSet(
-            image=name, claims=tuple(claim for claim in claims if claim.tier is Tier.STATIC)
-        )
-        read = expected.readable_here(
-            whole.where(lambda claim: claim.check != expected.AUDIT), environment
-        )
+        to_measure, to_survey = _split(ClaimSet(image=name, claims=static_claims))
+        to_measure = expected.adapt_to_own_python(to_measure, environment)
+
         claims_file = Path(scratch, "claims.json")
-        claims_file.write_text(read.dumps())
-        looked_at = UserEnvironment(**user, start=environment["start"])
-        records = list(suite.run(read, claims_file, jobs=os.cpu_count() or 1, user=looked_at))
-    host: MeasuredOn = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    judged = (*read.claims, *whole.where(lambda claim: claim.check == expected.AUDIT).claims)
+        claims_file.write_text(to_measure.dumps())
+        of_folder = UserEnvironment(**user, start=environment["start"])
+        jobs = os.cpu_count() or 1
+        records = list(suite.run(to_measure, claims_file, jobs=jobs, user=of_folder))
     return Evidence(
-        image=name, digest="", records=with_survey(records, seen), host=host, claims=judged
+        image=name,
+        digest="",
+        records=_with_survey_evidence(records, survey_evidence),
+        host={"date": datetime.now(UTC).isoformat(timespec="seconds")},
+        claims=(*to_measure.claims, *to_survey.claims),
     )
 
 
-def claims_and_survey(
-    environment: Mapping[str, Any], files: Mapping[str, Any], options: Options
-) -> tuple[list[Claim], Measured]:
-    """Return the claims about an environment, and what the survey has seen already of some of them."""
-    code: Sequence[LibraryCode] = library_code(files)
+def _survey_folder(package_folder: Path, user: Mapping[str, Any], scratch: Path) -> Survey:
+    """Return the survey of a folder site-packages, made by truetag's own Python in a new process.
+
+    `user`: the fields of UserEnvironment without `start`. `scratch`: a folder for temporary files.
+    """
+    user_file = scratch / "user.json"
+    user_file.write_text(json.dumps(user))
+    # -I and -S: neither this user's variables nor our own packages play a part.
+    python = [sys.executable, "-I", "-S", str(Path(suite.__file__).parent)]
+    command = [*python, "survey", str(user_file), str(package_folder)]
+    run = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    document: Survey = json.loads(run.stdout)
+    return document
+
+
+def _claims_about_environment(
+    environment: SurveyedEnvironment, survey_document: Survey, options: Options
+) -> SurveyedClaims:
+    """Return all claims about one environment of the survey, with the survey's evidence for
+    some.
+    """
+    code = library_code(survey_document)
     claims, left_out = expected.environment_claims(environment, code, options.facts)
-    claims += [*expected.of_rules(survey.OF_ENVIRONMENT), *expected.not_audited(left_out)]
+    claims += expected.rule_claims(survey.OF_ENVIRONMENT)
+    claims += expected.unaudited_claims(left_out)
     claims.append(expected.conflicts_claim(options.facts))
-    seen: Measured = dict(survey.environment_evidence(environment, files["toolkits"]))
+    evidence: SurveyEvidence = dict(
+        survey.environment_evidence(environment, survey_document["toolkits"])
+    )
     if options.machine:
         claims.append(expected.machine_claim(environment, code, options.facts, options.machine))
+        torch_cuda = str(environment["torch"].get("cuda", ""))
         archs = [f"{arch.major}{arch.minor}" for arch in options.machine.archs]
-        seen[survey.MACHINE] = survey.machine_evidence(
-            code, str(environment["torch"].get("cuda", "")), archs
-        )
-    return claims, seen
+        evidence[survey.MACHINE] = survey.machine_evidence(code, torch_cuda, archs)
+    return SurveyedClaims(claims, evidence)
 
 
-def with_survey(
-    records: Sequence[Record], seen: Measured, seed: int | None = None
+def _split(claims: ClaimSet) -> tuple[ClaimSet, ClaimSet]:
+    """Return the claims that must be measured, and those that the survey decides."""
+    to_measure = claims.where(lambda claim: claim.check != expected.AUDIT)
+    to_survey = claims.where(lambda claim: claim.check == expected.AUDIT)
+    return to_measure, to_survey
+
+
+def _with_survey_evidence(
+    records: Sequence[Record], evidence: SurveyEvidence, seed: int | None = None
 ) -> tuple[Record, ...]:
-    """Add what the survey saw to the record of what the host measures. `seed`: of the run."""
-    others = [record for record in records if record.probe != HOST_PROBE]
-    of_host = [record for record in records if record.probe == HOST_PROBE]
-    host = (
-        of_host[0]
-        if of_host
-        else Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=0.0, seed=seed)
-    )
-    measurements = [
-        Measurement(subject=subject, seconds=0.0, evidence=evidence)
-        for subject, evidence in seen.items()
-    ]
-    return (*others, replace(host, measurements=(*host.measurements, *measurements)))
+    """Return the records of a run, with the survey's evidence added to the record of the host.
+
+    The claims that the survey decides name the host's probe. Its record is made if the run has
+    none, and is the last in any case. `seed`: the seed of the run.
+    """
+    other_records = [record for record in records if record.probe != HOST_PROBE]
+    host_records = [record for record in records if record.probe == HOST_PROBE]
+    if host_records:
+        host_record = host_records[0]
+    else:
+        host_record = Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=0.0, seed=seed)
+    measurements = list(host_record.measurements)
+    for subject, subject_evidence in evidence.items():
+        measurements.append(Measurement(subject=subject, seconds=0.0, evidence=subject_evidence))
+    return (*other_records, replace(host_record, measurements=tuple(measurements)))
 
 
-def _cleaned(record: Record) -> Record:
-    """Return a record with every text of the image made safe to show."""
+def _cleaned_record(record: Record) -> Record:
+    """Return a record with every text that may come from the image made safe to show."""
     measurements = []
     for measurement in record.measurements:
-        subject, evidence = cleaned(measurement.subject), cleaned(measurement.evidence)
-        measurements.append(replace(measurement, subject=subject, evidence=evidence))
-    return replace(record, measurements=tuple(measurements), log=str(cleaned(record.log)))
+        cleaned = replace(
+            measurement,
+            subject=clean_value(measurement.subject),
+            evidence=clean_value(measurement.evidence),
+        )
+        measurements.append(cleaned)
+    return replace(record, measurements=tuple(measurements), log=str(clean_value(record.log)))

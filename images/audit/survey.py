@@ -1,7 +1,8 @@
-"""What the survey of an image's files and the engine's description of it show: evidence, and judges of it. Pure.
+"""The rules of an audit that are judged by the survey of an image's files, and their evidence.
 
-The survey (validate/survey/main.py) runs nothing of the image. Each rule here has found a fault in a public image, or
-a report names it; docs/audit.md has the list.
+The survey (validate/survey/main.py) runs nothing of the image. Each rule here has found a fault in
+a public image, or a report names it; docs/audit.md has the list. This module is pure: it turns the
+survey, and the engine's description of an image, into evidence, and judges that.
 """
 
 import fnmatch
@@ -19,49 +20,59 @@ from images.config import yamlfile
 from images.config.facts import Conflict
 from images.engine import ImageInfo
 from images.planning import expectations, silent
-from images.planning.silent import SilentFault
 from validate.environment.installed import canonical
-from validate.judging import Finding, conclude, listed, matches
+from validate.judging import Finding, Status, conclude, listed, matches
 
 _RULES = yamlfile.table("audit.yaml")
 _DEBIANS = "/usr/lib/python3/dist-packages"
+"""The folder of Debian's own Python packages."""
 _LONGEST_VALUE = 80
+"""How many characters of a variable's value are recorded."""
 
+Survey = Mapping[str, Any]
+"""What the survey prints: `environments`, `toolkits`, `device_code` and `driver_files`. A caller
+adds `preload`, the libraries of /etc/ld.so.preload."""
+SurveyedEnvironment = Mapping[str, Any]
+"""One of the survey's `environments`: `prefix`, `kind`, `version` (`3.11`), `distributions`
+(InstalledPackage of validate/survey/environments.py), `numpy_1` (files compiled for NumPy 1), and
+`torch` with `file`, `version` and `cuda`, empty if there is no torch."""
 Evidence = Mapping[str, Any]
+"""What one rule is judged by."""
 Faults = Iterator[str]
+"""Sentences without a full stop; none: the rule is kept."""
 
 
-# --- of the whole image ----------------------------------------------------------------------------------------------
+# --- rules about a whole image --------------------------------------------------------------------
 
 
 def find_driver_files(evidence: Evidence) -> Faults:
-    """Yield each file of the host's driver that the image brings: it would hide the host's own."""
+    """Yield each file of the NVIDIA driver in the image: it would hide the host's own file."""
     for path in evidence["driver_files"]:
         yield f"the image brings the host driver's {path} itself"
 
 
 def find_preloaded(evidence: Evidence) -> Faults:
-    """Yield each library of /etc/ld.so.preload."""
+    """Yield each library that /etc/ld.so.preload names."""
     for path in evidence["preload"]:
         yield f"/etc/ld.so.preload loads {path} into every process"
 
 
 def find_grave_variables(evidence: Evidence) -> Faults:
-    """Yield each variable with which results come from another path, or GPUs are hidden."""
+    """Yield each variable that changes how results are computed, or hides GPUs."""
     for name, value in evidence["variables"].items():
         if matches(name, _RULES["grave_variables"]):
-            yield f"{name}={value} is set: {_why_denied(name)}"
+            yield f"{name}={value} is set: {_reason_against(name)}"
 
 
 def find_local_settings(evidence: Evidence) -> Faults:
-    """Yield each variable that fits one machine or network only."""
+    """Yield each other denied variable: its value fits one machine or network only."""
     for name, value in evidence["variables"].items():
         if not matches(name, _RULES["grave_variables"]):
-            yield f"{name}={value} is set: {_why_denied(name)}"
+            yield f"{name}={value} is set: {_reason_against(name)}"
 
 
-def _why_denied(name: str) -> str:
-    """Return why images should not set a variable; empty: they may."""
+def _reason_against(name: str) -> str:
+    """Return why images should not set a variable; empty if they may."""
     if matches(name, _RULES["allowed_variables"]):
         return ""
     for pattern, reason in expectations.DENIED_VARIABLES.items():
@@ -71,98 +82,138 @@ def _why_denied(name: str) -> str:
 
 
 def find_root(evidence: Evidence) -> Faults:
-    """Yield that the image runs as root."""
-    if evidence["user"].partition(":")[0] in ("", "0", "root"):
+    """Yield a fault if the image runs as root."""
+    # The engine has it as USER[:GROUP]; an image without it runs as root.
+    user = evidence["user"].partition(":")[0]
+    if user in ("", "0", "root"):
         yield "it runs as root"
 
 
 def find_hidden_gpus(evidence: Evidence) -> Faults:
-    """Yield each variable that keeps the container runtime from attaching GPUs."""
-    environment = evidence["nvidia"]
-    capabilities = environment.get("NVIDIA_DRIVER_CAPABILITIES")
+    """Yield each variable that keeps the container runtime from attaching GPUs.
+
+    `evidence`: `nvidia` holds the variables NVIDIA_* of the image. The NVIDIA Container Toolkit
+    reads them.
+    """
+    variables = evidence["nvidia"]
+    capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES")
     if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
         yield f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA out"
-    if environment.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
-        yield f"NVIDIA_VISIBLE_DEVICES={environment['NVIDIA_VISIBLE_DEVICES']} hides every GPU"
-    if environment.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+    devices = variables.get("NVIDIA_VISIBLE_DEVICES")
+    if devices in ("void", "none"):
+        yield f"NVIDIA_VISIBLE_DEVICES={devices} hides every GPU"
+    if variables.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         yield "NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
 
-def image_evidence(info: ImageInfo, survey: Mapping[str, Any]) -> dict[str, Evidence]:
-    """Return the evidence of the rules about a whole image: subject -> what was found."""
-    # Only variables that a rule names: an environment can hold secrets.
-    denied = {
-        name: value[:_LONGEST_VALUE]
-        for name, value in sorted(info.env.items())
-        if value and _why_denied(name)
+def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
+    """Return the evidence for each rule about a whole image, by the rule's subject.
+
+    `info`: the engine's description of the image.
+    """
+    # Record no variable that no rule names: an environment can hold secrets.
+    denied_variables = {}
+    for name, value in sorted(info.env.items()):
+        if value and _reason_against(name):
+            denied_variables[name] = value[:_LONGEST_VALUE]
+    nvidia_variables = {
+        name: value for name, value in info.env.items() if name.startswith("NVIDIA_")
     }
-    nvidia = {name: value for name, value in info.env.items() if name.startswith("NVIDIA_")}
     return {
         "driver": {"driver_files": list(survey["driver_files"])},
         "preload": {"preload": list(survey["preload"])},
-        "variables": {"variables": denied},
-        "settings": {"variables": denied},
+        "variables": {"variables": denied_variables},
+        "settings": {"variables": denied_variables},
         "user": {"user": info.user},
-        "runtime": {"nvidia": nvidia},
+        "runtime": {"nvidia": nvidia_variables},
     }
 
 
-# --- of an environment -----------------------------------------------------------------------------------------------
+# --- rules about an environment -------------------------------------------------------------------
 
 
 def find_unmet_requirements(evidence: Evidence) -> Faults:
-    """Yield each requirement that nothing installed meets, as `pip check` reports them."""
-    # The first of a name on the path is the one that is imported.
-    installed = {
-        canonical(row["name"]): row["version"] for row in reversed(evidence["distributions"])
-    }
-    for row in evidence["distributions"]:
-        for line in row["requires"]:
+    """Yield each requirement that no installed distribution meets, as `pip check` reports them.
+
+    `evidence`: `python` is the release (`3.11`), `distributions` are in the order of sys.path.
+    """
+    installed_versions: dict[str, str] = {}
+    for distribution in evidence["distributions"]:
+        # Of two distributions of a name, Python imports the first on its path.
+        installed_versions.setdefault(canonical(distribution["name"]), distribution["version"])
+
+    for distribution in evidence["distributions"]:
+        needed_by = f"{distribution['name']} {distribution['version']}"
+        for line in distribution["requires"]:
             try:
-                yield from _unmet(row, Requirement(line), installed, evidence["python"])
+                requirement = Requirement(line)
+                if not _applies(requirement, evidence["python"]):
+                    continue
+                complaint = _complaint_about(requirement, installed_versions)
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
                 # pip ignores what it can't read, too.
                 continue
+            if complaint:
+                yield f"{needed_by} requires {complaint}"
 
 
-def _unmet(
-    row: Mapping[str, str], requirement: Requirement, installed: Mapping[str, str], python: str
-) -> Faults:
-    # This process is CPython on Linux for x86-64, as what was read. The files say X.Y only: a marker counts where the
-    # first and the last release of X.Y both meet it.
+def _applies(requirement: Requirement, python: str) -> bool:
+    """Return whether the marker of a requirement is met, for no extra and a Python such as `3.11`.
+
+    Other facts in markers are those of this process: CPython on Linux for x86-64, as is what was
+    surveyed. The survey does not know the patch release. So a marker counts as met if it is so
+    for the first and for the last release of that Python.
+    """
+    if not requirement.marker:
+        return True
     for patch in (0, 999):
-        full = f"{python}.{patch}"
-        release = {
+        full_version = f"{python}.{patch}"
+        facts = {
             "python_version": python,
-            "python_full_version": full,
-            "implementation_version": full,
+            "python_full_version": full_version,
+            "implementation_version": full_version,
             "extra": "",
         }
-        if requirement.marker and not requirement.marker.evaluate(release):
-            return
-    there = installed.get(canonical(requirement.name))
-    if there is None:
-        yield f"{row['name']} {row['version']} requires {requirement.name}, which is not installed"
-    elif not requirement.specifier.contains(Version(there), prereleases=True):
-        needs = f"{requirement.name}{requirement.specifier}"
-        yield f"{row['name']} {row['version']} requires {needs}, {there} is installed"
+        if not requirement.marker.evaluate(facts):
+            return False
+    return True
+
+
+def _complaint_about(requirement: Requirement, installed_versions: Mapping[str, str]) -> str:
+    """Return what is required and what is installed instead; empty if the requirement is met.
+
+    `installed_versions`: canonical name -> version. Raises InvalidVersion.
+    """
+    version = installed_versions.get(canonical(requirement.name))
+    if version is None:
+        return f"{requirement.name}, which is not installed"
+    if requirement.specifier.contains(Version(version), prereleases=True):
+        return ""
+    return f"{requirement.name}{requirement.specifier}, {version} is installed"
 
 
 def find_duplicates(evidence: Evidence) -> Faults:
-    """Yield each distribution that is installed twice: Python takes the first folder, pip may change the other."""
+    """Yield each distribution that is installed in several folders.
+
+    Python imports the copy in the first folder, and pip may change another one.
+    """
     copies: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for row in evidence["distributions"]:
-        copies[row["name"]].append(row)
-    for name, rows in sorted(copies.items()):
-        # pip installs over what Debian's packages brought, into a folder before theirs: that is how it is meant.
-        is_over_debians = len(rows) == 2 and rows[1]["location"] == _DEBIANS
-        if len(rows) > 1 and not is_over_debians:
-            places = [f"{row['version']} in {row['location']}" for row in rows]
-            yield f"{name} is there {len(rows)} times: {listed(places)}"
+    for distribution in evidence["distributions"]:
+        copies[distribution["name"]].append(distribution)
+    for name, distributions in sorted(copies.items()):
+        # pip installs a newer release of Debian's package into a folder that comes first on the
+        # path. This is intended.
+        is_over_debians = len(distributions) == 2 and distributions[1]["location"] == _DEBIANS
+        if len(distributions) > 1 and not is_over_debians:
+            places = [f"{copy['version']} in {copy['location']}" for copy in distributions]
+            yield f"{name} is there {len(distributions)} times: {listed(places)}"
 
 
 def find_old_extensions(evidence: Evidence) -> Faults:
-    """Yield each extension that was compiled for NumPy 1, beside NumPy 2: it can't be imported."""
+    """Yield each extension that was compiled for NumPy 1, if NumPy 2 or newer is installed.
+
+    Such an extension can't be imported.
+    """
     numpy = evidence["numpy"]
     if numpy and numpy.partition(".")[0] not in ("0", "1"):
         for path in evidence["compiled_for_numpy_1"]:
@@ -170,49 +221,62 @@ def find_old_extensions(evidence: Evidence) -> Faults:
 
 
 def find_other_toolkits(evidence: Evidence) -> Faults:
-    """Yield each toolkit of another CUDA major than torch's: extensions can't be compiled with it."""
-    cuda = evidence["cuda"]
+    """Yield each CUDA toolkit of another major than torch's: extensions can't be compiled with it.
+
+    Nothing is yielded for a toolkit, or a torch, whose CUDA is not known (empty).
+    """
+    torch_cuda = evidence["cuda"]
+    if not torch_cuda:
+        return
+    torch_major = torch_cuda.partition(".")[0]
     for toolkit in evidence["toolkits"]:
         version = toolkit["version"]
-        if cuda and version and version.partition(".")[0] != cuda.partition(".")[0]:
-            yield f"{toolkit['home']} is CUDA {version}, torch is built for CUDA {cuda}"
+        if version and version.partition(".")[0] != torch_major:
+            yield f"{toolkit['home']} is CUDA {version}, torch is built for CUDA {torch_cuda}"
 
 
 def find_ordinary_silent_faults(evidence: Evidence) -> Faults:
-    """Yield what these versions compute wrong without an error, in plain training."""
-    for fault in _silent_faults(evidence):
-        if fault.is_ordinary(evidence["versions"].get("torch", "0")):
-            yield str(fault)
+    """Yield what the installed versions compute wrong in plain training, without an error."""
+    yield from _silent_faults(evidence["versions"], are_ordinary=True)
 
 
 def find_rare_silent_faults(evidence: Evidence) -> Faults:
-    """Yield what these versions compute wrong without an error, in cases that few programs meet."""
-    for fault in _silent_faults(evidence):
-        if not fault.is_ordinary(evidence["versions"].get("torch", "0")):
+    """Yield what the installed versions compute wrong in cases that few programs meet."""
+    yield from _silent_faults(evidence["versions"], are_ordinary=False)
+
+
+def _silent_faults(versions: Mapping[str, str], *, are_ordinary: bool) -> Faults:
+    """Yield the known silent faults of these versions that plain training meets, or the others.
+
+    `versions`: distribution, or `cudnn` -> version.
+    """
+    for fault in silent.known(versions).values():
+        if fault.is_ordinary(versions.get("torch", "0")) == are_ordinary:
             yield str(fault)
 
 
-def _silent_faults(evidence: Evidence) -> list[SilentFault]:
-    return list(silent.known(evidence["versions"]).values())
-
-
 def environment_evidence(
-    environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]
+    environment: SurveyedEnvironment, toolkits: Sequence[Mapping[str, str]]
 ) -> dict[str, Evidence]:
-    """Return the evidence of the rules about an environment: subject -> what was found."""
-    versions: dict[str, str] = {}
+    """Return the evidence for each rule about an environment, by the rule's subject.
+
+    `toolkits`: the CUDA toolkits of the image, with `home` and `version`.
+    """
     distributions = []
-    for row in environment["distributions"]:
-        name, version = str(row["name"]), str(row["version"])
+    versions: dict[str, str] = {}
+    for distribution in environment["distributions"]:
+        name, version = str(distribution["name"]), str(distribution["version"])
         distributions.append(
             {
                 "name": name,
                 "version": version,
-                "location": str(row["location"]),
-                "requires": [str(line) for line in row["requires"]],
+                "location": str(distribution["location"]),
+                "requires": [str(line) for line in distribution["requires"]],
             }
         )
+        # The first of a name is the one that Python imports. The local part (+cu126) is left out.
         versions.setdefault(name, version.partition("+")[0])
+        # nvidia-cudnn-cu12 or -cu13: silent faults know the library by one name.
         if name.startswith("nvidia-cudnn-cu"):
             versions["cudnn"] = version
     metadata = {"python": str(environment["version"]), "distributions": distributions}
@@ -230,19 +294,21 @@ def environment_evidence(
     }
 
 
-# --- the rules -----------------------------------------------------------------------------------------------------
+# --- the rules ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What every image should keep, whoever built it."""
+    """A rule that every image should keep, whoever built it."""
 
     subject: str
+    """The subject of its claim, and the key of its evidence."""
     statement: str
     find_faults: Callable[[Evidence], Faults]
     fix: str
+    """What to do about a fault."""
     required: bool = True
-    """False: it misleads or wastes, and breaks nothing by itself."""
+    """False: a fault misleads or wastes something, and breaks nothing by itself."""
 
 
 _SET_ELSEWHERE = "take the variable out of the image; set it where it is needed"
@@ -331,31 +397,41 @@ OF_ENVIRONMENT = (
     ),
 )
 _BY_SUBJECT = {rule.subject: rule for rule in (*OF_IMAGE, *OF_ENVIRONMENT)}
-MACHINE, CONFLICTS = "machine", "conflicts"
-"""Claims that facts stand beside: what is expected is written where the facts are at hand (expected.py)."""
+MACHINE = "machine"
+CONFLICTS = "conflicts"
+"""The subjects of two claims that are no rules: their claim holds facts that they are judged by
+(expected.py)."""
 
 
 def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Judge a rule: FAIL with the faults, and what to do about them."""
+    """Judge a rule by its subject: FAIL with all faults and what to do about them."""
     rule = _BY_SUBJECT[subject]
-    return _with_fix(conclude(rule.find_faults(evidence), rule.statement), rule.fix)
+    finding = conclude(rule.find_faults(evidence), rule.statement)
+    return _with_fix(finding, rule.fix)
 
 
 def machine_evidence(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> Evidence:
-    """Return the evidence of the claim about a machine: package -> architecture -> which code it has."""
+    """Return the evidence of the claim that an environment runs on a machine.
+
+    `cuda`: what torch was built for. `archs`: the machine's GPUs, such as `90` for sm_90.
+    """
     return {"packages": support(code, cuda, archs)}
 
 
 def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
-    """Judge whether it runs on a machine.
+    """Judge whether an environment runs on a machine.
 
-    expect: {machine, against: what facts about its driver and about torch say against it}. evidence: machine_evidence.
+    `expect`: `machine` is its description; `against` is what facts about its driver and about torch
+    say against it. `evidence`: `packages` says for each package and architecture which code it has
+    (machine_evidence).
     """
     faults = list(expect["against"])
-    for package, kinds in evidence["packages"].items():
-        lacking = [f"sm_{arch}" for arch, kind in kinds.items() if kind == "no"]
-        # What is said of torch takes its compilers into account, too.
-        if lacking and package != "torch":
+    for package, kind_by_arch in evidence["packages"].items():
+        # For torch, `against` says the same, and knows what its compilers add at run time.
+        if package == "torch":
+            continue
+        lacking = [f"sm_{arch}" for arch, kind in kind_by_arch.items() if kind == "no"]
+        if lacking:
             faults.append(f"{package} has no code for {', '.join(lacking)}")
     finding = conclude(faults, f"it runs on {expect['machine']}")
     return _with_fix(
@@ -366,18 +442,21 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
 def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     """Judge whether releases are installed that fail together, though no requirement forbids it.
 
-    expect: {conflicts: rows of `conflicts` in facts.yaml}. evidence: {versions: {name: version}}.
+    `expect`: `conflicts` holds the rows of that name in facts.yaml. `evidence`: `versions` are
+    those installed, by name.
     """
+    versions = evidence["versions"]
     faults = []
-    for row in expect["conflicts"]:
-        conflict = Conflict.model_validate(row)
-        if conflict.applies_to(evidence["versions"]):
-            faults.append(conflict.sentence(evidence["versions"]))
+    for fields in expect["conflicts"]:
+        conflict = Conflict.model_validate(fields)
+        if conflict.applies_to(versions):
+            faults.append(conflict.sentence(versions))
     finding = conclude(faults, "no releases here are known to fail together")
     return _with_fix(finding, "install other releases of them")
 
 
 def _with_fix(finding: Finding, fix: str) -> Finding:
-    if finding.status == "FAIL":
+    """Return the finding, with what to do about it if it is a FAIL."""
+    if finding.status is Status.FAIL:
         return finding._replace(reason=f"{finding.reason}. Fix: {fix}")
     return finding

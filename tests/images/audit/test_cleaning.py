@@ -32,7 +32,7 @@ HOSTILE = st.lists(st.sampled_from(PIECES)).map("".join) | st.text()
 
 @given(HOSTILE)
 def test_no_hidden_character_and_no_command_of_a_runner_is_left(text: str) -> None:
-    clean = cleaning.text(text)
+    clean = cleaning.clean_text(text)
     assert not [one for one in clean if unicodedata.category(one) in HIDDEN and one not in "\n\t"]
     assert "##[" not in clean
     assert not re.search(r"(?m)^\s*::", clean)
@@ -41,7 +41,7 @@ def test_no_hidden_character_and_no_command_of_a_runner_is_left(text: str) -> No
 
 @given(st.text(alphabet="abcXYZ /._-+=,()'\"%äé漢", max_size=200))
 def test_plain_text_stays_as_it_is(text: str) -> None:
-    assert cleaning.text(text) == text
+    assert cleaning.clean_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_what_is_hidden_is_written_out(text: str, shown: str) -> None:
-    assert cleaning.text(text) == shown
+    assert cleaning.clean_text(text) == shown
 
 
 def test_long_text_and_deep_values_are_cut() -> None:
-    assert len(cleaning.text("x" * 10**6)) < cleaning.LONGEST + 100
+    assert len(cleaning.clean_text("x" * 10**6)) < cleaning.LONGEST + 100
     deep: list[object] = []
     for _ in range(500):
         deep = [deep]
-    assert "nested too deep" in str(cleaning.cleaned(deep))
+    assert "nested too deep" in str(cleaning.clean_value(deep))
 
 
 def test_every_string_of_a_value_is_cleaned_and_the_rest_stays() -> None:
-    assert cleaning.cleaned({"a\x07": [1, None, True, 0.5, ("\x00",)]}) == {
+    assert cleaning.clean_value({"a\x07": [1, None, True, 0.5, ("\x00",)]}) == {
         "a\\x07": [1, None, True, 0.5, ["\\x00"]]
     }

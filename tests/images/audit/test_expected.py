@@ -29,8 +29,8 @@ def _claims(
 
 
 def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
-    assert expected.archs(environment(), CODE) == (Arch(8, 0), Arch(9, 0))
-    assert expected.archs(environment(), []) == ()
+    assert expected.torch_archs(environment(), CODE) == (Arch(8, 0), Arch(9, 0))
+    assert expected.torch_archs(environment(), []) == ()
 
 
 def test_an_environment_with_torch_is_held_to_what_needs_no_gpu() -> None:
@@ -139,7 +139,7 @@ def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> No
 
 
 def test_what_is_left_out_is_unproven_and_never_green() -> None:
-    (claim,) = expected.not_audited({"xformers": "facts.yaml has no row of 9"})
+    (claim,) = expected.unaudited_claims({"xformers": "facts.yaml has no row of 9"})
     assert claim.subject == "of-xformers" and claim.unproven and not claim.required
 
 
