@@ -1,4 +1,4 @@
-"""Containers: made, run, listed, removed, and swept after a run that was killed."""
+"""Creates, runs and removes containers, and cleans up those that killed commands left behind."""
 
 import os
 import re
@@ -28,106 +28,132 @@ OWNER_LABEL = "dev.truetag.owner"
 HOST_NAME = "validation"
 """Name of a container without network, which resolves to the loopback address.
 
-The engine resolves a container's name on a network only. `torchrun --standalone`, and from torch 2.13 on `torchrun` of
-one node without `--master-port` (torch/distributed/run.py takes the c10d rendezvous for both), hands that name to its
-workers as the master's address, and they wait 300 s for it.
+The engine resolves a container's name on a network only. `torchrun --standalone`, and from torch
+2.13 on `torchrun` of one node without `--master-port` (torch/distributed/run.py takes the c10d
+rendezvous for both), hands that name to its workers as the master's address, and they wait 300 s
+for it.
 """
-_OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container
-_KILLED_DELAY = 10.0  # the same where the container's end was a kill: beside load news of its cause may take long
+_OOM_DELAY = 0.3
+"""Seconds after a container's end within which the engine learns that memory ran out in it."""
+_KILLED_DELAY = 10.0
+"""`_OOM_DELAY` for a container that ended by a kill: on a busy machine the news may take longer."""
 _USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image")
 
 
 @contextmanager
 def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[None]:
-    """Turns what the SDK and its transport raise into EngineError; a missing `image` into NoSuchImage."""
+    """Turn errors of the Docker SDK and of the connection into EngineError, within a `with` block.
+
+    `where` names the object of the request, for messages. `image` is the image that the request
+    needs: if the engine does not have it, NoSuchImage is raised. `then` is the next step for the
+    user, if there is a better one than this function's own.
+    """
     try:
         yield
     except docker.errors.APIError as error:
-        not_found = isinstance(error, docker.errors.NotFound)
-        said = str(error.explanation if not_found else error.explanation or error)
-        kind = engine_error_kind(said, not_found=not_found)
-        if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
-            then = f"build it (`{command('build', 'NAME')}`) or pull it"
-            problem = Problem(where=image, cause="the engine has no such image", then=then)
-            raise NoSuchImage(problem, kind, code=2) from None
-        if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
-            then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
-            raise EngineError(
-                Problem(where=where, cause="is no name of an image", then=then), kind, code=2
-            ) from None
-        if not then and (used := _USED_BY.search(said)):
-            then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then try again"
-        raise EngineError(
-            Problem(where=where, cause=f"the engine says: {said}", then=then), kind
-        ) from None
+        raise _refusal(error, where, image, then) from None
     except (
         requests.exceptions.RequestException,
         docker.errors.DockerException,
         tarfile.ReadError,
         OSError,
     ) as error:
-        root = innermost_error(error)
-        if (
-            isinstance(root, OSError) and root.filename
-        ):  # a file of ours, read while the request was sent
-            problem = Problem(where=where, cause=f"{root.strerror}: {root.filename}")
-            raise EngineError(problem) from None
-        cause = f"the connection to the engine broke: {root_cause(error)}"
-        then = "is the engine still running (`docker info`), and its disk not full?"
-        raise EngineError(Problem(where=where, cause=cause, then=then)) from None
+        raise _broken_connection(error, where) from None
+
+
+def _refusal(
+    error: docker.errors.APIError, where: str, image: str | None, then: str
+) -> EngineError:
+    """Return our error for a request that the engine refused (see `asking`)."""
+    not_found = isinstance(error, docker.errors.NotFound)
+    reason = str(error.explanation if not_found else error.explanation or error)
+    kind = engine_error_kind(reason, not_found=not_found)
+    if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
+        then = f"build it (`{command('build', 'NAME')}`) or pull it"
+        problem = Problem(where=image, cause="the engine has no such image", then=then)
+        return NoSuchImage(problem, kind, code=2)
+    if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
+        then = (
+            "write NAME, NAME:TAG, NAME@sha256:... or an image ID; "
+            "`docker images` lists what is there"
+        )
+        problem = Problem(where=where, cause="is no name of an image", then=then)
+        return EngineError(problem, kind, code=2)
+    user = _USED_BY.search(reason)
+    if user and not then:
+        then = (
+            f"`docker rm --force {user[1]}` removes that container, "
+            "if nobody needs it; then try again"
+        )
+    problem = Problem(where=where, cause=f"the engine says: {reason}", then=then)
+    return EngineError(problem, kind)
+
+
+def _broken_connection(error: Exception, where: str) -> EngineError:
+    """Return our error for a request that did not reach the engine, or whose answer broke off."""
+    root = innermost_error(error)
+    # With a file name, it is a file of ours that could not be read while the request was sent.
+    if isinstance(root, OSError) and root.filename:
+        return EngineError(Problem(where=where, cause=f"{root.strerror}: {root.filename}"))
+    cause = f"the connection to the engine broke: {root_cause(error)}"
+    then = "is the engine still running (`docker info`), and its disk not full?"
+    return EngineError(Problem(where=where, cause=cause, then=then))
 
 
 class Container:
-    """One container, made by `Engine.container`, which also removes it."""
+    """A container that `Engine.container` created, and removes at the end of its `with` block."""
 
     def __init__(self, sdk: Any, container_id: str, name: str) -> None:
         self._sdk = sdk
         self.id = container_id
         self.name = name
         self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
-        self._input: Any = None  # a socket, or what the SDK has in its place
+        self._input: Any = None  # the socket of its standard input, maybe wrapped by the SDK
 
     def put(self, files: Files, to: str) -> None:
-        """Copy files into the folder `to`, before or after the start. Raises UserError.
+        """Copy files into the folder `to` of the container, whether it runs or not.
 
-        With a read-only root, `to` must lie in one of the spec's volumes: the engine refuses all other places.
+        If its root is read-only, `to` must lie in one of the spec's volumes: the engine refuses all
+        other places. Raises EngineError.
         """
         with asking(self.name):
             self._sdk.put_archive(self.id, to, pack(files))
 
     def get_file(self, path: str, *, most: int = -1) -> bytes:
-        """The content of a file, or its first `most` bytes, also after the end (but a tmpfs is gone then).
+        """Return the content of a file in the container, or its first `most` bytes.
 
-        Raises FileNotFoundError where there is no file, or something else: a link, a folder.
+        The container need not run; files of a tmpfs are gone once it has ended. Raises
+        FileNotFoundError if there is no regular file at the path, and EngineError.
         """
         with asking(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
-            with tarfile.open(
-                fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|"
-            ) as archive:
+            stream = cast("IO[bytes]", ChunkReader(iter(chunks)))
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
-                    if member.isreg() and (data := archive.extractfile(member)):
+                    if not member.isreg():
+                        continue
+                    if data := archive.extractfile(member):
                         return data.read(most)
         raise FileNotFoundError(path)
 
     def has(self, path: str) -> bool:
-        """Whether there is anything at a path, be it a link to nothing."""
+        """Return whether the container has a file, folder or link (even a broken one) at a path."""
         with asking(self.name), suppress(docker.errors.NotFound):
             self._sdk.get_archive(self.id, path)
             return True
         return False
 
     def start(self, stdin: bytes = b"") -> None:
-        """Start it, and send `stdin` if its spec has one. What it prints is kept for `lines` from the first byte on.
+        """Start the container, and write `stdin` to its standard input, if its spec has one.
 
-        Raises UserError.
+        Its output is kept from the first byte on; `lines` returns it. Raises EngineError.
         """
         with asking(self.name):
             self._output = self._sdk.attach(
                 self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False
             )
             if stdin:
-                # Before the start: what is attached later misses no byte of it, and nobody else is there to read it.
+                # Attached before the start, so that the program finds its input from the beginning.
                 self._input = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
             self._sdk.start(self.id)
             if stdin:
@@ -136,73 +162,92 @@ class Container:
     def lines(
         self, timeout: float | None = None, *, most: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """What it prints, line by line, until it ends: `stdout` or `stderr`, and the line.
+        """Yield what the container prints until it ends: `stdout` or `stderr`, and one line.
 
-        Kills it and raises Stopped after `timeout` seconds, or `most` bytes of both streams.
+        After `timeout` seconds, or if both streams together exceed `most` bytes, the container is
+        killed and Stopped is raised. It is also killed if the caller stops iterating. Raises
+        RuntimeError if the container was not started.
         """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
-        begun = {"stdout": bytearray(), "stderr": bytearray()}
-        printed, ended = 0, False
+        unfinished = {"stdout": bytearray(), "stderr": bytearray()}
+        printed = 0
+        has_ended = False
         try:
             with self._deadline(timeout), asking(self.name):
-                for both in self._output:
-                    printed += sum(len(data or b"") for data in both)
+                for chunks in self._output:
+                    printed += sum(len(chunk or b"") for chunk in chunks)
                     if most is not None and printed > most:
                         cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
                         then = "run it alone to see what it prints"
                         raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
-                    for stream, data in zip(begun, both, strict=True):
-                        if b"\n" not in (
-                            data or b""
-                        ):  # a line without end must not be copied with each part of it
-                            begun[stream] += data or b""
-                            continue
-                        *whole, rest = (bytes(begun[stream]) + (data or b"")).split(b"\n")
-                        begun[stream] = bytearray(rest)
-                        yield from ((stream, plain_line(line)) for line in whole)
-                ended = True
+                    for stream, chunk in zip(unfinished, chunks, strict=True):
+                        for line in _complete_lines(unfinished[stream], chunk or b""):
+                            yield stream, plain_line(line)
+                has_ended = True
         finally:
-            if not ended:
-                # An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen
-                # with 20.10).
-                with (
-                    ThreadPoolExecutor(max_workers=1) as pool,
-                    suppress(OSError, docker.errors.DockerException),
-                ):
-                    killing = pool.submit(self.kill)
-                    for _ in self._output:
-                        if killing.done() and killing.exception():
-                            break
+            if not has_ended:
+                self._kill_and_drain(self._output)
+            # Closed only now: closing ends the `ssh` process of a remote engine, which may not have
+            # sent all of the input before.
             if self._input is not None:
-                # Not before: to close it ends `ssh`, which may not have sent everything yet.
                 with suppress(OSError):
                     self._input.close()
-        yield from ((stream, plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
+        for stream, line in unfinished.items():
+            if line:
+                yield stream, plain_line(bytes(line))
+
+    def _kill_and_drain(self, output: Iterator[object]) -> None:
+        """Kill the container while reading the remaining output; errors are ignored.
+
+        An engine does not end a container whose output nobody reads, and blocks other requests
+        meanwhile (seen with Docker 20.10).
+        """
+        with (
+            ThreadPoolExecutor(max_workers=1) as pool,
+            suppress(OSError, docker.errors.DockerException),
+        ):
+            killing = pool.submit(self.kill)
+            for _ in output:
+                if killing.done() and killing.exception():
+                    break
 
     def wait(self, timeout: float | None = None) -> Exit:
-        """Wait for its end. Kills it and raises Stopped after `timeout` seconds."""
+        """Wait until the container has ended, and return how.
+
+        After `timeout` seconds it is killed and Stopped is raised. Raises EngineError.
+        """
         with self._deadline(timeout), asking(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
-            state, bounded = details["State"], details["HostConfig"].get("Memory")
+            state = details["State"]
             oom = state["OOMKilled"]
-            if bounded and not oom:
-                # Ask the engine's events: its state holds what was known when it ended, which may be too early.
-                began, ended = (
-                    datetime.fromisoformat(state[name]).timestamp()
-                    for name in ("StartedAt", "FinishedAt")
-                )
-                until = ended + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
-                filters = {"container": [self.id], "event": ["oom"]}
-                events = self._sdk.events(
-                    since=f"{began:.6f}", until=f"{until:.6f}", filters=filters
-                )
-                oom = any(True for _ in events)
+            has_memory_limit = details["HostConfig"].get("Memory")
+            # The state holds what the engine knew when the container ended, which may be too early.
+            if has_memory_limit and not oom:
+                oom = self._had_oom_event(state, _KILLED_DELAY if code == KILLED else _OOM_DELAY)
         return Exit(code=code, oom=oom, error=state["Error"])
 
+    def _had_oom_event(self, state: Mapping[str, Any], delay: float) -> bool:
+        """Return whether the engine reported that something in the container was killed for memory.
+
+        `state` has the times of its start and its end; events up to `delay` seconds later count.
+        """
+        started = datetime.fromisoformat(state["StartedAt"]).timestamp()
+        finished = datetime.fromisoformat(state["FinishedAt"]).timestamp()
+        events = self._sdk.events(
+            since=f"{started:.6f}",
+            until=f"{finished + delay:.6f}",
+            filters={"container": [self.id], "event": ["oom"]},
+        )
+        return any(True for _ in events)
+
     def run(self, timeout: float | None = None) -> Exit:
-        """Start it, collect what it prints, wait for its end. Raises Stopped, UserError."""
+        """Start the container, wait until it has ended, and return how, with what it printed.
+
+        `timeout` in seconds is for its output, and again for the end. Raises Stopped after it, and
+        EngineError.
+        """
         self.start()
         printed = {"stdout": "", "stderr": ""}
         for stream, text in self.lines(timeout):
@@ -210,7 +255,7 @@ class Container:
         return replace(self.wait(timeout), stdout=printed["stdout"], stderr=printed["stderr"])
 
     def kill(self) -> None:
-        """End it at once. One that has ended is no error."""
+        """Kill the container; does nothing if it has ended. Raises an error of the SDK."""
         try:
             self._sdk.kill(self.id)
         except docker.errors.APIError as error:
@@ -219,7 +264,10 @@ class Container:
 
     @contextmanager
     def _deadline(self, seconds: float | None) -> Iterator[None]:
-        """Kills the container when time is up: the only interruption that reaches a blocked read on any transport."""
+        """Kill the container and raise Stopped if a `with` block takes longer than `seconds`.
+
+        Killing it is what ends a blocked read on every transport. None: no limit.
+        """
         if seconds is None:
             yield
             return
@@ -238,77 +286,86 @@ class Container:
             timer.cancel()
         if expired.is_set():
             cause = f"did not end within {seconds:g} s and was stopped"
-            raise Stopped(
-                Problem(where=self.name, cause=cause, then="run it alone, or longer"), code=1
-            )
+            problem = Problem(where=self.name, cause=cause, then="run it alone, or longer")
+            raise Stopped(problem, code=1)
+
+
+def _complete_lines(unfinished: bytearray, chunk: bytes) -> list[bytes]:
+    """Return the lines that a chunk of output completes, and keep its last part in `unfinished`."""
+    # A long line must not be copied with each of its chunks, so it only grows until it ends.
+    if b"\n" not in chunk:
+        unfinished += chunk
+        return []
+    *lines, last = (bytes(unfinished) + chunk).split(b"\n")
+    unfinished[:] = last
+    return lines
 
 
 def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
-    """Create a container with a volume for each of the spec's paths; the labels are on both. Returns its ID.
+    """Create a container with its volumes, put the labels on all of them, and return its ID.
 
-    Raises NoSuchImage, EngineError.
+    Raises NoSuchImage if the engine lacks the image, and EngineError.
     """
-    alone = spec.network == "none"
-    limits: dict[str, Any] = {}
+    has_no_network = spec.network == "none"
+    restrictions: dict[str, Any] = {}
     if spec.capabilities is not None:
-        limits |= {
-            "cap_drop": ["ALL"],
-            "cap_add": [*spec.capabilities],
-            "security_opt": ["no-new-privileges"],
-        }
-    host = sdk.create_host_config(
+        restrictions["cap_drop"] = ["ALL"]
+        restrictions["cap_add"] = list(spec.capabilities)
+        restrictions["security_opt"] = ["no-new-privileges"]
+    host_config = sdk.create_host_config(
         network_mode=spec.network,
-        extra_hosts={HOST_NAME: "127.0.0.1"} if alone else None,
+        extra_hosts={HOST_NAME: "127.0.0.1"} if has_no_network else None,
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
-        mounts=[
-            *(
-                Mount(path, None, type="volume", no_copy=True, labels=dict(labels))
-                for path in spec.volumes
-            ),
-            *(
-                Mount(path, None, type="volume", labels=dict(labels))
-                for path in spec.copied_volumes
-            ),
-            *(
-                Mount(inside, path, type="bind", read_only=True)
-                for path, inside in spec.binds.items()
-            ),
-        ],
+        mounts=_mounts(spec, labels),
         devices=list(spec.devices),
         shm_size=spec.shm_size,
         mem_limit=spec.memory,
         memswap_limit=spec.memory,
         pids_limit=spec.processes,
-        device_requests=[dict(one) for one in spec.device_requests] or None,
-        ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in spec.ulimits.items()],
+        device_requests=[dict(request) for request in spec.device_requests] or None,
+        ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in spec.ulimits.items()],
         init=spec.init,  # reaps what the command leaves behind, and passes signals on
         log_config=LogConfig(
             type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}
         ),
-        **limits,
+        **restrictions,
     )
     with asking(spec.name or spec.image, image=spec.image):
         created = sdk.create_container(
             spec.image,
             list(spec.cmd),
             entrypoint=[""],
-            healthcheck={
-                "test": ["NONE"]
-            },  # an image's own would run beside what we start, as its user
+            # An image's own health check would run in the container too, as its user.
+            healthcheck={"test": ["NONE"]},
             stdin_open=spec.stdin,
             environment=dict(spec.env),
             user=spec.user,
             labels=dict(labels),
-            hostname=HOST_NAME if alone else None,
-            host_config=host,
+            hostname=HOST_NAME if has_no_network else None,
+            host_config=host_config,
             use_config_proxy=False,
         )
     return str(created["Id"])
 
 
+def _mounts(spec: ContainerSpec, labels: Mapping[str, str]) -> list[Mount]:
+    """Return the volumes of a container, with the labels on them, and its folders of the host."""
+    mounts = []
+    for path in spec.volumes:
+        mounts.append(Mount(path, None, type="volume", no_copy=True, labels=dict(labels)))
+    for path in spec.copied_volumes:
+        mounts.append(Mount(path, None, type="volume", labels=dict(labels)))
+    for host_folder, path in spec.binds.items():
+        mounts.append(Mount(path, host_folder, type="bind", read_only=True))
+    return mounts
+
+
 def remove(sdk: Any, container_id: str) -> None:
-    """Remove a container with its volumes. One that is gone, or is being removed, is no error."""
+    """Remove a container with its volumes, killing it if it runs.
+
+    Does nothing if it is gone or is being removed. Raises an error of the SDK.
+    """
     try:
         sdk.remove_container(container_id, v=True, force=True)
     except docker.errors.APIError as error:
@@ -317,40 +374,50 @@ def remove(sdk: Any, container_id: str) -> None:
 
 
 def sweep(sdk: Any) -> tuple[str, ...]:
-    """Remove containers that killed runs of this machine left behind, with their volumes. Returns their names."""
-    gone = []
+    """Remove the containers, with their volumes, that killed commands of this machine left behind.
+
+    Returns their names. Raises EngineError.
+    """
+    removed = []
     with asking("what killed runs left behind"):
         for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
-            if is_orphan(container["Labels"] or {}):
-                remove(sdk, container["Id"])
-                gone.append(
-                    container["Names"][0].lstrip("/")
-                    if container["Names"]
-                    else container["Id"][:12]
-                )
-    return tuple(gone)
+            if not is_orphan(container["Labels"] or {}):
+                continue
+            remove(sdk, container["Id"])
+            if container["Names"]:
+                removed.append(container["Names"][0].lstrip("/"))
+            else:
+                removed.append(container["Id"][:12])
+    return tuple(removed)
 
 
 def owner(pid: int) -> str:
-    """A process: its machine since its last start, its number, and when it started (jiffies since boot).
+    """Return a text that identifies a process of this machine for good: HOST/BOOT:PID:START.
 
-    Others that share the engine may have the machine's name, and a later process the number.
+    BOOT is Linux's ID of the machine's last start, because machines that share an engine may have
+    the same host name. START is when the process started (jiffies since boot), because a later
+    process may get the same number; it is empty if the process has ended.
     """
-    boot, status = "", ""
+    boot = ""
+    status = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         status = Path(f"/proc/{pid}/stat").read_text()
+    # The second field is the program's name in parentheses, and may have blanks. The start is
+    # field 22 (proc(5)), so the 20th after the name.
     started = status.rpartition(")")[2].split()[19:20]
     return f"{socket.gethostname()}/{boot}:{pid}:{''.join(started)}"
 
 
 def is_orphan(labels: Mapping[str, str]) -> bool:
-    """Whether the process that made it ran on this machine and has ended."""
-    made_by = labels.get(OWNER_LABEL, "")
-    machine, _, rest = made_by.partition(":")
-    pid = rest.partition(":")[0]
-    return (
-        machine == owner(os.getpid()).partition(":")[0]
-        and pid.isdigit()
-        and owner(int(pid)) != made_by
-    )
+    """Return whether a container's labels name a process of this machine that has ended.
+
+    False for a container without such a label, or of another machine.
+    """
+    owner_label = labels.get(OWNER_LABEL, "")
+    machine, _, process = owner_label.partition(":")
+    this_machine = owner(os.getpid()).partition(":")[0]
+    pid = process.partition(":")[0]
+    if machine != this_machine or not pid.isdigit():
+        return False
+    return owner(int(pid)) != owner_label
