@@ -193,9 +193,10 @@ class Container:
             if self._input is not None:
                 with suppress(OSError):
                     self._input.close()
-        for stream, line in unfinished.items():
-            if line:
-                yield stream, plain_line(bytes(line))
+        # The last line of a stream may have no end.
+        for stream, last_line in unfinished.items():
+            if last_line:
+                yield stream, plain_line(bytes(last_line))
 
     def _kill_and_drain(self, output: Iterator[object]) -> None:
         """Kill the container while reading the remaining output; errors are ignored.

@@ -1,6 +1,7 @@
-"""Why the engine failed, as an enum: of a build from its error and log, of any other request from what it says.
+"""Finds out why a build or a request to the engine failed, from the text of the error.
 
-This is the only module that reads the text of an error. Callers decide by `Failure.kind` and `EngineErrorKind`.
+This is the only module that reads such texts. Callers decide by `Failure.kind` and
+`EngineErrorKind`.
 """
 
 import re
@@ -16,7 +17,7 @@ from images.errors import Problem, UserError, command
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The cause of a failed build and the next step for a person."""
+    """Why a build failed, and the next step for the user."""
 
     kind: str
     """`network`, `hash`, `disk` and others of build_failures.yaml; `other`."""
@@ -26,21 +27,34 @@ class Failure:
 
 
 def classify(error: str, log: Sequence[str]) -> Failure:
-    """What `error` (BuildKit's) and `log` (the failed step's last lines) say about the cause.
+    """Return why a build failed, from BuildKit's error and the last lines of the failed step's log.
 
-    The known texts are in images/data/build_failures.yaml.
+    The known causes are in images/data/build_failures.yaml; the first whose pattern fits any line
+    is returned. If none fits, the cause is the last line itself, with the kind `other`.
     """
     lines = [line.strip() for line in (*log, *error.splitlines()) if line.strip()]
-    for row in yaml.safe_load((DATA / "build_failures.yaml").read_text(encoding="utf-8")):
-        pattern = re.compile("|".join(row["patterns"]), re.IGNORECASE)
+    text = (DATA / "build_failures.yaml").read_text(encoding="utf-8")
+    for known in yaml.safe_load(text):
+        pattern = re.compile("|".join(known["patterns"]), re.IGNORECASE)
         for line in lines:
             if pattern.search(line):
-                then = re.sub(
-                    r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"]
+                return Failure(
+                    kind=known["kind"],
+                    cause=known["cause"],
+                    then=_with_commands(known["then"]),
+                    line=line,
                 )
-                return Failure(kind=row["kind"], cause=row["cause"], then=then, line=line)
-    last = lines[-1] if lines else "BuildKit gave no reason"
-    return Failure(kind="other", cause=last, then="read the log of the step above")
+    last_line = lines[-1] if lines else "BuildKit gave no reason"
+    return Failure(kind="other", cause=last_line, then="read the log of the step above")
+
+
+def _with_commands(text: str) -> str:
+    """Return a text in which each `{VERB NAME}` is replaced by that command of ours."""
+
+    def full_command(placeholder: re.Match[str]) -> str:
+        return command(placeholder[1], placeholder[2])
+
+    return re.sub(r"{(\w+) (\w+)}", full_command, text)
 
 
 class EngineErrorKind(StrEnum):
@@ -56,46 +70,57 @@ class EngineErrorKind(StrEnum):
     OTHER = "other"
 
 
-# The first that fits wins. A registry's refusal has words of its own: a socket's and a file's "permission denied" and
-# "not found" are none of it.
+# The first that fits wins. A registry's refusal has words of its own: a socket's and a file's
+# "permission denied" and "not found" are none of it.
 _ENGINE_SIGNS = {
     EngineErrorKind.ULIMIT: r"rlimit",
     EngineErrorKind.NO_COMMAND: r"executable file not found",
     EngineErrorKind.BAD_REFERENCE: r"invalid reference",
     EngineErrorKind.REGISTRY_REFUSAL: r"(?:manifest|name) unknown"
     r"|\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found"
-    r"|(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found"  # containerd: a whole reference
+    # containerd names the whole reference:
+    r"|(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found"
     r"|(?<!permission )\bdenied(?::|\W*$)|access (?:to the resource is )?denied"
     r"|no basic auth credentials|403 forbidden|\bunauthorized\b|authentication required",
 }
 
 
 def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
-    """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
-    signs = (kind for kind, sign in _ENGINE_SIGNS.items() if re.search(sign, text, re.IGNORECASE))
-    found = next(signs, EngineErrorKind.OTHER)
-    if (
-        not_found
-        and "image" in text.lower()
-        and found not in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND)
-    ):
+    """Return the kind of an engine's error from its text.
+
+    `not_found`: the engine answered with HTTP status 404.
+    """
+    kind = EngineErrorKind.OTHER
+    for candidate, pattern in _ENGINE_SIGNS.items():
+        if re.search(pattern, text, re.IGNORECASE):
+            kind = candidate
+            break
+    # The engine also answers 404 where an image exists, but can't be started.
+    cannot_start = kind in (EngineErrorKind.ULIMIT, EngineErrorKind.NO_COMMAND)
+    if not_found and "image" in text.lower() and not cannot_start:
         return EngineErrorKind.NO_SUCH_IMAGE
-    return found
+    return kind
 
 
 CANCELLED = "context canceled"
-"""What the error of a build step says that BuildKit only stopped because another one failed."""
+"""Text in the error of a build step that was stopped only because another step failed."""
 
 
 def step_name(name: str, width: int = 96) -> str:
-    """A step's name without its mounts and without the first command of every step: one line of `width` characters."""
+    """Return the name of a build step as one line of at most `width` characters.
+
+    Mounts are left out, and so is the command with which every step of ours begins.
+    """
     text = " ".join(word for word in name.split() if not word.startswith("--mount="))
     text = text.replace("sh /run/scripts/record_change_times.sh && ", "")
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFailed`
-    """A build step failed: which one, what BuildKit says, the end of its log, and what it amounts to."""
+    """A build step failed.
+
+    Has the step's name, BuildKit's error, the end of the log, and the cause that they show.
+    """
 
     def __init__(self, *, step: str, error: str, log: Sequence[str]) -> None:
         self.step, self.error, self.log = step, error, tuple(log)
@@ -108,7 +133,7 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
 
 
 class EngineError(UserError):
-    """The engine refused a request, or the connection to it broke. `kind` tells callers which."""
+    """The engine refused a request, or the connection to it broke; `kind` says why."""
 
     def __init__(
         self, problem: Problem, kind: EngineErrorKind = EngineErrorKind.OTHER, *, code: int = 1

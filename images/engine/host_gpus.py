@@ -1,4 +1,4 @@
-"""Looks at the host's GPUs, outside of any container, and chooses how containers get them."""
+"""Finds the GPUs and the driver of the host, and chooses how containers get access to them."""
 
 import os
 import shutil
@@ -15,18 +15,20 @@ from images.errors import command, failed, wrong
 from images.hardware.inventory import GpuMode, Inventory, inventory_from
 
 DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
-"""Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
+"""Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the
+GPU operator's."""
 _ALL_GPUS = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
 """The request of `docker run --gpus all`."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
-"""Variables of the host that are set in its containers, too: NVLink's multicast must stay off on such a host."""
+"""Variables of the host that are set in its containers, too: NVLink's multicast must stay off on
+such a host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostState:
-    """What was found on the host: all that the choice of a mode depends on."""
+    """What the host has of GPUs, drivers and runtimes; the mode is chosen from it."""
 
     local: bool
     """The engine runs on this machine, so that what lies here is what a container can get."""
@@ -34,27 +36,38 @@ class HostState:
     runtime: bool = False
     """NVIDIA's container runtime or its hook is installed."""
     folder: str = ""
+    """The folder that holds the driver; empty if there is none."""
     nodes: tuple[str, ...] = ()
+    """Device nodes of the GPUs and of the driver: `/dev/nvidia0`, `/dev/nvidiactl` and the like."""
 
 
-def attach(engine: Engine, wanted: GpuMode, *, min_driver: str) -> Attachment:
-    """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
-    if wanted is GpuMode.NONE:
-        return NO_GPU
-    chosen = choose(wanted, look(engine))
-    if not chosen.attached:
-        return chosen
-    if chosen.inventory is not None:
-        require_driver(chosen.inventory, min_driver)
-    host = os.environ if engine.facts.local else {}
-    return replace(chosen, injected={name: host[name] for name in INJECTED if name in host})
+def attach(engine: Engine, mode: GpuMode, *, min_driver: str) -> Attachment:
+    """Return how containers of an engine get the host's GPUs, in the mode that the user names.
 
-
-def choose(wanted: GpuMode, host: HostState) -> Attachment:
-    """Return how containers get GPUs on this host. Pure. What AUTO came to bears its reason.
-
-    Raises UserError where a mode is asked for by name and can't be had.
+    Raises UserError if the mode is not possible on this host, or if the driver is older than
+    `min_driver`.
     """
+    if mode is GpuMode.NONE:
+        return NO_GPU
+    attachment = choose(mode, look(engine))
+    if not attachment.attached:
+        return attachment
+    if attachment.inventory is not None:
+        require_driver(attachment.inventory, min_driver)
+    # The variables of this machine say nothing about an engine on another one.
+    injected = {}
+    if engine.facts.local:
+        injected = {name: os.environ[name] for name in INJECTED if name in os.environ}
+    return replace(attachment, injected=injected)
+
+
+def choose(mode: GpuMode, host: HostState) -> Attachment:
+    """Return how containers get GPUs on a host. Pure.
+
+    For AUTO, the attachment says why its mode was chosen, and it may be without GPUs. Raises
+    UserError if another mode is not possible on this host.
+    """
+    # Each reason is empty if the mode is possible.
     no_runtime = "" if host.runtime else "the engine has no NVIDIA container runtime"
     no_driver = ""
     if not host.local:
@@ -64,11 +77,11 @@ def choose(wanted: GpuMode, host: HostState) -> Attachment:
     elif not host.folder:
         no_driver = f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
 
-    if wanted is not GpuMode.AUTO:
-        cause = no_runtime if wanted is GpuMode.NVIDIA else no_driver
+    if mode is not GpuMode.AUTO:
+        cause = no_runtime if mode is GpuMode.NVIDIA else no_driver
         if cause:
-            raise wrong(f"--gpus {wanted}", cause, "`--gpus auto` takes what there is")
-        return _attachment(wanted, "asked for", host)
+            raise wrong(f"--gpus {mode}", cause, "`--gpus auto` takes what there is")
+        return _attachment(mode, "asked for", host)
     if not no_runtime:
         return _attachment(GpuMode.NVIDIA, "chosen by auto", host)
     if not no_driver:
@@ -82,61 +95,93 @@ def choose(wanted: GpuMode, host: HostState) -> Attachment:
 
 
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
-    found = Attachment(mode=mode, reason=reason, inventory=host.inventory)
+    """Return the attachment of a host's GPUs in a mode that is possible there.
+
+    NVIDIA asks the engine's NVIDIA runtime for all GPUs. Any other mode passes the device nodes and
+    mounts the driver's folder, to which the library path points.
+    """
+    attachment = Attachment(mode=mode, reason=reason, inventory=host.inventory)
     if mode is GpuMode.NVIDIA:
-        return replace(found, device_requests=(_ALL_GPUS,))
-    libraries = f"{host.folder}/{_libraries(host.folder) or _LIBRARY_FOLDERS[0]}"
+        return replace(attachment, device_requests=(_ALL_GPUS,))
+    subfolder = _libraries(host.folder) or _LIBRARY_FOLDERS[0]
     return replace(
-        found, devices=host.nodes, binds={host.folder: host.folder}, library_path=libraries
+        attachment,
+        devices=host.nodes,
+        binds={host.folder: host.folder},
+        library_path=f"{host.folder}/{subfolder}",
     )
 
 
 def _libraries(folder: str) -> str:
-    """Which folder below holds the driver's library; empty: none."""
-    return next(
-        (name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), ""
-    )
+    """Return the subfolder of a driver's folder that has libcuda.so.1; empty if none has it."""
+    for subfolder in _LIBRARY_FOLDERS:
+        if Path(folder, subfolder, "libcuda.so.1").exists():
+            return subfolder
+    return ""
 
 
 def require_driver(inventory: Inventory, minimum: str) -> None:
-    """Refuse a driver that is older than the image's CUDA needs, before any container starts. Raises UserError."""
+    """Raise UserError if the host's driver is older than an image's CUDA needs.
+
+    A driver without a version, or with one that can't be compared, is accepted.
+    """
     try:
-        old = bool(inventory.driver) and Version(inventory.driver) < Version(minimum)
+        is_old = bool(inventory.driver) and Version(inventory.driver) < Version(minimum)
     except InvalidVersion:
         return
-    if old:
-        then = f"update the host's driver, or take an image of an older CUDA (`{command('plan')}` lists them)"
-        raise failed(
-            f"driver {inventory.driver}",
-            f"is older than {minimum}, which this image's CUDA needs",
-            then,
+    if is_old:
+        cause = f"is older than {minimum}, which this image's CUDA needs"
+        then = (
+            "update the host's driver, or take an image of an older CUDA "
+            f"(`{command('plan')}` lists them)"
         )
+        raise failed(f"driver {inventory.driver}", cause, then)
 
 
 def look(engine: Engine) -> HostState:
-    """Return what the engine's host has; of another machine only what the engine says."""
-    runtime = "nvidia" in engine.facts.runtimes
+    """Return what an engine's host has of GPUs, drivers and runtimes.
+
+    Of an engine on another machine, only its runtimes are known.
+    """
+    has_runtime = "nvidia" in engine.facts.runtimes
     if not engine.facts.local:
-        return HostState(local=False, runtime=runtime)
-    folder = next(filter(_libraries, DRIVER_FOLDERS), "")
-    nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
-    control = [
-        f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-    ]
+        return HostState(local=False, runtime=has_runtime)
+    driver_folder = ""
+    for folder in DRIVER_FOLDERS:
+        if _libraries(folder):
+            driver_folder = folder
+            break
     return HostState(
         local=True,
-        inventory=inventory(folder),
-        runtime=runtime or any(shutil.which(name) for name in _HOOKS),
-        folder=folder,
-        nodes=(*nodes, *(node for node in control if Path(node).exists())) if nodes else (),
+        inventory=inventory(driver_folder),
+        runtime=has_runtime or any(shutil.which(name) for name in _HOOKS),
+        folder=driver_folder,
+        nodes=_device_nodes(),
     )
 
 
-def inventory(folder: str = "") -> Inventory | None:
-    """The GPUs of this machine, by NVML; the driver's own folder is looked into as well."""
-    from validate.environment import nvml  # most builds look for no GPU
+def _device_nodes() -> tuple[str, ...]:
+    """Return the device nodes of this machine's GPUs and of their driver; empty without a GPU."""
+    nodes = sorted(map(str, Path("/dev").glob("nvidia[0-9]*")))
+    if not nodes:
+        return ()
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        if Path("/dev", name).exists():
+            nodes.append(f"/dev/{name}")
+    return tuple(nodes)
 
-    for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
+
+def inventory(folder: str = "") -> Inventory | None:
+    """Return the GPUs of this machine, as NVML lists them; None if there is no driver.
+
+    `folder` is a driver's folder in which NVML's library is looked for after the system's folders.
+    """
+    from validate.environment import nvml  # here, because most builds look for no GPU
+
+    places: list[Path | None] = [None]
+    if folder:
+        places.extend(Path(folder, name) for name in _LIBRARY_FOLDERS)
+    for place in places:
         try:
             return inventory_from(nvml.read_by_nvml(place))
         except nvml.DriverError:
@@ -145,14 +190,20 @@ def inventory(folder: str = "") -> Inventory | None:
 
 
 def of_host(host: Mapping[str, Any]) -> Attachment:
-    """How the containers of a validation run had GPUs, as claims see it: from the `host` of its evidence."""
+    """Return how containers of a validation run got GPUs, from `host` in its evidence.
+
+    If that is damaged, the attachment has no GPU, and says so.
+    """
     try:
-        found = host.get("attached") or {}
+        recorded = host.get("attached") or {}
         gpus = inventory_from(host) if host.get("gpus") else None
-        mode = GpuMode(found.get("mode", GpuMode.NVIDIA if gpus else GpuMode.NONE))
-        reason = str(found.get("reason") or NO_GPU.reason)
+        # If no mode is recorded, GPUs in the evidence mean NVIDIA's runtime.
+        default_mode = GpuMode.NVIDIA if gpus else GpuMode.NONE
         return Attachment(
-            mode=mode, reason=reason, inventory=gpus, injected=dict(found.get("environment") or {})
+            mode=GpuMode(recorded.get("mode", default_mode)),
+            reason=str(recorded.get("reason") or NO_GPU.reason),
+            inventory=gpus,
+            injected=dict(recorded.get("environment") or {}),
         )
     except (LookupError, TypeError, ValueError, AttributeError):
         return replace(NO_GPU, reason="the evidence does not say which GPUs the machine had")

@@ -1,7 +1,8 @@
 """A Docker Engine of our own, for a machine that has none: installed, started and stopped here.
 
-It lives in the project's cache folder, with a bridge of its own, so that it neither meets nor harms another engine that
-is started later. It goes on running when the command ends; `stop` ends it, `wipe` also frees its disk space.
+It lives in the project's cache folder, with a bridge of its own, so that it neither meets nor harms
+another engine that is started later. It goes on running when the command ends; `stop` ends it,
+`wipe` also frees its disk space.
 """
 
 import ipaddress
@@ -33,48 +34,59 @@ _DISCARDED = "discarded-"
 def open_engine(
     url: str | None, *, on_progress: Callable[[str], None], install: bool = True
 ) -> Engine:
-    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
+    """Connect to a Docker Engine, and remove what killed commands of this machine left there.
 
-    One that answers (see `engine.connect`), else (`install`) a private one, installed and started. `on_progress` gets a
-    sentence about each thing that is done to the machine. Raises UserError.
+    If none answers and `install` is set, a private engine is installed with apt-get, as root, and
+    started. `on_progress` gets a sentence about each change of the machine. Raises
+    NoEngine if no engine answers and none may be installed, and UserError if it does not start.
     """
     try:
         engine = connect(url)
     except NoEngine:
         if not install or os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
-        with cache.hold_lock(
-            private_home() / "lock"
-        ):  # two builds started together must not start two engines
-            if not shutil.which("dockerd"):
-                from images.host import apt
-
-                on_progress("no Docker Engine answers: installing docker.io with apt-get")
-                apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
-            try:
-                engine = connect()  # somebody else started it while we waited, or the package did
-            except NoEngine:
-                delete_discarded(private_home())
-                on_progress(f"starting a private Docker Engine in {private_home()}")
-                engine = _start()
-    if left := engine.sweep():
-        on_progress(f"removed what killed commands left behind: {', '.join(left)}")
+        engine = _install_and_start(on_progress)
+    if removed := engine.sweep():
+        on_progress(f"removed what killed commands left behind: {', '.join(removed)}")
     return engine
 
 
+def _install_and_start(on_progress: Callable[[str], None]) -> Engine:
+    """Install Docker if it is not installed, start the private engine and return it.
+
+    If an engine answers by then, that is returned. Raises UserError.
+    """
+    # Two commands that start at the same time must not start two engines.
+    with cache.hold_lock(private_home() / "lock"):
+        if not shutil.which("dockerd"):
+            from images.host import apt
+
+            on_progress("no Docker Engine answers: installing docker.io with apt-get")
+            apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
+        try:
+            # Another command may have started one while we waited, or the package has.
+            return connect()
+        except NoEngine:
+            delete_discarded(private_home())
+            on_progress(f"starting a private Docker Engine in {private_home()}")
+            return _start()
+
+
 def _start() -> Engine:
-    home, log = private_home(), private_home() / "dockerd.log"
+    """Start the private engine, and wait until it answers.
+
+    Raises UserError if its folder's path is too long, its network can't be made, or dockerd ends or
+    does not answer in time.
+    """
+    home = private_home()
+    log = home / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
         cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
         raise failed(str(home), cause, "set XDG_CACHE_HOME to a shorter one")
+    # A process number from before a reboot may belong to any program now.
     if _running() is None:
-        (home / "dockerd.pid").unlink(
-            missing_ok=True
-        )  # a number left from before a reboot may belong to anything now
+        (home / "dockerd.pid").unlink(missing_ok=True)
     make_bridge()
-    # Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish.
-    ways = [one["dev"] for one in _ip("route", "show", "default") if "dev" in one]
-    mtu = _ip("link", "show", "dev", ways[0])[0]["mtu"] if ways else 1500
     program = [
         "dockerd",
         f"--data-root={home / 'data'}",
@@ -82,8 +94,8 @@ def _start() -> Engine:
         f"--pidfile={home / 'dockerd.pid'}",
         f"--host=unix://{home / 'docker.sock'}",
         f"--bridge={bridge(home)}",
-        f"--mtu={mtu}",
-        # Apart from another engine's, should this machine run a containerd that both find.
+        f"--mtu={_default_mtu()}",
+        # Separate from another engine's, in case both use the machine's containerd.
         "--containerd-namespace=truetag",
         "--containerd-plugins-namespace=truetag-plugins",
     ]
@@ -102,8 +114,10 @@ def _start() -> Engine:
             return Engine(base_url=f"unix://{home / 'docker.sock'}")
         except UserError:
             raise
-        except Exception:  # it is not there yet: each stage of the start fails in a way of its own
+        except Exception:
+            # It does not answer yet: each stage of its start fails with an error of its own.
             time.sleep(0.2)
+
     process.terminate()
     process.wait()
     _remove_bridge()
@@ -112,22 +126,34 @@ def _start() -> Engine:
     raise failed("private engine", f"dockerd did not start: {'; '.join(last_lines)}", then)
 
 
-def stop(*, wipe: bool = False) -> bool:
-    """End the private engine and take its bridge away. False when it wasn't running.
+def _default_mtu() -> int:
+    """Return the largest packet in bytes on the machine's default route; 1500 without a route.
 
-    `wipe`: also throw away all it keeps: images, layers, build cache. Raises UserError.
+    Where a tunnel makes it small, larger packets from containers would be lost.
+    """
+    for route in _ip("route", "show", "default"):
+        if "dev" in route:
+            mtu: int = _ip("link", "show", "dev", route["dev"])[0]["mtu"]
+            return mtu
+    return 1500
+
+
+def stop(*, wipe: bool = False) -> bool:
+    """Stop the private engine and remove its bridge. Return False if it was not running.
+
+    `wipe`: also delete its images, layers and build cache. Raises UserError if the engine does not
+    end in time, or if something can't be deleted.
     """
     with cache.hold_lock(private_home() / "lock"):
-        if (pid := _running()) is not None:
+        pid = _running()
+        if pid is not None:
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_SECONDS
             while _running() is not None:
                 if time.monotonic() > deadline:
-                    raise failed(
-                        "private engine",
-                        f"process {pid} does not end",
-                        f"read {private_home()}/dockerd.log",
-                    )
+                    cause = f"process {pid} does not end"
+                    then = f"read {private_home()}/dockerd.log"
+                    raise failed("private engine", cause, then)
                 time.sleep(0.2)
             _remove_bridge()
         if wipe:
@@ -136,127 +162,144 @@ def stop(*, wipe: bool = False) -> bool:
 
 
 def _running() -> int | None:
-    """The process id of our dockerd, if the number in its file is still it."""
+    """Return the process ID of the private engine; None if it does not run."""
     try:
         pid = int((private_home() / "dockerd.pid").read_text())
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
-    return pid if f"--data-root={private_home() / 'data'}".encode() in words else None
+    # Another program may have the number by now.
+    is_ours = f"--data-root={private_home() / 'data'}".encode() in arguments
+    return pid if is_ours else None
 
 
 def bridge(home: Path) -> str:
-    """The network interface of the engine that lives in `home`: stopping it must not take another's away.
+    """Return the name of the network bridge of the private engine in the folder `home`.
 
-    Linux takes 15 characters (IFNAMSIZ, netdevice(7)).
+    It depends on the folder, so that stopping one engine never removes another's bridge. Linux
+    allows 15 characters (IFNAMSIZ, netdevice(7)).
     """
     return f"truetag-{sha256(str(home).encode())[:6]}"
 
 
 def mac_address(home: Path) -> str:
-    """The MAC address of that interface: locally administered, unicast (IEEE 802, 8.4).
+    """Return the MAC address of the bridge of the private engine in the folder `home`.
 
-    Linux gives a bridge without one the lowest address of its ports (net/bridge/br_stp_if.c). That one changes as
-    containers end, and those that still run send to the old one until their ARP entry expires, 15 s to 2 min
-    (the same in Podman: github.com/containers/netavark/pull/833).
+    It is locally administered and unicast (IEEE 802, 8.4). Linux gives a bridge without an address
+    the lowest of its ports' (net/bridge/br_stp_if.c). That one changes as containers end, and those
+    that still run send to the old one until their ARP entry expires, after 15 s to 2 min (the same
+    in Podman: github.com/containers/netavark/pull/833).
     """
     digest = sha256(str(home).encode())
-    return ":".join(["02", *(digest[start : start + 2] for start in range(0, 10, 2))])
+    octets = ["02"]
+    for start in range(0, 10, 2):
+        octets.append(digest[start : start + 2])
+    return ":".join(octets)
 
 
 def free_subnet(taken: Sequence[str]) -> str:
-    """A subnet for the bridge that overlaps none of the machine's (in CIDR form). Raises UserError."""
+    """Return a subnet for the bridge that overlaps none of `taken`, all in CIDR form.
+
+    Raises UserError if there is none.
+    """
     networks = [ipaddress.ip_network(network, strict=False) for network in taken]
     for subnet in _SUBNETS:
         if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
             return subnet
-    then = "install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
-    raise failed(
-        "private engine",
-        f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})",
-        then,
+    cause = f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})"
+    then = (
+        "install and start an engine yourself: "
+        "`apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
     )
+    raise failed("private engine", cause, then)
 
 
 def make_bridge() -> None:
-    """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
-    name, mac = bridge(private_home()), mac_address(private_home())
+    """Create the network bridge of the private engine, unless it exists.
+
+    dockerd creates only `docker0`, which another engine may use; a bridge of another name must
+    exist before it starts. Raises UserError if the machine forbids it or has no free subnet.
+    """
+    name = bridge(private_home())
     if _ip("link", "show", "dev", name):
         return
-    subnet = ipaddress.ip_network(
-        free_subnet([one["dst"] for one in _ip("route") if one["dst"][0].isdigit()])
-    )
+    # Other destinations are words, such as `default`.
+    routes = [route["dst"] for route in _ip("route") if route["dst"][0].isdigit()]
+    subnet = ipaddress.ip_network(free_subnet(routes))
+    first_address = next(iter(subnet.hosts()))
     for arguments in (
-        ["link", "add", name, "address", mac, "type", "bridge"],
-        ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
+        ["link", "add", name, "address", mac_address(private_home()), "type", "bridge"],
+        ["address", "add", f"{first_address}/{subnet.prefixlen}", "dev", name],
         ["link", "set", name, "up"],
     ):
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
+        process = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if process.returncode != 0:
+            cause = f"`ip {' '.join(arguments)}` failed: {process.stderr.strip()}"
             then = (
                 "this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST"
             )
-            raise failed(
-                "private engine", f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}", then
-            )
+            raise failed("private engine", cause, then)
 
 
 def _remove_bridge() -> None:
+    """Remove the network bridge of the private engine; errors are ignored."""
     subprocess.run(
         ["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False
     )
 
 
 def _ip(*arguments: str) -> list[dict[str, Any]]:
-    """What `ip` knows of IPv4; nothing when it fails."""
-    said = subprocess.run(
-        ["ip", "-4", "-json", *arguments], capture_output=True, text=True, check=False
-    ).stdout
-    return json.loads(said) if said.strip() else []
+    """Return the answer of `ip -4 -json ARGUMENTS`; empty if it fails."""
+    command_line = ["ip", "-4", "-json", *arguments]
+    process = subprocess.run(command_line, capture_output=True, text=True, check=False)
+    return json.loads(process.stdout) if process.stdout.strip() else []
 
 
 def discard(home: Path) -> None:
-    """Take the store of an engine that doesn't run away. Cut off at any moment, it leaves a whole store or none.
+    """Delete the images and other data of a private engine that does not run.
 
-    What is mounted in there is unmounted, and nothing deleted while a mount remains. The store is renamed before
-    anything in it is deleted; what an earlier call left half deleted goes too. Raises UserError.
+    If it is interrupted at any moment, the data are either complete or gone: their folder is
+    renamed before anything in it is deleted. Mounts in there are unmounted first, and nothing is
+    deleted while one remains. What earlier calls could not delete is deleted too. Raises UserError.
     """
     store = home / "data"
-    for point in reversed(mounts_below(store)):
-        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+    for mount in reversed(mounts_below(store)):
+        subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
     if mounts := mounts_below(store):
-        raise failed(
-            str(mounts[0]),
-            "is mounted, and what is in there must not be deleted",
-            f"`umount {mounts[0]}`",
-        )
+        cause = "is mounted, and what is in there must not be deleted"
+        raise failed(str(mounts[0]), cause, f"`umount {mounts[0]}`")
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
-    if left := delete_discarded(home):
-        raise failed(
-            str(home), f"could not be deleted: {left[0]}", f"`rm -rf {home}/{_DISCARDED}*`"
-        )
+    if errors := delete_discarded(home):
+        cause = f"could not be deleted: {errors[0]}"
+        raise failed(str(home), cause, f"`rm -rf {home}/{_DISCARDED}*`")
 
 
 def delete_discarded(home: Path) -> list[str]:
-    """Delete what `discard` set aside and could not finish. Returns what can't be deleted."""
-    failed: list[str] = []
+    """Delete the folders that `discard` renamed but did not delete.
+
+    Returns an error message for each file that can't be deleted.
+    """
+    errors: list[str] = []
+
+    def add_error(_function: object, path: str, error: Any) -> None:
+        errors.append(f"{path}: {error[1]}")
+
     for folder in home.glob(f"{_DISCARDED}*"):
-        shutil.rmtree(
-            folder, onerror=lambda _call, path, error: failed.append(f"{path}: {error[1]}")
-        )
-    return failed
+        shutil.rmtree(folder, onerror=add_error)
+    return errors
 
 
-def mounts_below(store: Path) -> list[Path]:
-    """Return the mounts at or below a store, each below those before it (proc(5))."""
-    table = Path("/proc/self/mountinfo").read_text()
-    points = [
-        Path(re.sub(r"\\([0-7]{3})", _character, line.split()[4])) for line in table.splitlines()
-    ]
-    return [point for point in points if point.is_relative_to(store.resolve())]
+def mounts_below(folder: Path) -> list[Path]:
+    """Return the mounts at or below a folder; an outer one comes before those in it."""
+    mounts = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # Field 5 is the mount point; blanks in it are written as octal numbers (proc(5)).
+        mount_point = re.sub(r"\\([0-7]{3})", _character, line.split()[4])
+        mounts.append(Path(mount_point))
+    return [mount for mount in mounts if mount.is_relative_to(folder.resolve())]
 
 
 def _character(octal: re.Match[str]) -> str:
-    """Return the blank that stands in the table as a number."""
+    """Return the character that is written as a backslash and an octal number."""
     return chr(int(octal[1], 8))

@@ -1,9 +1,9 @@
-"""What a person sees while images are built: one line a step, one display for all builds."""
+"""Shows the progress of builds on the terminal: a line for each step of each build."""
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import NamedTuple, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -18,15 +18,25 @@ LOG_TAIL = 20
 """Lines shown of a step that failed."""
 
 
+class _RunningStep(NamedTuple):
+    """A build step that runs."""
+
+    name: str
+    started: float  # time.monotonic()
+
+
 class Progress:
-    """Shows builds: live lines on a terminal, plain lines elsewhere. Use as a context manager; thread safe."""
+    """Shows builds: moving lines on a terminal, plain lines elsewhere.
+
+    Use it as a context manager. It is thread safe.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
-        self._jobs: dict[str, dict[str, tuple[str, float]]] = {}
-        """Build -> step that runs -> its name, and since when (`time.monotonic`)."""
+        self._jobs: dict[str, dict[str, _RunningStep]] = {}
+        """Build -> ID of each step that runs -> the step."""
         self._last: dict[str, str] = {}
-        """Step -> what it said at last."""
+        """ID of a step -> the last line that it printed."""
         self._lock = threading.RLock()
         self._live = Live(
             console=self.console,
@@ -47,7 +57,7 @@ class Progress:
             self._live.stop()
 
     def job(self, name: str) -> Callable[[BuildEvent], None]:
-        """Take up a build; the answer is its `on_event`."""
+        """Begin to show a build, and return the function that takes its events."""
         with self._lock:
             running = self._jobs[name] = {}
 
@@ -55,17 +65,22 @@ class Progress:
             with self._lock:
                 match event:
                     case StepStarted():
-                        running.setdefault(event.step, (event.name, time.monotonic()))
+                        step = _RunningStep(event.name, time.monotonic())
+                        running.setdefault(event.step, step)
                     case LogLine() if event.step in running:
                         self._last[event.step] = event.text
                     case StepProgress() if event.step in running:
-                        of = f" of {event.total / 1e6:.0f}" if event.total else ""
-                        self._last[event.step] = f"{event.what} {event.current / 1e6:.0f}{of} MB"
+                        amount = f"{event.current / 1e6:.0f}"
+                        if event.total:
+                            amount += f" of {event.total / 1e6:.0f}"
+                        self._last[event.step] = f"{event.what} {amount} MB"
                     case StepFinished():
                         running.pop(event.step, None)
                         self._last.pop(event.step, None)
+                        # Of steps that were stopped, only the one that failed is of interest.
                         if CANCELLED not in event.error:
                             self._say_finished(name, event)
+                    # A line without a step: the network failed, and the build begins again.
                     case LogLine(step=""):
                         running.clear()
                         self.say(name, event.text, "yellow")
@@ -73,6 +88,10 @@ class Progress:
         return on_event
 
     def _say_finished(self, job: str, step: StepFinished) -> None:
+        """Print the result of a step: its time, or its error with the end of its log.
+
+        Steps of BuildKit's own that succeeded are not printed.
+        """
         if step.error:
             self.say(job, f"{'FAILED':>9}  {step_name(step.name)}", "bold red")
             for line in step.log[-LOG_TAIL:]:
@@ -83,29 +102,28 @@ class Progress:
             self.say(job, f"{took:>9}  {step_name(step.name)}", "dim" if step.cached else "")
 
     def say(self, name: str, text: str, style: str = "") -> None:
-        """Print a line about a build, above what moves."""
+        """Print a line about a build above the moving lines. `style` is one of rich."""
         with self._lock:
             self.console.print(
                 Text(f"{name}  ", style="cyan") + Text(text, style=style), soft_wrap=True
             )
 
     def finish(self, name: str, summary: str, *, ok: bool = True) -> None:
-        """Close a build with its last line."""
+        """Stop showing a build, and print a summary of it; in red unless `ok`."""
         with self._lock:
             self._jobs.pop(name, None)
             self.say(name, summary, style="bold green" if ok else "bold red")
 
     def _render(self) -> RenderableType:
+        """Return the moving lines: each step that runs, its time, and the last line it printed."""
         table = Table.grid(padding=(0, 1), expand=False)
         with self._lock:
             for job, running in self._jobs.items():
-                for step, (name, since) in running.items():
-                    seconds = time.monotonic() - since
-                    table.add_row(
-                        f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(name, 60))
-                    )
-                    if last := self._last.get(step, ""):
-                        table.add_row(
-                            "", "", Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis")
-                        )
+                for step_id, step in running.items():
+                    seconds = time.monotonic() - step.started
+                    name = escape(step_name(step.name, 60))
+                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", name)
+                    if last := self._last.get(step_id, ""):
+                        line = Text(last[:100], style="dim", no_wrap=True, overflow="ellipsis")
+                        table.add_row("", "", line)
         return table

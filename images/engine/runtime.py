@@ -1,4 +1,4 @@
-"""What is asked of a Docker Engine, and what it answers with."""
+"""The data that go to and come from a Docker Engine: container specs, image and engine facts."""
 
 import signal
 import socket
@@ -13,17 +13,25 @@ from images.engine.failures import Cancelled
 from images.errors import UserError, failed
 
 PLATFORM = "linux/amd64"
-"""What is built and pulled unless something else is said; an engine on another processor emulates it."""
+"""What is built and pulled unless something else is said; an engine on another processor
+emulates it."""
 KILLED = 128 + signal.SIGKILL
-"""Status of a container whose process somebody killed: a person, the engine, or the kernel for memory."""
-CLASSIC_STORE = 'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json and restart the engine'
+"""Status of a container whose process somebody killed: a person, the engine, or the kernel for
+memory."""
+CLASSIC_STORE = (
+    'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json '
+    "and restart the engine"
+)
 """For engines that keep images in containerd's store, as new installations of 29 and later do
 (docs.docker.com/engine/storage/containerd)."""
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container without entrypoint; unless asked for, without network, and its root read-only. Sizes in bytes."""
+    """A container without entrypoint; unless asked for, without network, and its root read-only.
+
+    Sizes in bytes.
+    """
 
     image: str
     cmd: Sequence[str]
@@ -34,15 +42,21 @@ class ContainerSpec:
     user: str | None = None
     """None: the image's own."""
     volumes: Sequence[str] = ()
-    """Paths that get a fresh volume, writable by root, where `put` works although the root is read-only."""
+    """Paths that get a fresh volume, writable by root, where `put` works although the root is
+    read-only."""
     copied_volumes: Sequence[str] = ()
-    """Paths that get a fresh volume as users' volumes are: with the image's content, owner and mode of that folder."""
+    """Paths that get a fresh volume as users' volumes are: with the image's content, owner and
+    mode of that folder."""
     tmpfs: Mapping[str, str] = field(default_factory=dict)
-    """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
+    """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and
+    loaded."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Folder of the engine's machine to path in the container, read-only."""
     init: bool = True
-    """The engine's init starts the command. It may be dynamically linked: then `env` is its own, too."""
+    """The engine's init starts the command.
+
+    It may be dynamically linked: then `env` is its own, too.
+    """
     stdin: bool = False
     """It is started with bytes for its standard input; else that is empty."""
     network: str = "none"
@@ -83,12 +97,17 @@ class ImageInfo:
 
 
 FURTHER = ("ExposedPorts", "Volumes", "StopSignal", "OnBuild", "Healthcheck", "Shell")
-"""Settings of a configuration that none of our images has (OCI image specification, config.md; Docker's own)."""
+"""Settings of a configuration that none of our images has (OCI image specification, config.md;
+Docker's own)."""
 
 
 def image_info(data: Mapping[str, Any]) -> ImageInfo:
-    """An image as `GET /images/NAME/json` describes it. Pure."""
+    """Return the facts in the engine's answer to `GET /images/NAME/json`. Pure."""
     config = data.get("Config") or {}
+    env = {}
+    for line in config.get("Env") or ():
+        name, _, value = line.partition("=")
+        env[name] = value
     return ImageInfo(
         id=data["Id"],
         tags=tuple(data.get("RepoTags") or ()),
@@ -98,10 +117,7 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         architecture=data.get("Architecture") or "",
         layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
         labels=config.get("Labels") or {},
-        env={
-            name: value
-            for name, _, value in (line.partition("=") for line in config.get("Env") or ())
-        },
+        env=env,
         user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
         entrypoint=tuple(config.get("Entrypoint") or ()),
@@ -112,9 +128,10 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a container ended, and what it printed where all of it was run.
+    """How a container ended. `stdout` and `stderr` are filled only by `Container.run`.
 
-    `oom`: the engine heard that something was killed for memory. With cgroup v1 it may miss the kill that ends the
+    `oom`: the engine heard that something was killed for memory. With cgroup v1 it may miss the
+    kill that ends the
     container: containerd drops the notice of a group that has gone.
     """
 
@@ -126,7 +143,7 @@ class Exit:
 
 
 class Stopped(UserError):  # noqa: N818  # said as an event
-    """A container took longer, or printed more, than was asked for, and was killed."""
+    """A container was killed because it took too long or printed too much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,50 +154,60 @@ class EngineFacts:
     version: str
     data_root: str
     local: bool
-    """It runs on this machine, on this file system."""
+    """It runs on this machine and sees the same files."""
     cpus: int
     memory: int
     runtimes: tuple[str, ...]
     architecture: str = "amd64"
-    """Of its processor, in Docker's words. Images of another run emulated."""
+    """Of its processor, as Docker names it. Images of another architecture run emulated."""
     containerd_images: bool = False
-    """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
+    """It keeps images in containerd's store: their IDs are those of manifests, not of
+    configurations."""
 
 
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
-    """The facts in the answers of `GET /version` and `GET /info`.
+    """Return the facts in an engine's answers to `GET /version` and `GET /info`.
 
-    Raises UserError for Podman, whose Docker interface has no BuildKit, and for an engine of Windows images.
+    Raises UserError for Podman, whose Docker interface has no BuildKit, and for an engine of
+    Windows containers.
     """
     data_root = info.get("DockerRootDir") or ""
     status = dict(info.get("DriverStatus") or ())
-    facts = EngineFacts(
+    # A socket alone proves nothing: it can be a tunnel, or lead into Docker Desktop's virtual
+    # machine.
+    is_local = (
+        url.startswith("unix://")
+        and info.get("Name") == socket.gethostname()
+        and Path(data_root).is_dir()
+    )
+
+    then = "name a Docker Engine (20.10 or newer) with --engine URL"
+    for component in version.get("Components") or ():
+        if "podman" in component.get("Name", "").lower():
+            cause = (
+                "this is Podman, which runs images but can't build or judge them "
+                "(docs/podman-apptainer.md)"
+            )
+            raise failed(url, cause, then)
+    system = version.get("Os", "linux")
+    if system != "linux":
+        raise failed(url, f"this engine makes {system} images", then)
+
+    return EngineFacts(
         url=url,
         version=version.get("Version", "?"),
         data_root=data_root,
-        # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
-        local=url.startswith("unix://")
-        and info.get("Name") == socket.gethostname()
-        and Path(data_root).is_dir(),
+        local=is_local,
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         architecture=version.get("Arch", "amd64"),
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )
-    names = [component.get("Name", "") for component in version.get("Components") or ()]
-    cause = ""
-    if any("podman" in name.lower() for name in names):
-        cause = "this is Podman, which runs images but can't build or judge them (docs/podman-apptainer.md)"
-    elif (system := version.get("Os", "linux")) != "linux":
-        cause = f"this engine makes {system} images"
-    if cause:
-        raise failed(url, cause, "name a Docker Engine (20.10 or newer) with --engine URL")
-    return facts
 
 
 class Work:
-    """What is under way at a runtime, so that any thread can stop it: builds, containers."""
+    """The builds and containers that run on an engine, so that any thread can stop them all."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -188,7 +215,7 @@ class Work:
         self._ends: dict[object, Callable[[], object]] = {}
 
     def cancel(self) -> None:
-        """End all of it, and all that comes: whoever waits for it gets Cancelled."""
+        """Stop everything that runs or is started later: whoever waits for it gets Cancelled."""
         with self._lock:
             self.cancelled.set()
             ends = tuple(self._ends.values())
@@ -197,8 +224,13 @@ class Work:
 
     @contextmanager
     def going_on(self, end: Callable[[], object], *, always: bool) -> Iterator[None]:
-        """Around one piece of it, which `end` ends: on an error and `cancel`, or `always`. Raises Cancelled."""
-        key, failed = object(), True
+        """Register a build or container for the time of a `with` block.
+
+        `end` stops it. It is called on `cancel` and if the block fails; with `always`, also if the
+        block succeeds. Raises Cancelled if `cancel` was called before the block ended.
+        """
+        key = object()
+        has_failed = True
         with self._lock:
             self._ends[key] = end
         try:
@@ -207,13 +239,13 @@ class Work:
             yield
             if self.cancelled.is_set():
                 raise Cancelled
-            failed = False
+            has_failed = False
         except Exception as error:
             if self.cancelled.is_set() and not isinstance(error, Cancelled):
                 raise Cancelled from error
             raise
         finally:
-            if failed or always:
+            if has_failed or always:
                 end()
             with self._lock:
                 del self._ends[key]

@@ -67,13 +67,13 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
 
     Whoever pulls the image gets them all the same. Evidence says so if the layers can't be read.
     """
-    unseen = exported.unseen(engine, image)
-    if unseen is None:
+    hidden_files = exported.read_hidden_files(engine, image)
+    if hidden_files is None:
         return {
             "unread": "the layers lie where this user can't read them:"
             " ask as root, on the engine's own machine"
         }
-    files, count = unseen
+    files, count = hidden_files
 
     # A dict, for each path and kind once: a file may have many credentials of one kind, and several
     # layers the same file.

@@ -93,7 +93,9 @@ def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
     """Two layers may both have `.wh.less.list`; as files they would be opened, and no store has them."""
     found = layer(".wh.less.list", "info/.wh.x.so", "a/.wh..wh..opq")
     assert {one.kind for one in found} == {"whiteout"}
-    assert list(exported.hidden([PARENT, layer("info/.wh.less.list")])) == [(0, "info/less.list")]
+    assert list(exported.find_hidden([PARENT, layer("info/.wh.less.list")])) == [
+        (0, "info/less.list")
+    ]
 
 
 def test_what_layers_make() -> None:
@@ -113,4 +115,4 @@ def test_files_that_no_container_shows_are_named_but_for_what_is_shown_elsewhere
     base = layer("etc/passwd=1", "a/b=1", "a/c=1", "a/.wh.d")
     above = layer("etc/passwd=2", "a/.wh.b", "a/c=1")
     hidden = ["etc/passwd", "a/b"]
-    assert list(exported.hidden([base, above])) == [(0, path) for path in hidden]
+    assert list(exported.find_hidden([base, above])) == [(0, path) for path in hidden]
