@@ -89,7 +89,10 @@ def build_all(
 
 
 def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
-    """Raise UserError if the engine's disk has no room for the cold builds that run at once."""
+    """Raise UserError if the engine's disk has no room for the cold builds that run at once.
+
+    A build is cold if the engine does not have the image yet.
+    """
     # The disk of another machine can't be looked at.
     if not engine.facts.local:
         return
@@ -98,6 +101,7 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     free = shutil.disk_usage(engine.facts.data_root).free
     if free < needed:
         cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
+        # The same advice as where a build fails for this.
         then = classify("no space left on device", ()).then
         raise failed(engine.facts.data_root, cause, then)
 

@@ -40,6 +40,7 @@ def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier
     That is a fault of the machine, tiers that were not asked for, or another processor than the
     image's.
     """
+    # The judge begins a reason with OF_HOST where a fault of the machine explains it.
     for judged in verdict.claims:
         if judged.reason.startswith(OF_HOST):
             return judged.reason
@@ -50,9 +51,10 @@ def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier
 
 
 def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
-    """Name the claims that no probe measured, or the probes that did not complete; empty: none.
+    """Name the claims that no probe measured, else the probes that did not run to their end.
 
-    Claims that are known to be unproven are not expected to be measured.
+    The text is empty if there are none. Claims that are known beforehand to be unproven are not
+    expected to be measured.
     """
     not_measured, not_ended = [], set()
     for judged in verdict.claims:

@@ -99,6 +99,7 @@ def record_build(
     source: BuildSource,
 ) -> None:
     """Write build.json of an image: digest, layers, timed steps, base, wheels and source."""
+    # The history begins with the last step; steps that only change settings have no bytes.
     layer_sizes = [size for _step, size in reversed(engine.history(info.id)) if size]
     steps = []
     for step in result.steps:

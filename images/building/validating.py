@@ -176,7 +176,7 @@ def claims_of(
             conflicts=sources.facts.conflicts,
             nvcc=image.name.devel,
         )
-    return chosen(claims, tiers, only) if only else claims
+    return choose_claims(claims, tiers, only) if only else claims
 
 
 def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
@@ -192,10 +192,11 @@ def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
     return reasons
 
 
-def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
+def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
     """Return the claims of these tiers that the texts name.
 
-    Raises UserError for every text that names no claim, with similar names.
+    `texts` are those of the option --claim: `pins/torch`, `pins`, `torch` or `pins/t*`. Raises
+    UserError for every text that names no claim, with similar names.
     """
     in_tiers = claims.in_tiers(tiers)
     problems = []

@@ -98,7 +98,7 @@ def choose(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        common.show(chooser.sentences(choice, machine, _known(recorded, source, machine)))
+        common.show(chooser.sentences(choice, machine, _describe_images(recorded, source, machine)))
     raise typer.Exit(0 if choice.fitting else 1)
 
 
@@ -108,7 +108,7 @@ def _this_machine(driver: str) -> Machine:
     `driver` replaces the version of the driver; empty: the installed one. Raises UserError if no
     GPU can be read.
     """
-    # An empty folder stands for the system's usual ones.
+    # The folders in which the driver's libraries may lie; an empty one stands for the usual ones.
     for folder in ("", *host_gpus.DRIVER_FOLDERS):
         inventory = host_gpus.inventory(folder)
         if inventory is not None:
@@ -160,7 +160,9 @@ def _summaries(
     return summaries
 
 
-def _known(recorded: Sequence[RecordedImage], source: str, machine: Machine) -> dict[str, Known]:
+def _describe_images(
+    recorded: Sequence[RecordedImage], source: str, machine: Machine
+) -> dict[str, Known]:
     """Return how to get each image, and a sentence about its recorded runs, by the image's name.
 
     With `source`, a repository, an image is pulled from there; else it is built. Runs on the models

@@ -21,6 +21,7 @@ def hint(
 
     Exits with 1 if none is known. In an image: docker run --rm -i IMAGE doctor hint < FILE
     """
+    # Fixes name commands of a checkout (`nox -s build`): spell them as this installation is called.
     options = ["--json"] if as_json else []
     raise typer.Exit(hints.main([*options, "--", *(texts or [])], spell=_spell_commands))
 

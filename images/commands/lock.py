@@ -72,7 +72,7 @@ def lock(
 
     summary = f"{common.plural(len(changed), 'file')} changed" if changed else "all were current"
     typer.echo(f"{common.plural(len(lock_names), 'lock')}: {summary}; {records}")
-    for text in debian_packages(images, sources, upgrade=upgrade, check=check):
+    for text in lock_debian_packages(images, sources, upgrade=upgrade, check=check):
         typer.echo(text)
     if unreachable:
         raise _unreachable_error(unreachable)
@@ -97,14 +97,15 @@ def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserErro
     return UserError(problems, code=1)
 
 
-def debian_packages(
+def lock_debian_packages(
     images: Sequence[Image], sources: Sources, *, upgrade: bool, check: bool
 ) -> Iterator[str]:
     """Lock the Debian packages of the images' base images, and yield a sentence about each.
 
     A lock is made if it is missing or older than the list of packages; with `upgrade`, always. With
-    `check`, nothing is written. Raises UserError with `check` for a lock that is not current, and
-    for a mirror that does not answer if the lock exists or shall be upgraded.
+    `check`, nothing is written: raises UserError for a lock that is not current. If a mirror does
+    not answer, a lock that is there and must be renewed raises UserError; a missing one is only
+    reported, unless `upgrade` is set.
     """
     folder = sources.workspace.locks
     for path, base in base_images.made_of_packages(images, sources.workspace.root).items():

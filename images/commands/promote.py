@@ -24,6 +24,9 @@ def promote(
     matrix: MatrixFile = None,
 ) -> None:
     """Copy a published image to another repository of its registry, and move the tags there."""
+    # What the image must have passed: the tiers of --gate, else those of the matrix.
     policy = releases.policy_of_published(gate, common.sources(matrix))
     source, target = Reference.parse(reference), Repository.parse(to)
-    releases.tell(release.promote(source, target, policy, key=key, drop_platforms=drop_platforms))
+    releases.print_result(
+        release.promote(source, target, policy, key=key, drop_platforms=drop_platforms)
+    )

@@ -105,7 +105,9 @@ def publish(
             folder = attestation or sources.workspace.out / name
             # An image that fails does not stop the others.
             try:
-                releases.tell(publish_image(docker_engine, planned_image, image, folder, options))
+                releases.print_result(
+                    publish_image(docker_engine, planned_image, image, folder, options)
+                )
             except UserError as error:
                 problems += error.problems
                 if len(planned) == 1:

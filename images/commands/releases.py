@@ -107,7 +107,7 @@ def claims_of_published(
     return claims_of(image, labels, run, sources)
 
 
-def tell(result: PublishResult) -> None:
+def print_result(result: PublishResult) -> None:
     """Print references and tags on stdout, and on stderr what was left out and why."""
     for image in result.images:
         typer.echo(f"{image.reference} ({image.compressed_size / 1e6:.0f} MB)")

@@ -90,12 +90,14 @@ def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str
     """Write the build context of an image, and the record of its inputs, to OUT/NAME.
 
     `pinned` has the digests of base images that the checkout pins. Optional packages that the image
-    will lack are reported on stderr.
+    will lack are reported on stderr. Raises UserError where a wheel or the lock is missing.
     """
     workspace = options.sources.workspace
     base_context = contexts.base_context(image.base, options.base, pinned)
     lock = lock_file.read(image, workspace.locks)
-    gathered, _, files = contexts.prepare(image, lock, base_context, options)
+    # The wheels that no lock has, with reasons for those that could not be had; then the context's
+    # files.
+    gathered, _claim_context, files = contexts.prepare(image, lock, base_context, options)
     for package, reason in gathered.missing.items():
         common.say(f"{image.name} lacks {reason}: {gathered.details[package]}")
     folder = options.out / str(image.name)

@@ -118,7 +118,7 @@ def locked_versions(
 ) -> dict[str, Mapping[str, str]]:
     """Return the versions of all packages in each usable lock: lock name -> package -> version.
 
-    `blocked` has the names of the locks that can't be used.
+    `blocked`: name of each lock that can't be used -> why; these are left out.
     """
     versions: dict[str, Mapping[str, str]] = {}
     for image in images:

@@ -24,7 +24,7 @@ def verify(
     matrix: MatrixFile = None,
 ) -> None:
     """Check a published image: its signatures, what is attached, and the gate."""
-    # An installed package comes without a matrix.
+    # An installed package comes without a matrix: then the claims in the evidence are judged.
     has_matrix = paths.find(matrix, Path.cwd()).matrix.exists()
     policy = releases.policy_of_published(gate, common.sources(matrix) if has_matrix else None)
     digest, checks = verification.verify(

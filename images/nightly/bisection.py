@@ -1,8 +1,9 @@
 """Find the packages that break a canary, by bisecting over the versions that changed.
 
-`smallest` is pure. It halves prefixes of the changes, as `git bisect` does with commits, until it
-finds a change without which its prefix does not fail. With that change fixed it searches on below
-it. From what is left it takes out changes one at a time, until none can be taken out.
+`find_smallest_failing` is pure. It halves prefixes of the changes, as `git bisect` does with
+commits, until it finds a change without which its prefix does not fail. With that change fixed it
+searches on below it. From what is left it takes out changes one at a time, until none can be taken
+out.
 """
 
 import re
@@ -27,14 +28,14 @@ Change = TypeVar("Change", bound=Hashable)
 _ANSWERS = {True: "fail", False: "pass", None: "unresolved"}
 
 
-def smallest(
+def find_smallest_failing(
     changes: Sequence[Change], attempt: Callable[[frozenset[Change]], bool]
 ) -> tuple[Change, ...]:
     """Return a smallest failing set of changes, in their order.
 
-    Without any one of its changes it does not fail. Without any change all is well, and all changes
-    together fail: both are assumed. `attempt` returns whether a set fails. A set that cannot be
-    decided counts as one that passes. Each set is tried at most once.
+    With any one of its changes left out, the set does not fail. It is assumed, and not tried, that
+    all changes together fail and that no change at all passes. `attempt` returns whether a set
+    fails; it must return False for a set that cannot be decided. Each set is tried at most once.
 
     For one culprit among n changes, with every set decided, it takes at most ceil(log2(n)) + 1
     attempts; for k culprits that are needed together, at most k * (ceil(log2(n)) + k + 2).
@@ -47,10 +48,12 @@ def smallest(
             answers[key] = attempt(key)
         return answers[key]
 
+    # Find one culprit after the other, the last one first, until those that are known fail alone.
     culprits: tuple[Change, ...] = ()
     before = tuple(changes)
     while before and not fails(culprits):
-        # With the change at `low`, prefixes together with the known culprits begin to fail.
+        # Halve: the known culprits fail with the first `high` changes, and pass with the first
+        # `low`. In the end the change at `low` makes the difference, so it is a culprit.
         low, high = 0, len(before)
         while high - low > 1:
             middle = (low + high) // 2
@@ -84,7 +87,11 @@ def is_open(claim: ClaimRow) -> bool:
 
 
 def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
-    """Return the claims that only the control passes, the cheapest tier first."""
+    """Return the claims that only the control passes, the cheapest tier first.
+
+    Only claims that fail in `newer`, or are required and UNPROVEN there, count. If `newer` could
+    not be built, one claim BUILD stands for all; if the control could not, there is no regression.
+    """
     if control.cause:
         return []
     if newer.cause:
@@ -118,8 +125,10 @@ class Search:
     """Hash of a mixture's lock, and tiers -> its result."""
 
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
-        """Return a line for each set of culprits, appended as it is found; it names every claim
-        that they break.
+        """Bisect until every claim of `worse` is explained, and return a line for each search.
+
+        A line names a set of culprits and every claim that they break. It is also appended to the
+        results, as soon as it is known.
         """
         lines = []
         remaining = list(worse)
@@ -133,8 +142,12 @@ class Search:
         return lines
 
     def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
-        """Bisect the first claim, and look which of the others its culprits break."""
+        """Find the culprits of the first claim, and return a line with all that they break.
+
+        `worse`: the claims to explain. Builds and validates a mixture of versions for each attempt.
+        """
         claim = worse[0]
+        # Only a package that both sets have can be left at its old version.
         movable = [change.name for change in self.changes if change.before and change.after]
         self.options.progress(
             self.planned.name, f"bisecting {claim.key} over {len(movable)} packages"
@@ -142,13 +155,13 @@ class Search:
 
         def attempt(moved: frozenset[str]) -> bool:
             result = self._validate(moved, (claim.tier,))
-            answer = _fails(result, claim) if result else None
+            answer = _shows_failure(result, claim) if result else None
             names = " ".join(name for name in movable if name in moved)
             text = f"{claim.key} with {len(moved)} moved: {_ANSWERS[answer]} ({names})"
             self.options.progress(self.planned.name, text)
             return answer is True
 
-        names = smallest(movable, attempt)
+        names = find_smallest_failing(movable, attempt)
         claims = self._broken_by(frozenset(names), worse)
         culprits = [change for change in self.changes if change.name in names]
         if not culprits:
@@ -176,10 +189,12 @@ class Search:
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
-        """Return the claims that the culprits break by themselves; the first is the one that was
-        bisected.
+        """Return the claims that the culprits break by themselves.
+
+        `worse` has the claims to look at. Its first one, which was bisected, always comes first.
         """
         tiers = {claim.tier for claim in worse}
+        # None if no versions fit together with the culprits'.
         alone = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged = {claim.key: claim for claim in alone.claims} if alone else {}
         claims = [judged.get(worse[0].key, worse[0])]
@@ -189,10 +204,10 @@ class Search:
         return claims
 
 
-def _fails(result: SetResult, claim: ClaimRow) -> bool | None:
-    """Return whether a result shows the failure that is looked for.
+def _shows_failure(result: SetResult, claim: ClaimRow) -> bool | None:
+    """Return whether a result has the same failure as `claim`, which the canary failed.
 
-    None: a failure for another reason, or no verdict on this claim.
+    False: the claim passes. None: it fails for another reason, or has no verdict.
     """
     if claim.check == BUILD:
         return bool(result.cause)

@@ -42,8 +42,9 @@ class ImageResult:
 def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     """Run both jobs of an image, and bisect what breaks its canary.
 
-    Appends a line as soon as it is known. Raises UserError: no lock, or an index or an engine that
-    does not answer.
+    The control is the image as it is locked, the canary has the newest versions. Without newer
+    versions that fit together there is only the control. Appends a line to the results as soon as
+    it is known. Raises UserError: no lock, or an index or an engine that does not answer.
     """
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     before = options.validate(control, options.tiers, Job.CONTROL)
@@ -90,8 +91,9 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
 
 
 def is_as_good(before: SetResult, after: SetResult) -> bool:
-    """Return whether a canary has the control's verdicts or better ones, in all tiers that need no
-    GPU.
+    """Return whether a canary (`after`) has the control's verdicts (`before`) or better ones.
+
+    False if the control could not be built, or if a tier that needs no GPU was not judged.
     """
     judged = {claim.tier for claim in after.claims}
     if before.cause or not judged >= set(validating.ANYWHERE):
@@ -113,7 +115,10 @@ def _append_result(
     result: SetResult,
     options: NightlyOptions,
 ) -> JobLine:
-    """Append the line of a job that was validated."""
+    """Append the line of a job that was validated to the results, and report it.
+
+    `changes`: what the job's lock changes of the committed one. Returns the line.
+    """
     line = _append(
         planned,
         job,
@@ -148,7 +153,7 @@ def _outcome(result: SetResult) -> Outcome:
 def _append(
     planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any
 ) -> JobLine:
-    """Append the line of a job."""
+    """Append the line of a job to the results, and return it. `more`: further fields of JobLine."""
     line = JobLine(
         date=options.now(),
         image=planned.name,

@@ -68,8 +68,9 @@ def list_requirements(
 ) -> list[str]:
     """Return the requirements that a canary is resolved from, in pip's notation.
 
-    Layers that are held stay as they are locked. Other pins may move upward, within their range.
-    `refused` is distribution -> versions that the facts speak against -> why.
+    `nightly` (settings in matrix.yaml) names layers that stay as they are locked; torch's always
+    does. Pins of other layers may move upward, within their range. `refused` is distribution ->
+    version -> why the canary must not have it.
     """
     image, inputs = control.image, control.lock.inputs
     held = set(nightly.held)
@@ -80,6 +81,7 @@ def list_requirements(
 
     locked = control.lock.versions(layer for layer in image.layers if layer in held)
     lines = [f"{name}=={version}" for name, version in locked.items()]
+    # What packages require that no index has: the resolver cannot know it.
     for layer, needs in inputs.needs.items():
         if layer not in held:
             lines += needs
@@ -112,10 +114,13 @@ def _range_above(version: str, text: str) -> list[str]:
 
 
 def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str, str]]:
-    """Return distribution -> newer versions that the rules, by the facts, would refuse here -> why.
+    """Return the newer versions of pins that the rules of `plan` refuse for an image, and why.
 
-    What their metadata requires is left to uv, which moves two that require each other together.
+    The result is distribution -> version -> reasons. Only versions that facts.yaml lists are tried,
+    one pin at a time. What a version requires of other packages is no reason here: that is left to
+    uv, which can move two packages together.
     """
+    # The facts without these requirements.
     packages = {}
     for name, known in sources.facts.packages.items():
         packages[name] = {
@@ -139,8 +144,9 @@ def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str,
 def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
     """Return the control's image with its pins moved to other versions, and locked anew.
 
-    `versions` is distribution -> version. For pins it is binding. For dependencies it is preferred,
-    as far as it still fits. Raises uv.NoSolution if the versions do not fit together.
+    `versions` is distribution -> version. Pins get exactly these versions; dependencies get them
+    only where they fit. Optional packages stay as they are. Raises uv.NoSolution if the versions do
+    not fit together.
     """
     pins = []
     for pin in control.image.pins:
@@ -240,7 +246,9 @@ class NightlyOptions:
 def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> ValidateSet:
     """Return a function that builds a set of versions on this engine and validates it.
 
-    The function leaves no image behind. It builds the control without a cache.
+    The function takes the image with its lock, the tiers to judge (none: all that the machine can)
+    and a suffix for the image's name. It leaves no image behind, and builds the control without a
+    cache. It raises UserError for a failure that has nothing to do with the versions.
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
@@ -277,7 +285,8 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
 def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
     """Return a lock with the RECORDs of its wheels, which the claims of `records` need.
 
-    The lock is written into a folder for that.
+    The lock is written into `folder` for that. `known` is the folder of the committed locks, whose
+    RECORDs are not read again.
     """
     files = lock_file.serialize(locked.lock)
     lock_file.write(

@@ -163,8 +163,9 @@ def load(
 ) -> PublishedImage:
     """Read the configuration of an image and the statements that are attached to it.
 
-    Of an index, read the image for `platform`; otherwise `platform` is ignored. Raises UserError
-    for an index without an image for it, and for any index where no platform is given.
+    `with_statements=False` saves reading the statements: the result then has none. Of an index,
+    read the image for `platform`; otherwise `platform` is ignored. Raises UserError for an index
+    without an image for it, and for any index where no platform is given.
     """
     if manifest.is_index:
         digest = find_platform(source, manifest, platform)
@@ -178,7 +179,10 @@ def load(
 
 
 def find_platform(source: Registry, index: Manifest, platform: str) -> str:
-    """Return the digest of an index's image for a platform. Raises UserError if it has none."""
+    """Return the digest of an index's image for a platform. Raises UserError if it has none.
+
+    An empty platform is an error, too: the message then lists the images of the index.
+    """
     where = f"{source.repository}@{index.digest}"
     digests = {entry.platform: entry.digest for entry in index.manifests}
     if platform in digests:
@@ -192,7 +196,10 @@ def find_platform(source: Registry, index: Manifest, platform: str) -> str:
 
 
 def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
-    """Return the statements attached to an image, signed or not. Unreadable ones are left out."""
+    """Return the statements attached to an image, signed or not. Unreadable ones are left out.
+
+    Each is a layer of the manifest under cosign's tag for the image (`sha256-DIGEST.att`).
+    """
     attached = source.find(attached_tag(digest, "att"))
     if attached is None:
         return ()
@@ -262,7 +269,8 @@ def attach(
     """Sign new statements with a private key, and store them beside the others of an image.
 
     Returns the image with its new statements. Without a key (empty), they are stored unsigned. A
-    test result that a new one supersedes is removed; without a key, only if nobody signed it.
+    test result is removed if a new one has all of its evidence and so supersedes it; without a key,
+    only if nobody signed the old one.
     `image` must have only statements that count: see `drop_untrusted`. Raises UserError.
     """
     payloads = {statement.payload for statement in image.statements}
@@ -368,7 +376,7 @@ def sign_image(
 
 
 def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]) -> bool:
-    """Return whether a key signed an image for exactly these tags, and last for each of them.
+    """Return whether a key signed an image for exactly these tags, and no other for one since.
 
     `key` is the public key. Signatures without a counter do not count. Raises UserError.
     """
@@ -459,6 +467,7 @@ def copy_attachments(source: Registry, target: Registry, digest: str, key: str) 
         if attached is None:
             continue
         mount_blobs(source, target, attached)
+        # What the source itself still has is copied, superseded or not.
         remove = [layer for layer in superseded if layer not in attached.layers]
         update_layers(target, tag, add=attached.layers, remove=remove)
 

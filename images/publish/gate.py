@@ -107,6 +107,7 @@ class ReleasePolicy:
         if not reasons:
             return
 
+        # An image that only lacks what needs a GPU may still be published in a staging repository.
         then = "fix the image, or validate it again"
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
@@ -158,6 +159,7 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
         answered.append(replace(claim, unproven=unproven))
 
     claim_set = ClaimSet(image=claims.image, claims=tuple(answered))
+    # What the machine of the run could not measure is unproven, too.
     return judge(with_host_limits(claim_set, run.host), run)
 
 
@@ -181,6 +183,7 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
     if claim.probe == RECORDS_PROBE:
         remove_packages(expect_then, unknown_packages)
 
+    # Some keys of an expectation may differ: the probe measures the same whatever they say.
     keys = expect_today.keys() | expect_then.keys()
     if claim.check in REVISION_CHECKS:
         keys -= REVISION_KEYS

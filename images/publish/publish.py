@@ -325,6 +325,7 @@ def attach_statements(
             digest=published.manifest.digest,
         )
         new.append(statement)
+    # Nothing is attached that `verify` would refuse later.
     verify.require_sound(replace(published, statements=(*published.statements, *new)))
     return attachments.attach(target, published, new, options.key)
 
@@ -348,7 +349,8 @@ def judge_runs_today(
 def sign_changes(target: Registry, changes: Sequence[TagChange], key: str, public_key: str) -> None:
     """Sign every image and index that tags shall name, each once for all of its tags.
 
-    Tags that stay where they are (LEAVE) are not signed. Raises UserError.
+    Tags that stay where they are (LEAVE) are not signed. An image is signed even if all of its
+    tags stay. Raises UserError.
     """
     tags_by_digest: dict[str, list[str]] = {}
     for change in changes:

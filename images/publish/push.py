@@ -97,7 +97,7 @@ def push(
     progress = PushProgress(target, on_event)
 
     # If the registry has everything, nothing is read from the engine: some engines export all
-    # layers even for the configuration alone.
+    # layers even for the configuration alone. `send_parts` adds what it sends to `blobs`.
     config = None if missing else fetch_config(target, info.id)
     if config is None:
         parts = engine.parts(info, missing)

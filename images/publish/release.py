@@ -79,6 +79,7 @@ class Release:
         if not self.row:
             return
 
+        # The new images share an index with those that are published for other platforms.
         others = self._find_others([version.name for version in versions])
         all_versions = [*versions]
         for image in others.usable:
@@ -111,8 +112,8 @@ class Release:
     def plan(self, stored: Sequence[PublishedImage]) -> TagPlan:
         """Decide which tags shall name the stored images and their index.
 
-        New indexes are stored, but no tag moves. Raises UserError with every change that is
-        refused.
+        New indexes are stored, but no tag moves. The plan also says which platforms a new index
+        lacks, and why. Raises UserError with every change that is refused.
         """
         changes = []
         for image in stored:
@@ -158,10 +159,10 @@ class Release:
     def _find_others(self, new_names: Collection[str]) -> OtherImages:
         """Find the images for other platforms that are published in the target already.
 
-        Images in `new_names` are left out: they are being published now.
-
-        An image that `verify` would not pass cannot be used in an index, nor one that is not what
-        its tag says. Raises CosignError where cosign cannot tell who signed.
+        Images in `new_names` are left out: they are being published now. Each other image is either
+        usable in an index, or absent with a reason: it is not published, `verify` would not pass
+        it, or it is not the image that its tag names. Raises CosignError where cosign cannot tell
+        who signed.
         """
         usable: list[PublishedImage] = []
         absent: dict[str, str] = {}
@@ -219,6 +220,7 @@ class Release:
 
         changes: list[TagChange] = []
         left_out: list[str] = []
+        # The messages read `NAME lacks PLATFORM: REASON`, or say that the old index stays.
         consequence = "lacks"
         if any(image.platform == Platform.AMD64 for image in images):
             changes, left_out = self._plan_index_tags(images, tuple(others.absent.values()))
@@ -407,7 +409,8 @@ def require_signed_tag(
     tag = reference.identifier
     faults = verify.find_tag_faults(source, tag, manifest, images, policy, key)
     if faults:
-        then = f"promote what is meant by digest ({manifest.digest}: this)"
+        by_digest = f"{source.repository}@{manifest.digest}"
+        then = f"promote the image by its digest; the tag names {by_digest} now"
         raise failed(str(reference), "; ".join(faults), then)
 
 

@@ -68,7 +68,7 @@ class ImageVersion:
 
     @classmethod
     def of(cls, labels: Mapping[str, str], created: str, platform: str = "") -> Self | None:
-        """Return the version of an image with these labels; None if the labels are not ours.
+        """Return the version of an image with these labels; None if it is no image of ours.
 
         Labels or a date that cannot be read also give None. The default platform is linux/amd64.
         """
@@ -253,7 +253,8 @@ def find_refusal(
 def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
     """Return the version of the image that a manifest names, or of each image of an index.
 
-    Returns an empty list if one of them is missing or not ours: no image of ours may replace it.
+    Returns an empty list if one of them is missing or is no image of this project: no image of ours
+    may replace it.
     """
     manifests: list[Manifest | None] = [manifest]
     if manifest.is_index:
@@ -344,6 +345,7 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
             target.put(change.after, change.tag)
             if stop.is_set():
                 raise Cancelled
+        # Read every tag back: another machine may have moved it meanwhile.
         for change in changes:
             if change.action is Action.LEAVE:
                 continue

@@ -51,6 +51,7 @@ def verify(
     if key:
         signing.require(key)
     tag = "" if is_digest(reference.identifier) else reference.identifier
+    # A reference may name a digest instead: then there is no tag to check.
     tag_faults: list[str] = []
     with Registry(reference.repository) as source:
         manifest = source.get(reference.identifier)
@@ -59,6 +60,7 @@ def verify(
             tag_faults = find_tag_faults(source, tag, manifest, images, policy, key)
 
     results: list[Check] = []
+    # Of an index, the results of each image begin with its platform.
     if manifest.is_index:
         results.append(check_index(manifest, images))
     for image in images:
@@ -110,6 +112,7 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
     for predicate_type, name in NAMES.items():
         if not trusted.statements_of(predicate_type):
             faults.append(f"the key signed no {name}")
+    # Statements that others attached are no fault.
     passed = f"{len(trusted.statements)} attachments are signed with the key"
     ignored = len(image.statements) - len(trusted.statements)
     if ignored:
@@ -225,8 +228,8 @@ def require_sound(image: PublishedImage) -> None:
 def check_statements(image: PublishedImage) -> tuple[Check, ...]:
     """Check the statements attached to an image against the image and its labels.
 
-    Stops after the first check that makes the following ones pointless. Whether the labels
-    themselves are true is a claim of the validation (`image/labels`).
+    Without a statement of each type, or with a test result that cannot be used, nothing else is
+    checked. Whether the labels themselves are true is a claim of the validation (`image/labels`).
     """
     missing = []
     counts = []
@@ -239,6 +242,7 @@ def check_statements(image: PublishedImage) -> tuple[Check, ...]:
     if missing:
         return (attached,)
 
+    # The property raises UserError for a test result that is malformed or untrue.
     try:
         _ = image.attestations
     except UserError as error:

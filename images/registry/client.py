@@ -168,6 +168,7 @@ class Registry:
         try:
             self._request("DELETE", f"manifests/{tag}", missing_ok=True)
         except RegistryError as error:
+            # With one of these, registries say that they do not delete tags.
             if error.status in (400, 405, 501):
                 return False
             raise
@@ -237,8 +238,8 @@ class Registry:
     def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
         """Link a blob from another repository of this registry, without sending it.
 
-        Returns False where the registry refuses. Raises RegistryError, also if the blob has another
-        size than `size` afterwards.
+        Returns whether the registry has the blob now; False if it refuses to link. Raises
+        RegistryError, also if the blob has another size than `size`.
         """
         if self.has_blob(digest, size):
             return True
@@ -382,7 +383,8 @@ class Registry:
                     answer.close()
                     answer = self._send_once(method, url, more)
             if not answer.ok:
-                # Read the error's text here, where a broken connection is handled.
+                # Accessing `content` reads the error's text: here, where a broken connection is
+                # handled.
                 answer.content  # noqa: B018
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):

@@ -30,16 +30,14 @@ class Repository:
     def parse(cls, text: str) -> Self:
         """Read `ghcr.io/me/images` or `127.0.0.1:5000/staging`. Raises UserError."""
         match = _HOST.fullmatch(text)
-        is_repository = False
-        if match:
-            # Docker's rule: without a dot, a port or `localhost`, it is a name on Docker Hub.
-            host = match["host"]
-            is_host = "." in host or ":" in host or host == "localhost"
-            is_repository = is_host and _NAME.fullmatch(match["path"]) is not None
-        if not match or not is_repository:
+        host = match["host"] if match else ""
+        path = match["path"] if match else ""
+        # Docker's rule: without a dot, a port or `localhost`, it is a name on Docker Hub.
+        is_host = "." in host or ":" in host or host == "localhost"
+        if not is_host or not _NAME.fullmatch(path):
             then = "write HOST[:PORT]/NAME, in lower case"
             raise wrong(text, "is no repository of a registry", then)
-        return cls(match["host"], match["path"])
+        return cls(host, path)
 
     @property
     def api_host(self) -> str:

@@ -53,8 +53,8 @@ def left_unproven(
 ) -> dict[str, str]:
     """Return the claims that stay unmeasured because the image's files are broken: key -> reason.
 
-    `broken`: what `judge_first` returned. The report shows why a broken claim does not hold only if
-    it is one of the chosen; else the reasons here say it.
+    `broken`: what `judge_first` returned, not empty. Each reason names the first broken claim. Why
+    that does not hold is added only if it is not among the chosen ones: the report shows those.
     """
     key, cause = next(iter(broken.items()))
     reason = f"nothing of the image was run: {key} failed"

@@ -153,7 +153,8 @@ def measure_in_container(
 ) -> ContainerResult:
     """Run the suite in a planned container, with the image's own Python.
 
-    `seed`: what probes draw their inputs with. `on_record` gets each record as it comes. Raises
+    `seed`: what probes draw their inputs with. `on_record` gets each record as it comes. Returns
+    how the container ended, and why the engine refused limits that it was to have. Raises
     UserError: the suite did not start, or was killed (`require_end`).
     """
     spec = container_spec(engine, image, plan, seed)
@@ -269,6 +270,7 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     for claim in claims.claims:
         if "example" in claim.expect:
             example_folders.add(claim.expect["example"]["folder"])
+    # All examples share the files of the first two folders.
     for folder in (".", "data", *sorted(example_folders)):
         for path in sorted((EXAMPLES / folder).iterdir()):
             if path.is_file() and not path.name.startswith("."):
@@ -304,6 +306,7 @@ def run_suite(
     once. `files`: folder -> what is put there before the start. `timeout`: seconds for all of it.
     Raises Stopped past the timeout, and EngineError.
     """
+    # Only the suite gets to know the key: whatever else prints in the image can't sign a record.
     key = channel.new_key()
     missing_probes = set(probes)
     other_lines = deque[str](maxlen=_MOST_OTHER_LINES)
@@ -320,6 +323,7 @@ def run_suite(
             else:
                 other_lines.append(line)
         end = container.wait(timeout=300)
+    # The suite has begun if at least one record came.
     return SuiteRun(list(other_lines), end, has_begun=missing_probes != set(probes))
 
 

@@ -31,6 +31,7 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
     for claim in image_claims:
         if claim.subject != "layers":
             evidence[claim.subject] = settings
+        # A claim that is known to be unproven is not measured.
         elif not claim.unproven:
             evidence[claim.subject] = layers_evidence(engine, image)
 

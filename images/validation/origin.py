@@ -58,6 +58,7 @@ def measure_origin(
         changes=changes_above(engine, image, steps_above),
     )
 
+    # The claims share one measurement, and so its time.
     seconds = round(time.monotonic() - started, 3)
     measurements = []
     for claim in origin_claims:
@@ -99,6 +100,7 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
 
     Returns nothing if the engine's store can't be read here; then the evidence is not `canonical`.
     """
+    # Steps such as ENV change the configuration alone and have no layer.
     steps = [configuration.step(text) for text in steps_above if not configuration.empty(text)]
     if not steps:
         return []
@@ -108,6 +110,7 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     layers = exported.entries(engine, image)
     if layers is None:
         return []
+    # Each of the steps made one layer; all layers below those are our image's.
     layers_below = len(image.layers) - len(steps)
     changes = []
     for change in derived.changes_by_step(layers, layers_below, steps):

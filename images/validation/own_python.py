@@ -153,10 +153,11 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 def covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     """Return the files of an image that our Python can't see, as something is mounted over them.
 
-    Raises UserError if a file that the engine reads at each start is none: it could not start the
-    image, and would hang.
+    Raises UserError if a folder, say, stands where the engine reads a file at each start: it could
+    not start the image, and would hang.
     """
     covered = []
+    # This container is never started: only its files are read.
     with engine.container(ContainerSpec(image.id, ["true"])) as container:
         for path in _READ_AT_START:
             if not container.has(path):
@@ -185,10 +186,11 @@ def run_over_files(
     timeout: float,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> SuiteRun:
-    """Run the suite with our own Python in a container of an image, as root; nothing of it runs.
+    """Run the suite with our own Python in a container of an image, as root.
 
-    `arguments`: those of the suite. `user_file`: what `user.json` of SUITE_FOLDER holds. `timeout`:
-    seconds. Raises UserError where our Python can't run there, and Stopped past the timeout.
+    Nothing of the image itself runs. `arguments`: those of the suite. `user_file`: the content of
+    `user.json` beside the suite (`user_json`). `timeout`: seconds. Raises UserError where our
+    Python can't run there, and Stopped past the timeout.
     """
     require_same_machine(engine, image)
     spec = ContainerSpec(
@@ -236,9 +238,10 @@ def python_command(root: str) -> tuple[str, ...]:
 
 
 def python_environment(root: str) -> dict[str, str]:
-    """Return variables with which our Python loads nothing of the image.
+    """Return environment variables with which our Python loads nothing of the image.
 
-    They replace whatever the image's own variables say. `root`: as in `python_command`.
+    They replace whatever the image's own variables say. `root`: the folder in the container that
+    our Python lies in.
     """
     unset = (
         "LD_PRELOAD",
@@ -292,7 +295,7 @@ def standard_library(folder: Path) -> dict[str, Path]:
     """
     files = {}
     for parent, subfolders, names in os.walk(folder):
-        # os.walk does not enter the folders that are removed from its list.
+        # Prune the walk: os.walk does not enter the folders that are removed from its list.
         subfolders[:] = [
             name
             for name in subfolders

@@ -125,7 +125,11 @@ def tier_counts(rows: Sequence[ClaimRow]) -> dict[Tier, TierCount]:
 
 
 def tier_count(rows: Sequence[ClaimRow]) -> TierCount:
-    """Return the verdict on one tier's claims, and how many have which verdict."""
+    """Return the verdict on one tier's claims, and how many claims have which verdict.
+
+    Only required claims decide the verdict, all claims are counted. Without a required claim it is
+    UNPROVEN.
+    """
     required = {row.verdict for row in rows if row.required}
     if Status.FAIL in required:
         verdict = Status.FAIL

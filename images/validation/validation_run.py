@@ -219,7 +219,11 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
 def look_from_host(
     engine: Engine, image: ImageInfo, evidence: GrowingEvidence, steps_above: Sequence[str]
 ) -> None:
-    """Measure what no container shows: the image's configuration and its stored layers."""
+    """Measure what no container shows: the image's configuration and its stored layers.
+
+    Adds records to `evidence`, and the digests of the layers to its `host`. `steps_above`: build
+    steps of a derived image above ours.
+    """
     claims = evidence.claims
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
     evidence.host["payload"] = layer_reading.compared

@@ -24,7 +24,7 @@ def test_an_image_with_a_damaged_file_is_not_run_whatever_was_asked_for(
 ) -> None:
     # The time is kept, and no RECORD is written again: only the content tells.
     damage = f"RUN set {SITE}/safetensors/*.so && printf x >>$1 && touch -d @{EPOCH} $1"
-    asked = validating.chosen(claims, (Tier.CPU,), ["compiler/triton-launcher"])
+    asked = validating.choose_claims(claims, (Tier.CPU,), ["compiler/triton-launcher"])
     with broken(
         engine, parent, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]
     ) as reference:

@@ -60,7 +60,9 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from operation_claims(context)
     yield from user_folder_claims(image)
     yield additions_claim(context)
-    yield from quantised_llama(context, "4bit-llama", "cpu.quantized_llama", _QUANTISED_LLAMA)
+    yield from quantised_llama_claims(
+        context, "4bit-llama", "cpu.quantized_llama", _QUANTISED_LLAMA
+    )
     if image.pin("transformers") and image.pin("accelerate"):
         statement = "transformers' Trainer saves a run, and resumes it to the same weights"
         yield claim("resume", "trainer", "cpu.resume", statement)
@@ -85,6 +87,7 @@ def import_claims(image: Image) -> Iterator[Claim]:
             imported_together += modules[pin.name]
     modules["all"] = imported_together
 
+    # `first`: import them before torch, in a new process. `after`: import them after torch.
     for subject, names in modules.items():
         expect = {
             "modules": names,
@@ -272,6 +275,7 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
             caches[name] = value
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
+        # A user and a group, each `own` (the image's), `any` (one that it does not know) or `root`.
         user, group = home["who"]
         expect = {
             "uid": ids[user],
@@ -301,13 +305,13 @@ def additions_claim(context: ClaimContext) -> Claim:
     return claim("additions", "pip", "cpu.additions", statement, expect)
 
 
-def quantised_llama(
+def quantised_llama_claims(
     context: ClaimContext, check: str, probe: str, statements: Mapping[str, str], unproven: str = ""
 ) -> Iterator[Claim]:
     """Yield claims about training a tiny Llama in 4-bit, if all packages for it are pinned.
 
     `check`: `4bit-llama` on the CPU, `qlora` on a GPU. `statements`: the statement of each subject.
-    `unproven`: why none of them can be measured.
+    `unproven`: why none of them can be measured; empty: they can.
     """
     if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
         return

@@ -129,6 +129,7 @@ def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
         about_extensions = kernel_code_claim(
             image, pin.name, libraries["gpu"], archs, also=libraries["also"]
         )
+        # The reason is empty where the image has the extensions.
         lacking = context.reason_without_extensions(pin)
         yield replace(about_extensions, required=not lacking, unproven=lacking)
 
@@ -201,6 +202,7 @@ def kernel_code_claim(
     code. `also`: patterns of libraries that may hold code, and then are checked as well. `kind`:
     with `kernels`, each kernel must have code for each architecture; with `files`, each file must.
     """
+    # Releases of some packages lack code that they should have: the table says which.
     known_gaps = []
     for gap in expectations.KNOWN_GAPS.get(subject, ()):
         if gap["cuda"] == image.wheel_cuda.major:

@@ -67,8 +67,8 @@ def locked_records_claim(context: ClaimContext) -> Claim:
     """Return the claim that installed distributions have the RECORDs of their wheels."""
     expect = expected_records(context)
     # The pruner rewrites RECORDs. If it has changed since the wheels were read, their pruned
-    # RECORDs
-    # are not known; the images for one architecture would lose their names if this were required.
+    # RECORDs are not known: if the claim were required then, images for one architecture would lose
+    # their names.
     is_pruner_new = bool(context.lock and pruner.unmeasured(context.image.pruning, context.lock))
     count = len(expect["wheels"])
     return claim(
@@ -101,10 +101,12 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
     """Return the pinned packages whose wheels are neither in the lock nor on this machine."""
     elsewhere = []
     for pin in context.image.pins:
+        # The image goes without it, or the RECORD of its wheel is known here.
         if pin.name in context.missing or pin.name in context.outside:
             continue
         if pin.extensions:
-            # Without its extensions it is installed from the lock, as pure Python.
+            # Without its extensions it is installed from the lock, as pure Python. `missing` then
+            # has the name `lacking`.
             is_elsewhere = pin.lacking not in context.missing
         else:
             is_elsewhere = not pin.locked

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from images.config import yamlfile
 from images.validation.claims.context import ClaimContext, claim, silent_claims
-from images.validation.claims.cpu import quantised_llama
+from images.validation.claims.cpu import quantised_llama_claims
 from validate.claims import Claim, Tier
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 
@@ -47,7 +47,9 @@ def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
     versions["cuda"] = str(context.image.wheel_cuda)
     yield device_claim(context)
     yield from kernel_claims(context, versions)
-    yield from quantised_llama(context, "qlora", "gpu.llama", _QUANTISED_LLAMA, context.no_gpu)
+    yield from quantised_llama_claims(
+        context, "qlora", "gpu.llama", _QUANTISED_LLAMA, context.no_gpu
+    )
     yield from silent_claims(context, Tier.GPU)
     yield from speed_claims(context, versions)
     yield from step_claims(context)
@@ -161,6 +163,7 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
         expect = floor_expect(floor, model)
         if not_applicable:
             expect["not_applicable"] = not_applicable
+        # `seen` lists the floors that our own runs on this model have kept.
         is_seen = subject in model.peaks.get("seen", ())
         yield claim(
             "speed",
@@ -198,7 +201,7 @@ def floor_expect(floor: Mapping[str, Any], model: GpuModel) -> dict[str, Any]:
 def step_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield a claim for each variant of a training step whose packages the image has.
 
-    It is required if runs of this image on this GPU model are recorded.
+    It is required if runs of this image on this GPU model are recorded, and compares with these.
     """
     model = find_gpu_model(context.inventory)
     batch_rows, not_applicable = choose_step_size(context.inventory, model)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claim `origin/layers` if the context has an origin.
 
-    It is unproven where the image's recipe can't be known.
+    It is unproven where the image's recipe can't be known: `origin.unknown` then says why.
     """
     origin = context.origin
     if origin is None:

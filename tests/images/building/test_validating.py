@@ -135,7 +135,7 @@ CLAIMS = ClaimSet(
 def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
     return [
         claim.subject.removeprefix("axolotl-")
-        for claim in validating.chosen(CLAIMS, tiers, texts).claims
+        for claim in validating.choose_claims(CLAIMS, tiers, texts).claims
     ]
 
 

@@ -8,7 +8,7 @@ from math import ceil, log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.nightly.bisection import smallest
+from images.nightly.bisection import find_smallest_failing
 
 Attempt = Callable[[frozenset[int]], bool]
 
@@ -35,7 +35,7 @@ def test_culprits_that_are_needed_together_are_found_in_few_attempts(
         asked[changes] += 1
         return breaking(culprits)(changes)
 
-    assert smallest(range(count), attempt) == tuple(sorted(culprits))
+    assert find_smallest_failing(range(count), attempt) == tuple(sorted(culprits))
     assert len(asked) == asked.total() <= len(culprits) * (ceil(log2(count)) + len(culprits) + 2)
     assert len(culprits) > 1 or len(asked) <= ceil(log2(count)) + 1
 
@@ -59,7 +59,7 @@ def test_sets_that_do_not_go_together_are_worked_around(
         together = all(needed <= changes for change, needed in needs.items() if change in changes)
         return together and breaking(culprits)(changes)
 
-    assert frozenset(smallest(range(count), attempt)) == closed(culprits, needs)
+    assert frozenset(find_smallest_failing(range(count), attempt)) == closed(culprits, needs)
 
 
 def closed(changes: frozenset[int], needs: dict[int, frozenset[int]]) -> frozenset[int]:
@@ -80,6 +80,6 @@ def test_whatever_the_answers_the_found_set_fails_and_no_single_change_can_be_ta
         answers[changes] = hash((seed, tuple(sorted(changes)))) % 3 == 0
         return answers[changes]
 
-    found = smallest(range(count), attempt)
+    found = find_smallest_failing(range(count), attempt)
     assert answers[frozenset(found)]
     assert not any(answers[frozenset(less)] for less in combinations(found, len(found) - 1))
