@@ -19,9 +19,10 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Put the parent folder of `validate` first on the path, and run a command or the suite.
+    """Run the command that the first argument names, or else the suite, and return its exit status.
 
-    Returns its exit status. Python had put `validate` itself on the path, whose modules would then
+    First the parent folder of `validate` is put on the path in place of `validate` itself. Python
+    had put `validate` itself on the path, whose modules would then
     hide those of the standard library that have the same name.
     """
     here = Path(__file__).resolve().parent
@@ -33,6 +34,7 @@ def main() -> int:
     if command in COMMANDS:
         code: int = importlib.import_module(COMMANDS[command]).main(sys.argv[2:])
         return code
+    # Only here: with the path that Python gave, `validate` could not be imported.
     from validate.suite import main as suite
 
     return suite()

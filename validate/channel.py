@@ -22,9 +22,10 @@ def new_key() -> str:
 
 
 def receive_key() -> str:
-    """Read the key from standard input, and close this process to others of its user.
+    """Read the key from standard input, and keep other processes of this user from reading it here.
 
-    Standard input is empty afterwards. Raises OSError if there is no key, or the kernel refuses.
+    They can no longer look into this process's memory. Standard input is empty afterwards. Raises
+    OSError if there is no key, or the kernel refuses.
     """
     key = sys.stdin.readline().strip()
     null_device = os.open(os.devnull, os.O_RDONLY)

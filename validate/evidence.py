@@ -154,8 +154,8 @@ class Evidence:
     def loads(cls, text: str) -> Evidence:
         """Return the evidence in a text that `dumps` wrote.
 
-        Raises ValueError if the content is not what its `sha256` says, or of another schema
-        version.
+        Raises ValueError if the text states a `sha256` that its content does not have, or is of
+        another schema version.
         """
         data = json.loads(text)
         stated_sha256 = data.pop("sha256", None)

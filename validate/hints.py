@@ -58,8 +58,8 @@ class Hint:
         spellings = (line, _QUOTED.sub(r"'\1'", line), line.replace("`", ""))
         return any(re.search(self.pattern, spelling, re.IGNORECASE) for spelling in spellings)
 
-    def shown(self) -> dict[str, str]:
-        """Return what people and JSON get of it: all but the pattern."""
+    def to_json(self) -> dict[str, str]:
+        """Return what JSON shows of it: all fields but the pattern."""
         return {"id": self.id, "cause": self.cause, "fix": self.fix, "source": self.source}
 
 
@@ -67,7 +67,7 @@ class Hint:
 def known() -> tuple[Hint, ...]:
     """Return every row, in the order in which they are tried."""
     rows = []
-    for row in _rows():
+    for row in _read_rows():
         fields = {name: row[name] for name in _FIELDS}
         rows.append(Hint(**fields))
     return tuple(rows)
@@ -81,8 +81,11 @@ def as_json() -> bytes:
     return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _rows() -> Sequence[Mapping[str, str]]:
-    """Read the table: from JSON in a container, else from YAML, which the host can read."""
+def _read_rows() -> Sequence[Mapping[str, str]]:
+    """Return the rows of the table, each a mapping from a field of Hint to its text.
+
+    They come from JSON in a container, which may lack a reader of YAML, else from hints.yaml.
+    """
     generated = TABLE.with_name(IN_CONTAINERS)
     if generated.is_file():
         rows: Sequence[Mapping[str, str]] = json.loads(generated.read_text(encoding="utf-8"))
@@ -98,11 +101,11 @@ def _rows() -> Sequence[Mapping[str, str]]:
 
 def find(texts: Iterable[str]) -> tuple[Hint, ...]:
     """Return the hints for these texts, at most three, in the order of the lines they explain."""
-    hints = (hint for hint, _line in explained(texts))
+    hints = (hint for hint, _line in explain_lines(texts))
     return tuple(islice(hints, _MOST_HINTS))
 
 
-def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
+def explain_lines(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
     """Yield each hint that explains a line of these texts, with the first line that it explains.
 
     A line is explained by the first hint of the table that matches it. Lines that nothing explains
@@ -114,11 +117,11 @@ def explained(texts: Iterable[str]) -> Iterator[tuple[Hint, str]]:
         for line in text.splitlines():
             lines[_without_decoration(line)] = None
 
-    explained_before = set()
+    yielded = set()
     for line in lines:
         hint = _first_match(line)
-        if hint and hint not in explained_before:
-            explained_before.add(hint)
+        if hint and hint not in yielded:
+            yielded.add(hint)
             yield hint, line
 
 
@@ -148,7 +151,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = str) -> int:
-    """Explain the errors in arguments, files or a pipe, and return the exit status.
+    """Print hints about the errors in texts, files or a pipe, and return the exit status.
 
     0: a known error was found; 1: none was; 2: there is nothing to read.
 
@@ -159,17 +162,17 @@ def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = s
         _complain("error hint: no text was given", _HOW_TO_GIVE_TEXT)
         return 2
     try:
-        contents = [_content(argument) for argument in options.texts or ["-"]]
+        contents = [_read_text(argument) for argument in options.texts or ["-"]]
     except OSError as error:
         _complain(f"error {error}", "name a file, or give the error's text in quotes")
         return 2
 
     hints = []
-    for hint, line in explained(contents):
+    for hint, line in explain_lines(contents):
         hints.append((replace(hint, fix=spell(hint.fix)), line))
 
     if options.json:
-        rows = [{"line": line, **hint.shown()} for hint, line in hints]
+        rows = [{"line": line, **hint.to_json()} for hint, line in hints]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
         return 0 if hints else 1
 
@@ -214,13 +217,14 @@ def _complain(cause: str, next_step: str) -> None:
     sys.stderr.write(f"{cause}\n      next: {next_step}\n")
 
 
-def _content(argument: str) -> str:
+def _read_text(argument: str) -> str:
     """Return the text of standard input (`-`), of the file of this name, or the argument itself.
 
     Raises OSError if the argument names a folder, or looks like the name of a file and is none.
     """
     if argument == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace")
+    # No name of a file is empty, so long, or of several lines.
     if not 0 < len(argument) <= _LONGEST or "\n" in argument:
         return argument
 

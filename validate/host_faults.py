@@ -30,14 +30,20 @@ def of_machine(facts: HostFacts) -> list[str]:
 
 
 def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
-    """Power, riser, heat or the GPU itself: it no longer answers on the PCI bus (Xid 79)."""
+    """Yield each GPU that no longer answers on the PCI bus (Xid 79).
+
+    It is the power, the riser, the heat or the GPU itself.
+    """
     for gpu in facts["pci"]:
         if not gpu["answers"]:
             yield f"GPU {gpu['address']} has fallen off the bus"
 
 
 def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
-    """It was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU.
+    """Yield a fault if GPUs are on the bus and no kernel module of NVIDIA is loaded.
+
+    It was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU. Under WSL none
+    is needed.
 
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
@@ -48,8 +54,9 @@ def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
 
 
 def windows_driver_is_silent(facts: HostFacts) -> Iterator[str]:
-    """WSL may not use the GPU: TCC mode, an old WSL, or a Linux driver inside it.
+    """Yield a fault if the driver of Windows does not let WSL use the GPU.
 
+    The GPU is in TCC mode, WSL is old, or a Linux driver is installed inside it:
     microsoft/WSL#10289, microsoft/WSL#11865
     """
     if _asks_windows(facts):
@@ -57,7 +64,7 @@ def windows_driver_is_silent(facts: HostFacts) -> Iterator[str]:
 
 
 def driver_is_silent(facts: HostFacts) -> Iterator[str]:
-    """The module is loaded, and its library gets no answer.
+    """Yield a fault if the kernel module is loaded, and its library gets no answer from it.
 
     It is of another release (NVML's 18), or the cgroup has taken the devices (999).
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html
@@ -67,8 +74,9 @@ def driver_is_silent(facts: HostFacts) -> Iterator[str]:
 
 
 def device_files_are_missing(facts: HostFacts) -> Iterator[str]:
-    """nvidia-modprobe did not run before the container, which has no device file to take in.
+    """Yield each device file that the host lacks, and that a container therefore cannot get.
 
+    nvidia-modprobe, which makes them, did not run before the container was started.
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html
     """
     if not facts["module_loaded"]:
@@ -93,9 +101,10 @@ HARDWARE_XIDS = {
 
 
 def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
-    """An Xid of hardware, a GPU that the driver could not start, a module of another release.
+    """Yield the last three faults in the driver's log.
 
-    NVIDIA/open-gpu-kernel-modules#326 (RmInitAdapter). The last three lines are enough.
+    A fault is an Xid of hardware, or an entry without an Xid: a GPU that the driver could not start
+    (RmInitAdapter, NVIDIA/open-gpu-kernel-modules#326), or a module of another release.
     """
     if not facts["module_loaded"]:
         return
@@ -107,7 +116,10 @@ def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
 
 
 def mig_lacks_its_device_files(facts: HostFacts) -> Iterator[str]:
-    """MIG's instances are reached through /dev/nvidia-caps (NVIDIA's MIG user guide)."""
+    """Yield a fault if a GPU is divided by MIG, and the host has no /dev/nvidia-caps.
+
+    MIG's instances are reached through it (NVIDIA's MIG user guide).
+    """
     has_instances = any(gpu["instances"] for gpu in facts["gpus"])
     if has_instances and "/dev/nvidia-caps" in facts["missing_files"]:
         yield "/dev/nvidia-caps: no such device on the host, and MIG's instances need it"
@@ -227,7 +239,7 @@ def of_evidence(evidence: object) -> str:
 
 
 def of_error(error: Mapping[str, Any]) -> str:
-    """Return the fault of the machine that the numbers of an error mean; empty: they mean none.
+    """Return the fault of the machine that an error's numbers stand for; empty if for none.
 
     error: as harness.forked.describe_error records an exception.
     """

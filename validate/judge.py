@@ -111,7 +111,10 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> ClaimVerdict:
-    """Return the verdict of a claim, by `judging`; None: the suite has no judge for it."""
+    """Return the verdict of a claim.
+
+    judging: the function that judges such claims; None: the suite has none.
+    """
     record = evidence.record_of(claim.probe)
     measurement = record.measurement_of(claim.subject) if record else None
     measured = dict(measurement.evidence) if measurement else {}
@@ -121,7 +124,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
             f"{claim.probe} drew its inputs with another seed than this run's: it is of another"
         )
     else:
-        finding = _finding(claim, record, measurement, judging)
+        finding = _decide(claim, record, measurement, judging)
 
     # A failure that a broken GPU or driver explains says nothing about the image.
     fault = _fault_of_host(claim, measured, evidence.host)
@@ -179,13 +182,14 @@ def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str,
     return host_faults.of_evidence(measured)
 
 
-def _finding(
+def _decide(
     claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None
 ) -> Finding:
-    """Return the verdict of a claim and its reason, before faults of the machine are considered.
+    """Return a claim's status and its reason, before faults of the machine are considered.
 
     record: how the claim's probe ended; None: it was not run.
     measurement: what the probe measured for this claim; None: it did not come so far.
+    judging: the function that judges such claims; None: the suite has none.
     """
     if claim.unproven:
         return unproven(claim.unproven)
@@ -220,10 +224,11 @@ def _nothing_measured(claim: Claim, record: Record) -> Finding:
 
 
 def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """Return what a judge says about the evidence of a claim, or the verdict that needs no judge.
+    """Return what a judge says about the evidence of a claim, or the finding that needs no judge.
 
-    Not applicable claims are not measured (suite.py). A measurement that raised an error
-    (`harness.forked.attempt`) has FAILED, with the error and the claim's own explanation of it.
+    A claim that is not applicable was not measured (suite.py). A measurement that raised an error
+    (`harness.forked.attempt`) is a FAIL: its reason is the error, environment variables that may
+    explain it, and the claim's own explanation (`fault`) if it has one.
     """
     not_applicable_reason = claim.expect.get("not_applicable")
     if not_applicable_reason:

@@ -98,8 +98,9 @@ def _tiers_not_run(verdict: Verdict, reason: str) -> list[str]:
 
 
 def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
-    """Return a line for each reason, with the claims that share it, and below it a line a hint.
+    """Return a line for each verdict and reason, and below it a line for each of its hints.
 
+    Claims with the same verdict, reason and hints share these lines:
     `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`
     """
     by_reason: dict[tuple[str, str], list[ClaimVerdict]] = {}
@@ -108,11 +109,12 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
 
     paragraphs = []
     for (status, text), group in by_reason.items():
-        reason, *details = text.splitlines() or [""]
+        # The first line is the reason, each further one a hint. Both may be missing.
+        reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
         paragraphs.append(f"{status}  {keys} ({tiers}): {reason}")
-        paragraphs.extend(f"    {detail}" for detail in details)
+        paragraphs.extend(f"    {hint_line}" for hint_line in hint_lines)
     return paragraphs
 
 
@@ -142,7 +144,7 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
             "seconds": judged.seconds,
         }
         if judged.hints:
-            row["hints"] = [hint.shown() for hint in judged.hints]
+            row["hints"] = [hint.to_json() for hint in judged.hints]
         claims.append(row)
 
     return {

@@ -83,8 +83,9 @@ _OFFLINE = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite, or with `--probe` a group of its probes.
+    """Run the suite, and print the record of each probe as JSON, signed with this run's key.
 
+    With `--probe` only measure a group of probes: so the suite starts itself for each group.
     Returns 0 whatever was measured: verdicts are made on the host.
     """
     options = _parser().parse_args(arguments)
@@ -101,9 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 0
 
+    # Without --tier, all tiers.
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    # This is cached: receiving the key makes /proc/self/environ unreadable.
+    # Read it before the key comes, which makes /proc/self/environ unreadable. The result is cached.
     user_environment.of_this_process()
     key = channel.receive_key()
     records = run(
@@ -206,7 +208,7 @@ def run(
     environ.update(user_environment.as_variable(looked_at))
     environ.update(seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed))
 
-    groups, run_alone = _grouped(probes)
+    groups, run_alone = _form_groups(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
         settings = RunSettings(claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout)
         # While groups run side by side, threads of one that wait must not hold a core.
@@ -215,10 +217,15 @@ def run(
             yield from run_group(Group([probe]), settings, environ)
 
 
-def _grouped(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """Return the groups in the order in which they start, and the probes that run alone later."""
+def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
+    """Return the groups in the order in which they start, and the probes that run alone later.
+
+    Probes that only read files are a group, and so are those that can share an import of torch.
+    Every other probe is a group of its own.
+    """
     run_alone = [probe for probe in probes if checks.settings(probe).runs_alone]
     others = [probe for probe in probes if probe not in run_alone]
+    # False sorts before True.
     others.sort(key=lambda probe: not checks.settings(probe).starts_first)
 
     readers = [probe for probe in others if _reads_files(probe)]
@@ -425,11 +432,10 @@ def _prepare(probes: Sequence[str]) -> None:
 
 
 def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
-    """Raise OSError if a probe opens a pipe, socket or device of the image.
+    """Raise OSError if a probe opens a pipe, socket or device outside of /dev.
 
-    This is an audit hook of Python: it is called before each file is opened.
-
-    A pipe would be waited for, and a device may have no end. Those of the system are in /dev.
+    Such a file belongs to the image: a pipe would be waited for, and a device may have no end. This
+    is an audit hook of Python: it is called before each file is opened.
     """
     if event != "open" or not isinstance(arguments[0], str) or arguments[0].startswith("/dev/"):
         return
@@ -468,6 +474,7 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
             }
             lines.write(json.dumps(line) + "\n")
 
+        # Claims that are not applicable get a line without evidence.
         for claim in measurable:
             if claim not in applicable:
                 write(claim.subject, 0.0, {})
@@ -501,7 +508,7 @@ def _record(probe: str, end: ForkEnd, lines: Iterable[Mapping[str, Any]], log: P
     """
     outcome = Outcome.CRASHED
     if end.exit_code is None:
-        outcome = Outcome.TIMED_OUT
+        outcome = Outcome.TIMED_OUT  # it was killed
     elif end.exit_code == 0:
         outcome = Outcome.SILENT
 

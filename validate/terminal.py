@@ -23,7 +23,9 @@ def width_of(stream: TextIO) -> int | None:
 def wrapped(line: str, width: int | None, indent: str = "    ") -> str:
     """Return a paragraph wrapped to a width, with `indent` before all lines but the first.
 
-    No word is broken, so that it can be copied. None: the paragraph becomes a single line.
+    No word is broken, so that it can be copied.
+
+    width: in characters; None: the paragraph becomes a single line.
     """
     if width is None:
         return " ".join(line.splitlines())

@@ -134,7 +134,7 @@ def test_lines_that_people_reported_find_their_row() -> None:
 def test_healthy_logs_are_given_no_hint() -> None:
     """Of pip, training, NCCL's INFO, builds, the driver's start; and registries' errors, which are in no row."""
     assert [
-        *hints.explained([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])
+        *hints.explain_lines([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])
     ] == []
 
 

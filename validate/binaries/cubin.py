@@ -33,7 +33,10 @@ class CubinFacts(TypedDict, total=False):
 
 
 def cubin_facts(content: bytes) -> CubinFacts:
-    """Return what the header of a file says, which may be a cubin or anything else."""
+    """Return what the header of a file says, which may be a cubin or anything else.
+
+    Of a file that is no 64-bit ELF file it is only the size; `machine` and `arch` are None.
+    """
     is_elf = len(content) >= _HEADER_BYTES and content.startswith(b"\x7fELF\x02")
     if not is_elf:
         return {"bytes": len(content), "machine": None, "arch": None}
@@ -41,6 +44,7 @@ def cubin_facts(content: bytes) -> CubinFacts:
     abi = content[8]
     (machine,) = struct.unpack_from("<H", content, 18)
     (flags,) = struct.unpack_from("<I", content, 48)
+    # Newer cubins have the architecture in the second byte of e_flags, older ones in the first.
     arch = flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags
     return {
         "bytes": len(content),

@@ -49,9 +49,10 @@ def read(path: str | Path) -> Symbols:
 
 
 def parse(stream: BinaryIO) -> Symbols:
-    """Read an ELF file from a seekable stream. Raises ElfError if it is damaged.
+    """Return the dynamic symbols of the ELF file in a seekable stream.
 
-    Of a file without a dynamic section everything is empty.
+    Everything is empty if the file has no dynamic section. Local and unnamed symbols are left out,
+    and so are undefined ones that may stay so (weak). Raises ElfError if the file is damaged.
     """
     table = DynamicTable(stream)
     if not table.tags:
@@ -102,7 +103,7 @@ def _count_symbols(table: DynamicTable) -> int:
     count = 0
     if _HASH in table.tags:
         # The second number of the table is the number of its chains, one a symbol.
-        (count,) = struct.unpack("<I", table.bytes_at(_HASH, 4, 4))
+        (count,) = struct.unpack("<I", table.bytes_at(_HASH, 4, skip=4))
     elif _GNU_HASH in table.tags:
         count = _count_by_gnu_hash(table)
     if count > _MOST_SYMBOLS:
@@ -124,7 +125,7 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
 
     # The bucket with the highest number has the last symbol.
     buckets_offset = 16 + bloom_count * 8
-    buckets = table.bytes_at(_GNU_HASH, bucket_count * 4, buckets_offset)
+    buckets = table.bytes_at(_GNU_HASH, bucket_count * 4, skip=buckets_offset)
     last: int = max(struct.unpack(f"<{bucket_count}I", buckets), default=0)
     if last < first:
         return int(first)
@@ -132,7 +133,7 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
     # Follow its symbols to the one that is marked as the last.
     hash_offset = buckets_offset + bucket_count * 4 + (last - first) * 4
     while last < _MOST_SYMBOLS:
-        (symbol_hash,) = struct.unpack("<I", table.bytes_at(_GNU_HASH, 4, hash_offset))
+        (symbol_hash,) = struct.unpack("<I", table.bytes_at(_GNU_HASH, 4, skip=hash_offset))
         if symbol_hash & 1:
             return last + 1
         last += 1
@@ -148,9 +149,9 @@ def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
     offset = 0
     for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
         # Two offsets count from this entry: of the row with its name, and of the next entry.
-        entry = table.bytes_at(_VERDEF, 20, offset)
+        entry = table.bytes_at(_VERDEF, 20, skip=offset)
         _, _, _, _, _, name_row, next_entry = struct.unpack("<HHHHIII", entry)
-        (name_offset,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, offset + name_row))
+        (name_offset,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, skip=offset + name_row))
         yield _version_text(strings, name_offset)
         offset += next_entry
 
@@ -163,13 +164,13 @@ def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str,
     offset = 0
     for _ in range(_count_versions(table, _VERNEED, _VERNEEDNUM)):
         # Two offsets count from this entry: of its first version, and of the next entry.
-        entry = table.bytes_at(_VERNEED, 16, offset)
+        entry = table.bytes_at(_VERNEED, 16, skip=offset)
         _, version_count, library, first_version, next_entry = struct.unpack("<HHIII", entry)
 
         versions = set()
         version_offset = offset + first_version
         for _ in range(min(version_count, _MOST_VERSIONS)):
-            row = table.bytes_at(_VERNEED, 16, version_offset)
+            row = table.bytes_at(_VERNEED, 16, skip=version_offset)
             _, flags, _, name_offset, next_version = struct.unpack("<IHHII", row)
             if not flags & _OPTIONAL_VERSION:
                 versions.add(_version_text(strings, name_offset))

@@ -267,7 +267,7 @@ class Process:
         """
         missing: list[Missing] = []
         # Each file with those through which it came to be needed, the first of them first. The loop
-        # goes on with the files that it appends.
+        # goes on with the files that it appends. `_remember` notes a file as loaded.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
         self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
@@ -414,12 +414,16 @@ def read_binaries(
         elif files.is_loadable(path):
             libraries.append(Binary(path, file, file_owners))
 
-    _name_replacements(for_other_machines, libraries)
+    _add_replacements(for_other_machines, libraries)
     return libraries, [*damaged, *for_other_machines]
 
 
-def _name_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Binary]) -> None:
-    """Add `alternative` or `beside` (see read_binaries) to rows about files for other machines."""
+def _add_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Binary]) -> None:
+    """Add to rows about files for other machines what their distributions have for this machine.
+
+    `alternative`: the path of a library of the same name; else `beside`: that of any library. A row
+    gets neither if there is none.
+    """
     same_name: dict[tuple[str, str], str] = {}
     any_file: dict[str, str] = {}
     for library in libraries:
@@ -480,10 +484,10 @@ def load_torch(
 ) -> list[Missing]:
     """Load into a process what `import torch` loads, in its order.
 
-    Returns the libraries that were not found.
+    Returns the libraries that were not found. Nothing is loaded if torch is not installed.
 
-    `locations`: sys.path's folders of packages; `libraries`: those of all packages. Nothing is
-    loaded if torch is not installed.
+    `locations`: the folders of sys.path with packages, of which the first with torch counts;
+    `libraries`: those of all packages.
     """
     folders = [Path(location, "torch", "lib") for location in locations]
     existing_folders = [folder for folder in folders if folder.is_dir()]
@@ -492,6 +496,7 @@ def load_torch(
     torch_folder = existing_folders[0]
 
     missing = process.load(str(torch_folder / "libtorch_global_deps.so"))
+    # torch loads some libraries of NVIDIA's packages by their paths.
     for library in libraries:
         is_of_nvidia = f"{os.sep}nvidia{os.sep}" in library.path
         if is_of_nvidia and library_stem(library.elf.soname) in _PRELOADED:

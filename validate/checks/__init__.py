@@ -90,9 +90,10 @@ class Settings:
 
 @functools.cache
 def settings(probe: str) -> Settings:
-    """Return how a probe runs.
+    """Return how a probe runs: the SETTINGS of its check file, or else the defaults.
 
-    Returns the defaults if its file can't be imported: the probe's own process reports the error.
+    Returns the defaults, too, if that file can't be imported: the probe's own process reports the
+    error.
     """
     if file_of(probe) is None:
         return Settings()

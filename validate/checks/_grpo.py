@@ -40,7 +40,10 @@ class Policy:
     """The Llama and the tokenizer of examples/tiny.py, saved in a folder."""
 
     def __init__(self, folder: Path, dtype: str = "float32") -> None:
-        """Make and save the model in this dtype, and the tokenizer."""
+        """Make the tiny model and tokenizer of the examples, and save both to the folder.
+
+        dtype: torch's name of the dtype in which the model is saved.
+        """
         tiny = runpy.run_path(str(EXAMPLES / "tiny.py"))
         torch = importlib.import_module("torch")
         self.folder = folder
@@ -331,6 +334,7 @@ def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, A
     hidden = output.last_hidden_state[:, -length - 1 : -1]
 
     head = trainer.model.lm_head.weight.detach().clone().requires_grad_()
+    # 0.0 is beta, the weight of the distance from a reference model: there is none.
     liger_loss = chunked_loss.LigerFusedLinearGRPOLoss(
         0.0, compiled=False, use_ref_model=False, temperature=_TEMPERATURE
     )

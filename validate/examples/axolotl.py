@@ -124,6 +124,7 @@ def count_data_ranks(run: Run) -> int:
     """
     tensor_parallel = int(run.config.get("tensor_parallel_size") or 1)
     context_parallel = int(run.config.get("context_parallel_size") or 1)
+    # Both spellings count: `--num_processes 2` and `--num_processes=2`.
     words = " ".join(run.example["commands"]).replace("=", " ").split()
     processes = 1
     for index, word in enumerate(words):

@@ -86,6 +86,7 @@ def measure_example(
 
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         finished_run = run(example, Path(folder), device)
+        # What the example's framework left is read by a function of its own.
         result = ADAPTERS[example["adapter"]](finished_run)
         if isinstance(result, TrainingResult):
             evidence = {**compare_with_plain_torch(result), **result.facts}
@@ -166,6 +167,7 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
             continue
         deviations.append(largest_difference(merged[name], expected[name]))
         control_deviations.append(largest_difference(merged[name], weight))
+        # No adapter changes this weight: the merge must leave it, or round it to 16 bits.
         if expected[name] is weight:
             in_16_bits = weight.bfloat16().float()
             differences = [largest_difference(merged[name], weight)]

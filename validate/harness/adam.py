@@ -45,7 +45,8 @@ def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
     """Take four steps with an optimiser, and return how far its weights are from the reference.
 
     The reference is torch's AdamW in float64. Start and gradients are random, and the same for all.
-    The controls are optimisers that lack a part of AdamW, and must be farther away.
+    `moved` is how far the reference goes. The controls are optimisers that lack a part of AdamW,
+    and must be farther away.
     """
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seeding.seed_of_run())

@@ -90,6 +90,7 @@ def _cuda_codes(error: RuntimeError, message: str) -> ErrorCodes:
         return {"cuda_error": number}
 
     if text := _CUDA_TEXT.search(message):
+        # A text that is not in the table gives no number.
         known_number = _RUNTIME_TEXTS.get(text[1].strip())
         return {"cuda_error": known_number} if known_number else {}
 

@@ -102,6 +102,7 @@ class SavedLlama:
             bnb_4bit_compute_dtype=getattr(self.torch, dtype),
             bnb_4bit_use_double_quant=False,
         )
+        # from_pretrained of old releases of transformers refuses on a CPU.
         if self.way_to_load_in_4bit == CONVERTED:
             return self._convert_to_4bit(dtype, quantisation)
 

@@ -69,7 +69,8 @@ class Conditions(_Conditions, total=False):
 def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     """Yield a function that reads the clocks of torch's first GPU, and that GPU's conditions.
 
-    The conditions are those before this process works on it.
+    The conditions are those before this process works on it: what NVML reads (`before`), and how
+    many bytes of its memory are taken (`others`).
     """
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
@@ -105,7 +106,8 @@ def time_runs(
 ) -> Any:
     """Time `repeats` runs of `work`, after `warm` runs that do not count.
 
-    Returns the seconds of each run, and what `watch` reads of the GPU while it still works.
+    Returns a list of the seconds of each run, and what `watch` reads of the GPU while it still
+    works.
     """
     for _ in range(warm):
         work()
@@ -152,6 +154,7 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
         if timed["spread"] > NOISY:
             yield f"times vary by {timed['spread']:.0%}"
 
+    # Of what NVML could not read, nothing is yielded.
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"
@@ -159,6 +162,7 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
         yield f"others held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
 
     usual = before.get("usual_power_limit", 0)
+    # In milliwatts.
     if before.get("power_limit", usual) < _LOW_POWER * usual:
         limit = f"{before['power_limit'] / 1000:.0f} W"
         yield f"the GPU's power is limited to {limit}, {usual / 1000:.0f} W is usual"

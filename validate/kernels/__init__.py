@@ -85,9 +85,10 @@ class SeededRandom:
     def __init__(
         self, torch: Any, name: str, device: str = "cuda", mark: Mark = lambda _stretch: None
     ) -> None:
-        """Seed a generator for a case, which is named `SUBJECT/CASE`.
+        """Seed a generator of random numbers by the name of a case.
 
         torch: the module, which this file does not import.
+        name: `SUBJECT/CASE`, or `SUBJECT` for a kernel's observations.
         device: where the case runs. Inputs are always made on the CPU.
         mark: begins a stretch of the profile; without one nothing is profiled.
         """
@@ -204,7 +205,8 @@ def dtype_of(case: str) -> str:
 def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
     """Return the part of a claim about which CUDA kernels run (_evidence.PathExpect).
 
-    versions: distribution -> version. They decide what the CUDA kernels are called.
+    versions: distribution -> version. They decide what the CUDA kernels are called, and `names_of`
+        says which of them did.
     """
     expected = []
     deciding: set[str] = set()

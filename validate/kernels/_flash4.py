@@ -20,6 +20,7 @@ def on_majors(*majors: int, reason: str) -> Supports:
     """
 
     def supports(capability: Capability, _versions: Mapping[str, str]) -> str | None:
+        """Return why the kernel cannot run with this capability; None: it can."""
         major, minor = capability
         if major in majors:
             return None

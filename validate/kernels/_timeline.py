@@ -41,7 +41,8 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran.
 
-    If the profiler lost kernels that surely ran, `work` runs again, behind a longer lead-in.
+    The profiler may lose the first kernels, so long spins run first: the lead-in. If it lost
+    others, too, `work` runs again behind a longer lead-in.
 
     work: gets a function that begins a stretch, and calls it before each case and way to compute.
     patterns: regular expressions by which the evidence sorts the kernels.
@@ -68,7 +69,8 @@ def profile_kernels(
 def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins: int) -> list[str]:
     """Run `work` under the profiler, and return the names of its CUDA kernels in order.
 
-    A spin of the lead-in is named LEAD_IN. Copies and fills of memory are left out.
+    The spins before and between them are in the list, too; one of the lead-in is named LEAD_IN.
+    Copies and fills of memory are left out.
 
     spins: how many spins lead in.
     """
@@ -89,6 +91,7 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
     names = []
     for event in events:
         microseconds = event.time_range.end - event.time_range.start
+        # Marks are the same kernel, but much shorter.
         is_lead_in = SPIN in event.name and microseconds >= _LEAD_IN_MICROSECONDS
         names.append(LEAD_IN if is_lead_in else str(event.name))
     return names
@@ -102,7 +105,7 @@ def describe(
     The profile works if it has every mark, and a lead-in before them: then nothing after the
     lead-in was dropped. If it does not work, the evidence does not say what ran in which case.
 
-    names: the kernels in the order in which they ran, with spins.
+    names: the kernels in the order in which they ran, with the spins that divide them.
     stretches: those that were begun, in order.
     patterns: regular expressions of kernels' names.
     """

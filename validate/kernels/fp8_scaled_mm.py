@@ -36,7 +36,7 @@ def _observe(rng: SeededRandom) -> Observed:
     """Multiply two matrices in FP8, and return the signal-to-noise ratio in dB (SQNR).
 
     The exact product is computed in float64. Controls are results that must be noticed as wrong:
-    scaled, with rows in another order, and not rounded to FP8.
+    scaled, with rows in another order, and too exact to have been rounded to FP8.
     """
     torch = rng.torch
     left = rng.normal(208, 272).to(rng.device)

@@ -12,8 +12,8 @@ from validate.kernels.fp8_scaled_mm import SQNR_CEILING, decibels, of_fp8
 def _observe(rng: SeededRandom) -> Observed:
     """Quantise a bfloat16 layer, run it, and return its signal-to-noise ratio in dB (SQNR).
 
-    The exact result is that of the layer before, in float64. Two controls, which must be noticed
-    as wrong, are the output scaled and a result that was not rounded to FP8.
+    The exact result is that of the layer before it was quantised, in float64. Two controls must be
+    noticed as wrong: the output scaled, and a result too exact to have been rounded to FP8.
     """
     torch = rng.torch
     quantization = importlib.import_module("torchao.quantization")
@@ -33,6 +33,7 @@ def _observe(rng: SeededRandom) -> Observed:
         "no rounding": decibels(exact.float(), exact),
     }
 
+    # A weight in FP8 says so in the name of its class, or in its text form.
     is_quantised = "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)
     return {
         "figures": {"SQNR in dB": {"value": decibels(output, exact), "controls": controls}},

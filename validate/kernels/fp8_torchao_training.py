@@ -11,7 +11,7 @@ def _observe(rng: SeededRandom) -> Observed:
     """Run a layer in FP8 forward and backward, and return each result's signal-to-noise ratio.
 
     Exact results are products of the same bfloat16 numbers in float64. Controls are results that
-    must be noticed as wrong: scaled, and not rounded to FP8.
+    must be noticed as wrong: scaled, and too exact to have been rounded to FP8.
     """
     torch = rng.torch
     float8 = importlib.import_module("torchao.float8")

@@ -58,11 +58,13 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
             f"the host has {host}"
         )
 
-    # If the host knew the GPU's capability, what this GPU cannot run was not claimed of it. If it
-    # did not know, the container's word decides.
+    # `gated`: a kernel or case that this GPU is too old or too new for. If the host knew the GPU's
+    # capability, what this GPU cannot run was not claimed of it. If it did not know, the
+    # container's word decides.
     if "gated" in evidence:
         reason = evidence["gated"]
         return failed(f"the GPU says {reason}") if capability else not_applicable(reason)
+    # `declined`: the library's own reasons why it cannot run here.
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
     gated = _gated_reasons(evidence)

@@ -75,6 +75,7 @@ def examine(
         return evidence
 
     evidence = {"device": device_facts(torch)}
+    # Only the GPU is asked about here: the host knew the versions when it made the claim.
     reason = kernel.supports(_capability(torch), {})
     if reason:
         return {**evidence, "gated": reason}

@@ -66,7 +66,7 @@ def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
     """
 
     def ask_operators(rng: SeededRandom) -> Sequence[str]:
-        """Return the reasons of both operators, in their own words."""
+        """Return the reasons of the forward and the backward operator, in their own words."""
         inputs_class = importlib.import_module("xformers.ops.fmha.common").Inputs
         sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
         inputs = inputs_class(query=sample, key=sample, value=sample)

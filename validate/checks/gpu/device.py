@@ -148,7 +148,7 @@ def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> I
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
     """Yield how the GPUs that torch sees differ from those that libcuda counts.
 
-    Only compute capabilities are compared.
+    Also yields if libcuda counts none. Only compute capabilities are compared.
     """
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])

@@ -108,6 +108,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
         else:
             if not colocated:
                 colocated = measure_in_fork(measure_colocated_engine)
+            # If it failed, all three subjects get the error.
             has_failed = "error" in colocated
             yield claim.subject, colocated if has_failed else colocated[claim.subject]
 

@@ -115,7 +115,10 @@ def draw_normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16") -
 
 
 def prepare_matmul(dtype: str, torch: Any, device: str) -> Work:
-    """Prepare a product of two square matrices, of float32 in TF32. The amount is operations."""
+    """Prepare a product of two square matrices. The amount is its floating-point operations.
+
+    dtype: torch's name of the matrices' dtype. float32 is multiplied in TF32.
+    """
     size = 8192 if device == "cuda" else 64
     left = draw_normal(torch, device, size, size, dtype=dtype)
     right = draw_normal(torch, device, size, size, dtype=dtype)
@@ -177,7 +180,7 @@ def prepare_nf4_matmul(torch: Any, device: str) -> Work:
 def prepare_attention(
     attention: Callable[[Any, Any, Any, bool], Any], torch: Any, device: str
 ) -> Work:
-    """Prepare causal attention, forward and backward. The amount is operations.
+    """Prepare causal attention, forward and backward. The amount is floating-point operations.
 
     `attention` takes query, key, value, each [batch, heads, tokens, width], and whether it is
     causal.
@@ -322,11 +325,13 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
 
     share = evidence["figure"] / expect["peak"]
     summary = summarise(subject, expect, evidence)
+    # Without a datasheet's peak, `peak` is 1 and the figure counts by itself.
     if expect["peak"] != 1 and share > _LARGEST_SHARE:
         impossible = (
             f"{_LARGEST_SHARE:.0%} is more than it can: its work was not done, or not timed"
         )
         return failed(f"{summary}; {impossible}{suspects(evidence)}")
+    # A bound is the least or the most; the least is 0 if it is the most.
     if expect["least"]:
         is_good = share >= expect["least"]
     else:

@@ -125,6 +125,8 @@ def describe_failure(
 ) -> str:
     """Return in one line why a launch failed; empty if torchrun and every rank ended regularly.
 
+    The line names each rank that did not finish, with the subject that it had begun last.
+
     `exit_code` and `log` are torchrun's; None means that it was ended after the time limit. `limit`
     is the limit for measuring, in seconds.
     """

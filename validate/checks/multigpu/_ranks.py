@@ -339,8 +339,8 @@ def judge_ranks(
 ) -> Finding:
     """Judge the reports of all ranks: PASS if all ran where they should and none has a problem.
 
-    `find_problems` yields what is wrong with one rank's report; it is not asked of a rank that
-    raised. `summarise` writes the reason of a PASS.
+    `find_problems` yields what is wrong with one rank's report; it is not asked about a rank that
+    raised an error. `summarise` writes the reason of a PASS.
     """
     problems = list(_find_placement_problems(expect, ranks))
     for number, rank in enumerate(ranks):
@@ -353,7 +353,10 @@ def judge_ranks(
 
 
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
-    """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device."""
+    """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device.
+
+    `ranks` of the claim is how many there must be; 0: any number from two on.
+    """
     expected_count = expect["ranks"]
     device_type = expect["device"]
     if len(ranks) < 2 or (expected_count and len(ranks) != expected_count):

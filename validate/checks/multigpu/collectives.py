@@ -50,10 +50,10 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 
 
 def measure_exactness(worker: Worker) -> dict[str, Any]:
-    """Return for each collective and size whether its result is exact, and whether it would pass.
+    """Return for each collective and size whether its result is exact, and a control.
 
-    "controls" tells whether the result also equals what other ranks' data would have given: a
-    result that does would prove nothing.
+    The control is whether the result also equals what other ranks' data would have given: such a
+    result would prove nothing.
     """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}

@@ -40,10 +40,10 @@ def function(subject: str) -> Callable[..., Comparison]:
 
 
 def error(torch: Any, computed: Any, reference: Any) -> float:
-    """Return the largest difference of results, as a part of the largest right value.
+    """Return the largest difference of two results, as a share of the largest right value.
 
-    Of lists of tensors it is the largest of each pair. Infinity: shapes differ, or something is no
-    number.
+    Each is a tensor or a list of tensors; of lists, the pair with the largest error counts.
+    Infinity: shapes differ, or something is no number.
     """
     results = _as_list(torch, computed)
     references = _as_list(torch, reference)
@@ -71,7 +71,7 @@ def _tensor_error(computed: Any, reference: Any) -> float:
 
 
 def unwritten(torch: Any, computed: Any) -> list[Any]:
-    """Return a copy of a result in which the last part of each tensor is 0.
+    """Return copies of a result's tensors, in which the last 64th of each is 0.
 
     That is what an index of 32 bits that runs over leaves unwritten.
     """

@@ -41,7 +41,7 @@ def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparis
         torch.randn(1, 1, length, 64, device=device, dtype=torch.bfloat16) for _ in range(4)
     )
     query, key = query * 0.1, key * 0.1
-    # The first component makes the scores so low.
+    # The first component makes the scores so low: 1 * -960 / sqrt(64) is -120.
     query[..., 0], key[..., 0] = 1.0, -960.0
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
 
@@ -50,7 +50,7 @@ def cudnn_attention_mask(torch: Any, device: str, length: int = 704) -> Comparis
         torch, "CUDNN_ATTENTION", *inputs, upstream=upstream, mask=mask
     )
     reference = _reference(torch, *inputs, upstream=upstream, mask=mask)
-    # Its gradient is a difference of large numbers, so it is not compared.
+    # The gradient of the first component is a difference of large numbers, so it is not compared.
     return Comparison(
         computed=[tensor[..., 1:].contiguous() for tensor in computed],
         reference=[tensor[..., 1:] for tensor in reference],
@@ -104,16 +104,18 @@ def flash_attention_large(
 def flash_attn_padded(torch: Any, device: str) -> Comparison:
     """Compare flash-attn's gradients of unused rows behind packed sequences with 0.
 
-    They are 0 whatever lay in that memory before.
+    They must be 0 whatever lay in that memory before.
     """
     shape = (514, 4, 64)
     inputs = [
         torch.randn(*shape, device=device, dtype=torch.bfloat16, requires_grad=True)
         for _ in range(3)
     ]
-    ends = torch.tensor([0, 144, 512], dtype=torch.int32, device=device)
+    # Two sequences, of 144 and 368 rows. The last two of the 514 rows belong to none.
+    bounds = torch.tensor([0, 144, 512], dtype=torch.int32, device=device)
+    longest = 368
     flash_attn = importlib.import_module("flash_attn")
-    output = flash_attn.flash_attn_varlen_func(*inputs, ends, ends, 368, 368)
+    output = flash_attn.flash_attn_varlen_func(*inputs, bounds, bounds, longest, longest)
 
     # Fill memory with NaN and free it, so that the gradients are likely to be allocated there.
     dirt = [torch.full_like(inputs[0], float("nan")) for _ in range(16)]

@@ -12,7 +12,7 @@ from validate.kernels.silent import Comparison
 def _compare(
     torch: Any, program: Callable[..., Any], *arguments: Any, **options: Any
 ) -> Comparison:
-    """Run a program compiled and eagerly, each on its own copies of the arguments.
+    """Return a program's results compiled and eagerly, each on its own copies of the arguments.
 
     program: returns a tensor, or a tuple of tensors.
     options: of torch.compile.
@@ -43,8 +43,10 @@ def compile_arange(torch: Any, device: str) -> Comparison:
 def compile_stale_float(torch: Any, device: str) -> Comparison:
     """Compare compiled closures over different numbers, and their gradients, with eager ones.
 
-    From the third number on, Inductor makes the number an input of the compiled program.
+    A compiled closure must not compute with the number of another. From the third number on,
+    Inductor makes the number an input of the compiled program.
     """
+    x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
 
     def make_program(limit: float) -> Callable[..., Any]:
         def swiglu(x: Any) -> Any:
@@ -55,19 +57,19 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
         return swiglu
 
     def run_all(compile_program: Callable[..., Any]) -> list[Any]:
+        """Return the output and the gradient of the closure over each number."""
         results = []
         for limit in (10.0, 7.0, 5.0, 3.0):
             output = compile_program(make_program(limit))(x)
             results += [output, *torch.autograd.grad(output.sum(), x)]
         return results
 
-    x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
     torch._dynamo.reset()
     return Comparison(computed=run_all(torch.compile), reference=run_all(lambda program: program))
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
-    """Compare a compiled scatter_reduce, which sums rows into one, with the eager one."""
+    """Compare a compiled scatter_reduce, which sums `count` rows into one, with the eager one."""
 
     def sum_rows(x: Any, bias: Any, index: Any) -> Any:
         rows = x + bias

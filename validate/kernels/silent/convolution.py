@@ -12,9 +12,10 @@ def conv3d_bfloat16(
 ) -> Comparison:
     """Compare a convolution of a large volume in bfloat16, flat in depth, with float32.
 
-    The reference is computed plane by plane, as a two-dimensional convolution in float32. Every
-    eighth line of each plane is compared.
+    The kernel spans one plane, so the reference is computed plane by plane, as a two-dimensional
+    convolution in float32. Every eighth line of each plane is compared.
     """
+    # Weights are divided by about the root of the number of products, so that results are near 1.
     x = torch.randn(1, 16, depth, height, width, device=device, dtype=torch.bfloat16)
     weight = torch.randn(16, 16, 1, 3, 3, device=device, dtype=torch.bfloat16) / 12
     output = torch.nn.functional.conv3d(x, weight)
@@ -35,6 +36,7 @@ def conv3d_patches(torch: Any, device: str, count: int = 8192) -> Comparison:
     Each patch is as large as the kernel, so both compute the same. Times are measured as well: a
     fallback, which convolves patch by patch, takes many times as long.
     """
+    # Weights are divided by the root of the number of products, so that results are near 1.
     x = torch.randn(count, 3, 2, 14, 14, device=device, dtype=torch.bfloat16)
     weight = torch.randn(1280, 3, 2, 14, 14, device=device, dtype=torch.bfloat16) / 34
 
@@ -70,7 +72,10 @@ def _wait(torch: Any, device: str) -> None:
 
 
 def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
-    """Compare a strided convolution of channels-last volumes in bfloat16 with float32."""
+    """Compare a strided convolution of channels-last volumes in bfloat16 with float32.
+
+    Weights are divided by about the root of the number of products, so that results are near 1.
+    """
     channels_last = torch.channels_last_3d
     x = torch.randn(4, 64, 12, 14, 4, dtype=torch.bfloat16, device=device)
     x = x.to(memory_format=channels_last)
