@@ -67,7 +67,7 @@ def main(
         require_own(parts, common.sources(None), unchecked=unchecked)
     evidence = joined(parts)
     verdict = judge(evidence.claim_set, evidence)
-    line = records.line_of(
+    line = records.make_run_line(
         evidence,
         verdict,
         where,

@@ -129,7 +129,7 @@ def _recorded_images(sources: Sources) -> list[RecordedImage]:
         if image:
             runs = records.gpu_runs(lines, str(image.name))
             pins = {pin.name: pin.version for pin in image.pins}
-            recorded.append(RecordedImage(image, runs, records.drifts(runs, pins)))
+            recorded.append(RecordedImage(image, runs, records.drift_by_run(runs, pins)))
     return recorded
 
 

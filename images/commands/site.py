@@ -75,11 +75,11 @@ def site(
 
     folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
-    all_runs = [*runs.recorded(folders), *runs.of_nightly(nightly)]
+    all_runs = [*runs.recorded_runs(folders), *runs.nightly_runs(nightly)]
     published: list[runs.Published] = []
     if source:
         with Registry(Repository.parse(source)) as registry:
-            published, attached_runs = runs.published(registry, [*claims], key, common.say)
+            published, attached_runs = runs.load_published(registry, [*claims], key, common.say)
         all_runs += attached_runs
 
     blocked = blocked_reasons(images, sources.workspace.locks)
@@ -94,7 +94,7 @@ def site(
         blocked=blocked,
         claims=claims,
     )
-    files = pages.files(inputs)
+    files = pages.render_files(inputs)
     write(files, out)
     size = sum(map(len, files.values()))
     typer.echo(

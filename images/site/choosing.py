@@ -1,7 +1,11 @@
-"""The tables of the choose page: what `nox -s choose` answers for each GPU model, driver and profile."""
+"""The tables of the site's page on choosing an image.
+
+They show which image `nox -s choose` takes for each GPU model, driver and profile.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from images.config.names import Arch
 from images.planning import chooser
@@ -13,7 +17,7 @@ OLDER_THAN_ALL = "0"
 
 @dataclass(frozen=True)
 class Answers:
-    """What `choose` takes on one machine."""
+    """The images that `choose` takes on one machine."""
 
     images: tuple[str, ...]
     """The image for each profile, in the order of the table's columns; empty where none fits."""
@@ -21,45 +25,59 @@ class Answers:
     """Why no image without a profile fits; empty if one does."""
 
 
+class DriverAnswers(NamedTuple):
+    """The answers for a range of drivers: a line of a table."""
+
+    drivers: str
+    """`550.54 or newer, older than 570`."""
+    answers: Answers
+
+
 @dataclass(frozen=True)
 class GpuTable:
-    """The rows of GPU models that get the same answers."""
+    """The answers for GPU models that get the same ones."""
 
     models: tuple[str, ...]
     arch: Arch
     arm: bool
     """Whether the host processor is ARM."""
-    rows: tuple[tuple[str, Answers], ...]
-    """(range of drivers, answers), newest drivers first."""
+    rows: tuple[DriverAnswers, ...]
+    """Newest drivers first."""
 
 
 def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -> list[GpuTable]:
     """Return a table for each group of GPU models with the same answers, newest architecture first.
 
-    Models differ by architecture, by the processor of their host, and by the images that passed on them.
+    Models differ by architecture, by the processor of their host, and by the images that passed on
+    them. `profiles`: the columns of each table; None stands for images without a profile.
     """
     groups: dict[tuple[Arch, bool, tuple[str, ...]], list[str]] = {}
-    for model, row in chooser.models().items():
+    for model, facts in chooser.models().items():
         passed = tuple(image.name for image in images if model in image.passed_on)
-        groups.setdefault((Arch.parse(row.capability), row.arm, passed), []).append(model)
+        group = (Arch.parse(facts.capability), facts.arm, passed)
+        groups.setdefault(group, []).append(model)
 
     tables = []
     for (arch, arm, _passed), models in sorted(groups.items(), reverse=True):
         # All models of a group get the same answers, so the first one stands for them.
-        rows = _rows(models[0], arch, arm, images, profiles)
+        rows = _driver_rows(models[0], arch, arm, images, profiles)
         tables.append(GpuTable(tuple(models), arch, arm, tuple(rows)))
     return tables
 
 
-def _rows(
+def _driver_rows(
     model: str,
     arch: Arch,
     arm: bool,
     images: Sequence[ImageSummary],
     profiles: Sequence[str | None],
-) -> list[tuple[str, Answers]]:
-    """Return the answers for each range of drivers, newest first. Neighbours with the same answers are one range."""
-    ranges: list[tuple[str, Answers]] = []  # (oldest driver, answers), ascending
+) -> list[DriverAnswers]:
+    """Return a GPU model's answers for each range of drivers, newest drivers first.
+
+    Neighbouring ranges with the same answers are merged.
+    """
+    # (oldest driver of a range, answers), oldest range first.
+    ranges: list[tuple[str, Answers]] = []
     for driver in _driver_bounds(images):
         machine = Machine(gpus=(model,), archs=(arch,), driver=driver, arm=arm)
         answers = _answers(machine, images, profiles)
@@ -69,45 +87,63 @@ def _rows(
     rows = []
     upper = ""
     for lower, answers in reversed(ranges):
-        rows.append((_range(lower, upper), answers))
+        rows.append(DriverAnswers(_range_text(lower, upper), answers))
         upper = lower
     return rows
 
 
 def _driver_bounds(images: Sequence[ImageSummary]) -> list[str]:
-    """Return the drivers at which an answer can change, oldest first."""
+    """Return the driver versions at which an answer can change, oldest first.
+
+    They are the versions that an image needs, and the first and last driver branch of each GPU
+    architecture.
+    """
     bounds = {OLDER_THAN_ALL}
     for image in images:
         bounds |= {image.min_driver, image.native_driver}
-    for row in chooser.drivers().values():
-        bounds.add(str(row.first))
-        if row.last is not None:
-            bounds.add(str(row.last + 1))
+    for branches in chooser.drivers().values():
+        bounds.add(str(branches.first))
+        if branches.last is not None:
+            bounds.add(str(branches.last + 1))
     return sorted(bounds, key=chooser.version_of)
 
 
-def _range(lower: str, upper: str) -> str:
-    """Return `550.54 or newer, older than 570`, or the half of it that says something."""
-    older = f"older than {upper}" if upper else ""
-    if lower == OLDER_THAN_ALL:
-        return older or "any"
-    return f"{lower} or newer, {older}" if older else f"{lower} or newer"
+def _range_text(lower: str, upper: str) -> str:
+    """Return a range of drivers in words: `550.54 or newer, older than 570`.
+
+    `lower`: the oldest driver of the range; OLDER_THAN_ALL: it has no lower end, which is left out.
+    `upper`: the driver at which the next range begins; empty: it has no upper end.
+    """
+    has_lower = lower != OLDER_THAN_ALL
+    if has_lower and upper:
+        return f"{lower} or newer, older than {upper}"
+    if has_lower:
+        return f"{lower} or newer"
+    return f"older than {upper}" if upper else "any"
 
 
 def _answers(
     machine: Machine, images: Sequence[ImageSummary], profiles: Sequence[str | None]
 ) -> Answers:
-    best = []
+    """Return the best image for each profile on a machine.
+
+    With it goes the reason why no image without a profile fits, if none does.
+    """
+    best_images = []
     why_none = ""
     for profile in profiles:
-        of_profile = [image for image in images if image.profile == profile]
-        choice = chooser.rank(of_profile, machine, Options(profile=profile))
-        best.append(choice.fitting[0].name if choice.fitting else "")
+        images_of_profile = [image for image in images if image.profile == profile]
+        choice = chooser.rank(images_of_profile, machine, Options(profile=profile))
+        if choice.fitting:
+            best_images.append(choice.fitting[0].name)
+            continue
 
-        if profile is None and not choice.fitting:
-            faults = list(chooser.wrong_for_gpu(machine))
-            if not faults and choice.others:
-                # The reasons of the nearest image.
-                faults = list(choice.others[0][1])
-            why_none = "; ".join(faults)
-    return Answers(tuple(best), why_none)
+        best_images.append("")
+        if profile is None:
+            reasons = list(chooser.wrong_for_gpu(machine))
+            if not reasons and choice.others:
+                # The driver runs the GPU: take the reasons against the nearest image.
+                _names, nearest_reasons = choice.others[0]
+                reasons = list(nearest_reasons)
+            why_none = "; ".join(reasons)
+    return Answers(tuple(best_images), why_none)

@@ -1,4 +1,7 @@
-"""The model of the site: the content of index.json, which every page shows. Pure; docs/schema/ has its schema."""
+"""The types of index.json, which holds all that the pages of the site show.
+
+docs/schema/index.schema.json is made of them.
+"""
 
 from collections.abc import Sequence
 from datetime import date
@@ -14,6 +17,7 @@ from validate.claims import Tier
 from validate.judging import Status
 
 STALE_AFTER_DAYS = 14
+"""Days after which the pages show a validation run as stale."""
 
 
 class Validation(StrEnum):
@@ -36,7 +40,8 @@ class TierRun(Row):
     gpus: str
     """`H100`, `2 x H200`; empty for the tiers without GPU."""
     verdict: Status
-    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    """FAIL if a required claim failed; PASS only if there are required claims and every one
+    passed; else UNPROVEN."""
     counts: dict[Status, int]
     """Claims by verdict, those that are not required among them."""
     never_run: Annotated[int, Field(ge=0)] = 0
@@ -52,8 +57,10 @@ class TierRun(Row):
 
     @property
     def standing(self) -> Status:
-        """The verdict as of today: a claim that was never run is open."""
-        return Status.UNPROVEN if self.verdict is Status.PASS and self.never_run else self.verdict
+        """Return the verdict as of today: a PASS is UNPROVEN if today's claims were not all run."""
+        if self.verdict is Status.PASS and self.never_run:
+            return Status.UNPROVEN
+        return self.verdict
 
 
 class ImageRow(chooser.ImageSummary):
@@ -64,9 +71,11 @@ class ImageRow(chooser.ImageSummary):
     pins: dict[str, str]
     warnings: list[str]
     drift: str = ""
-    """What its runs had that today's pins contradict: `transformers 4.57.6 where the pin is 4.50.3 now`."""
+    """What its runs had that today's pins contradict: `transformers 4.57.6 where the pin is
+    4.50.3 now`."""
     digest: str
-    """Of the image whose runs count: what the tag means, else what was measured last; empty: never built."""
+    """Of the image whose runs count: what the tag means, else what was measured last; empty:
+    never built."""
     bytes: int
     """Size of that image, unpacked, or of the newest build that was measured; 0: not recorded."""
     published: str
@@ -83,29 +92,32 @@ class ImageRow(chooser.ImageSummary):
     page: str
 
     def newest(self, tier: Tier, gpus: str = "") -> TierRun | None:
-        """The newest run of a tier, of the current digest where there is one."""
-        own = [one for one in self.runs if (one.tier, one.gpus) == (tier, gpus)]
-        return next((one for one in own if one.current), own[0] if own else None)
+        """Return the newest run of a tier on these GPUs; None if there is none.
+
+        Runs of the image's current digest go first, however old they are.
+        """
+        runs = [run for run in self.runs if (run.tier, run.gpus) == (tier, gpus)]
+        for run in runs:
+            if run.current:
+                return run
+        return runs[0] if runs else None
 
     @property
     def sentence(self) -> str:
-        """What was validated, as one sentence."""
-        current = sorted(
-            deciding(self.runs), key=lambda one: (list(Tier).index(one.tier), one.gpus)
-        )
-        if not current:
+        """Return what was validated of the current digest, as one sentence for its page."""
+        tiers = list(Tier)
+        runs = deciding_runs(self.runs)
+        runs.sort(key=lambda run: (tiers.index(run.tier), run.gpus))
+        if not runs:
             return "Not validated: no run of this image was recorded."
-        days = [one.date for one in current if one.date]
-        since = f", oldest run on {min(days)}" if days else ", date not recorded"
-        verdicts = []
-        for one in current:
-            told = f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}"
-            verdicts.append(
-                f"{told} but for {one.never_run} claims never run" if one.never_run else told
-            )
-        on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
-        had = f" with {self.drift}" if self.drift else ""
-        return f"Validated{had}: {', '.join(verdicts)}{since}{on_gpu}."
+
+        verdicts = ", ".join(_verdict_text(run) for run in runs)
+        days = [run.date for run in runs if run.date]
+        since = f"oldest run on {min(days)}" if days else "date not recorded"
+        has_gpu_run = any(run.tier is Tier.GPU for run in runs)
+        no_gpu = "" if has_gpu_run else "; not validated on a GPU"
+        drift = f" with {self.drift}" if self.drift else ""
+        return f"Validated{drift}: {verdicts}, {since}{no_gpu}."
 
 
 class RefusedRow(Row):
@@ -119,7 +131,10 @@ class RefusedRow(Row):
 
 
 class Index(Row):
-    """index.json: every image, its validation runs, and what is refused. Paths are relative to it."""
+    """index.json: every image, its validation runs, and what is refused.
+
+    Paths are relative to it.
+    """
 
     schema_version: Literal[4] = 4
     date: date
@@ -135,25 +150,40 @@ class Index(Row):
     refused: list[RefusedRow]
 
     def columns(self, tier: Tier) -> tuple[str, ...]:
-        """The GPUs that a tier was ever validated on; one column without a name where it never was."""
-        found = {one.gpus for image in self.images for one in image.runs if one.tier is tier}
-        return tuple(sorted(found)) or ("",)
+        """Return the GPUs that any image was validated on in a tier, sorted: the tier's columns.
+
+        One empty name where there are none, so that the table has a column for the tier.
+        """
+        gpus: set[str] = set()
+        for image in self.images:
+            gpus |= {run.gpus for run in image.runs if run.tier is tier}
+        return tuple(sorted(gpus)) or ("",)
 
 
-def deciding(runs: Sequence[TierRun]) -> list[TierRun]:
-    """The newest run of each tier and GPU, of the current digest."""
-    found: dict[tuple[Tier, str], TierRun] = {}
-    for one in runs:
-        if one.current:
-            found.setdefault((one.tier, one.gpus), one)
-    return list(found.values())
+def deciding_runs(runs: Sequence[TierRun]) -> list[TierRun]:
+    """Return the newest run of each tier and GPU, of the current digest.
+
+    They decide whether the image is validated. `runs`: of one image, newest first.
+    """
+    newest: dict[tuple[Tier, str], TierRun] = {}
+    for run in runs:
+        if run.current:
+            newest.setdefault((run.tier, run.gpus), run)
+    return list(newest.values())
+
+
+def _verdict_text(run: TierRun) -> str:
+    """Return `gpu on H100 PASS`, and how many of today's claims the run lacks."""
+    on_gpus = f" on {run.gpus}" if run.gpus else ""
+    never_run = f" but for {run.never_run} claims never run" if run.never_run else ""
+    return f"{run.tier}{on_gpus} {run.verdict}{never_run}"
 
 
 def dumps(index: Index) -> bytes:
-    """index.json."""
+    """Return the bytes of index.json."""
     return f"{index.model_dump_json(indent=1)}\n".encode()
 
 
 def schema() -> bytes:
-    """JSON Schema of index.json."""
+    """Return the JSON Schema of index.json, as bytes."""
     return rows.schema(Index, "index.json of the site")

@@ -1,4 +1,7 @@
-"""What a site is made from, and the index that follows from it. Pure."""
+"""What a site is made from, and how index.json is made from it.
+
+Nothing here reads a file: images/commands/site.py does, and puts what it read into SiteInputs.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,15 +23,18 @@ from images.site.index import (
     RefusedRow,
     TierRun,
     Validation,
-    deciding,
+    deciding_runs,
 )
 from images.site.runs import Published, Run, newest_first
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-_RUNS_OF_A_COLUMN = 10
-"""Runs shown of an image, a tier and GPU: results/ has all of them, and pages stay small."""
-_ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
+_SHOWN_RUNS = 10
+"""Runs that are shown of an image for each tier and GPU.
+
+results/ has all of them, and pages stay small.
+"""
+_GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,65 +53,71 @@ class SiteInputs:
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Lock -> why no image of it can be built, with the next command; the others can."""
     claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
-    """Image -> what the matrix claims of it today; one that is not here is shown by its runs alone."""
+    """Image -> what the matrix claims of it today; one that is not here is shown by its runs
+    alone."""
 
 
 def make_index(inputs: SiteInputs) -> Index:
     """Return the content of index.json."""
-    everything = planned(inputs)
-    accepted = [row for row in everything if row.image]
+    planned_images = plan_images(inputs)
+    images = []
+    for planned in planned_images:
+        if planned.image:
+            images.append(_image_row(planned.name, planned.image, inputs))
     return Index(
         date=inputs.today,
         revision=inputs.sources.revision,
         stale_after_days=STALE_AFTER_DAYS,
         gate=list(inputs.sources.matrix.gate),
         repository=inputs.repository,
-        images=[_image_row(row.name, row.image, inputs) for row in accepted if row.image],
-        refused=list(_refused(everything, accepted, inputs.sources)),
+        images=images,
+        refused=list(_refused_rows(planned_images, inputs.sources)),
     )
 
 
-def planned(inputs: SiteInputs) -> tuple[Planned, ...]:
-    """Return the plan, and images outside it that were validated (an arch image, say); newest torch first."""
-    of_matrix = plan.plan(inputs.sources)
-    names = {row.name for row in of_matrix}
-    outside = []
-    for text in sorted({run.image for run in inputs.runs} - names):
+def plan_images(inputs: SiteInputs) -> tuple[Planned, ...]:
+    """Return every image of the site, accepted or refused, newest torch first.
+
+    They are the images of the matrix, and images outside it that were validated: an image for one
+    GPU architecture, for example.
+    """
+    matrix_images = plan.plan(inputs.sources)
+    names_in_matrix = {planned.name for planned in matrix_images}
+    validated_names = {run.image for run in inputs.runs}
+    other_images = []
+    for text in sorted(validated_names - names_in_matrix):
         name = selectors.image_name(text)
         if name:
-            outside.append(plan.plan_one(name, inputs.sources))
-    return tuple(sorted((*of_matrix, *outside), key=lambda row: row.image_name.torch, reverse=True))
+            other_images.append(plan.plan_one(name, inputs.sources))
+    images = (*matrix_images, *other_images)
+    return tuple(sorted(images, key=lambda planned: planned.image_name.torch, reverse=True))
 
 
 def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
+    """Return what index.json says of an accepted image."""
     matrix = inputs.sources.matrix
     runs = newest_first(run for run in inputs.runs if run.image == name)
-
-    # Verdicts count for one digest: what the tag means, else what was measured last.
-    tag = next((published for published in inputs.published if published.image == name), None)
-    measured = next((run.digest for run in runs if run.digest), "")
-    digest = tag.digest if tag else measured
+    tag = _find_published(name, inputs.published)
+    digest = tag.digest if tag else _last_measured_digest(runs)
     tier_runs: list[TierRun] = []
     for run in runs:
         tier_runs += _tier_runs(run, digest, inputs.claims.get(name, ()))
     validation, validated_on = _validation(tier_runs, matrix.gate)
 
-    # What its runs measured may differ from today's pins; then a pass says nothing about today's image.
+    # The runs of an image that is not published may have measured other versions than today's pins.
+    # Then a PASS says nothing about the image that would be built today.
     pins = {pin.name: pin.version for pin in image.pins}
-    packages = next((run.packages for run in runs if run.digest == digest and run.packages), {})
-    drift = "" if tag else records.drift(packages, pins)
-    passed_on = []
-    if not drift:
-        passed_on = [
-            run.gpus
-            for run in deciding(tier_runs)
-            if run.tier is Tier.GPU and run.verdict is Status.PASS
-        ]
+    drift = "" if tag else records.describe_drift(_measured_packages(runs, digest), pins)
+    passed_on = [] if drift else _gpus_passed_on(tier_runs)
 
+    # Only an image that must be built needs a lock.
     blocked = "" if tag else inputs.blocked.get(image.lock_name, "")
+    if tag:
+        get = f"docker pull {inputs.repository}:{name}"
+    else:
+        get = _build_command(name, image, is_blocked=bool(blocked))
     summary = chooser.summary(image, inputs.sources.facts, blocked, passed_on)
     aliases = [alias for alias, meant in matrix.aliases.items() if meant == name]
-    sizes = [run.size for run in sorted(runs, key=lambda run: run.digest != digest) if run.size]
     return ImageRow(
         **summary.model_dump(),
         tags=[*(tag.tags if tag else (name,)), *aliases],
@@ -113,38 +125,89 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         warnings=list(image.warnings),
         drift=drift,
         digest=digest,
-        bytes=sizes[0] if sizes else 0,
+        bytes=_image_size(runs, digest),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=f"docker pull {inputs.repository}:{name}"
-        if tag
-        else _build_command(name, image, blocked),
+        get=get,
         validation=validation,
         validated_on=validated_on,
-        runs=_shown(tier_runs),
+        runs=_shown_runs(tier_runs),
         page=f"images/{name}.html",
     )
 
 
-def _build_command(name: str, image: Image, blocked: str) -> str:
+def _find_published(name: str, published: Sequence[Published]) -> Published | None:
+    """Return the registry's tag of an image; None if the image is not published."""
+    for tag in published:
+        if tag.image == name:
+            return tag
+    return None
+
+
+def _last_measured_digest(runs: Sequence[Run]) -> str:
+    """Return the digest of the newest run that recorded one; empty if none did."""
+    for run in runs:
+        if run.digest:
+            return run.digest
+    return ""
+
+
+def _measured_packages(runs: Sequence[Run], digest: str) -> Mapping[str, str]:
+    """Return package -> version from the newest run of a digest that recorded them."""
+    for run in runs:
+        if run.digest == digest and run.packages:
+            return run.packages
+    return {}
+
+
+def _image_size(runs: Sequence[Run], digest: str) -> int:
+    """Return an image's unpacked size in bytes; 0 if no run recorded it.
+
+    It is the size of this digest if a run recorded that, else of the newest build that was
+    measured.
+    """
+    sizes = [run.size for run in runs if run.size]
+    sizes_of_digest = [run.size for run in runs if run.size and run.digest == digest]
+    newest_sizes = sizes_of_digest or sizes
+    return newest_sizes[0] if newest_sizes else 0
+
+
+def _gpus_passed_on(tier_runs: Sequence[TierRun]) -> list[str]:
+    """Return the GPU models on which the gpu tier of the current digest passed."""
+    gpus = []
+    for run in deciding_runs(tier_runs):
+        if run.tier is Tier.GPU and run.verdict is Status.PASS:
+            gpus.append(run.gpus)
+    return gpus
+
+
+def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
+    """Return the command that builds an image.
+
+    `is_blocked`: the image has no usable lock, so the command that locks it comes first.
+    """
     build = command("build", name)
-    return f"{command('lock', image.lock_name)} && {build}" if blocked else build
+    return f"{command('lock', image.lock_name)} && {build}" if is_blocked else build
 
 
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
-    """Yield the tiers of a run. A GPU tier without a GPU is no run of it."""
+    """Yield what index.json says of each tier of a run.
+
+    A GPU tier is left out where the run had no GPU. `digest`: the image's current one. `claims`:
+    what the matrix claims of the image today.
+    """
     for tier, count in run.tiers.items():
-        if tier in _ON_GPUS and not run.gpus:
+        if tier in _GPU_TIERS and not run.gpus:
             continue
         if run.claims:
-            never_run = len(unjudged((run,), tier, claims))
+            never_run = len(unjudged_claims((run,), tier, claims))
         else:
             # Nightly runs record no names of claims that passed: compare the numbers.
             required = sum(claim.tier is tier and claim.required for claim in claims)
             never_run = max(0, required - sum(count.counts.values()))
         yield TierRun(
             tier=tier,
-            gpus=gpus_of(tier, run.gpus),
+            gpus=describe_gpus(tier, run.gpus),
             verdict=count.verdict,
             counts=count.counts,
             never_run=never_run,
@@ -155,18 +218,21 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
         )
 
 
-def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
+def unjudged_claims(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
     """Return `CHECK/SUBJECT` of the required claims of a tier that none of these runs judged."""
-    judged = set()
+    judged: set[str] = set()
     for run in runs:
-        judged |= {row.key for row in run.claims}
+        judged |= {claim.key for claim in run.claims}
     required = [claim for claim in claims if claim.tier is tier and claim.required]
     return [claim.key for claim in required if claim.key not in judged]
 
 
-def gpus_of(tier: Tier, names: Sequence[str]) -> str:
-    """Return `H100` for one GPU's tier, `2 x H200` for several GPUs' together; empty for tiers without."""
-    if tier not in _ON_GPUS:
+def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
+    """Return the GPUs of a tier's run: `H100` for tier gpu, `2 x H200` for tier multigpu.
+
+    Empty for tiers that need no GPU. `names`: as the driver has them, one for each GPU.
+    """
+    if tier not in _GPU_TIERS:
         return ""
     models = [chooser.model_of(name) for name in names]
     distinct = sorted(set(models))
@@ -178,45 +244,55 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
 def _validation(
     tier_runs: Sequence[TierRun], gate: Sequence[Tier]
 ) -> tuple[Validation, date | None]:
-    """Return whether an image is validated, and the day of its oldest tier of the gate if each has one."""
-    current = deciding(tier_runs)
-    if any(run.verdict is Status.FAIL for run in current):
+    """Return whether an image is validated, and since when.
+
+    The day is that of its oldest tier of the gate; None if the image is not validated, or if the
+    runs of a tier have no date. `tier_runs`: of the image, newest first. `gate`: the tiers that
+    must pass.
+    """
+    current_runs = deciding_runs(tier_runs)
+    if any(run.verdict is Status.FAIL for run in current_runs):
         return Validation.FAILED, None
 
-    passed = {run.tier for run in current if run.standing is Status.PASS}
-    if gate and passed >= set(gate):
+    passed_tiers = {run.tier for run in current_runs if run.standing is Status.PASS}
+    if gate and passed_tiers >= set(gate):
         days = []
         for tier in gate:
-            dated = [run.date for run in current if run.tier is tier and run.date]
-            if not dated:
+            days_of_tier = [run.date for run in current_runs if run.tier is tier and run.date]
+            if not days_of_tier:
                 return Validation.VALIDATED, None
-            days.append(max(dated))
+            days.append(max(days_of_tier))
         return Validation.VALIDATED, min(days)
 
-    any_passed = any(run.verdict is Status.PASS for run in current)
+    any_passed = any(run.verdict is Status.PASS for run in current_runs)
     return (Validation.PARTLY if any_passed else Validation.NEVER), None
 
 
-def _shown(tier_runs: Sequence[TierRun]) -> list[TierRun]:
-    """Return the newest runs of each tier and GPU, and those that decide, however old they are."""
-    decisive = deciding(tier_runs)
+def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
+    """Return the runs that an image's page shows, newest first.
+
+    They are the newest ones of each tier and GPU, and those that decide whether the image is
+    validated, however old they are.
+    """
+    decisive = deciding_runs(tier_runs)
     shown = []
-    seen: Counter[tuple[Tier, str]] = Counter()
+    counts: Counter[tuple[Tier, str]] = Counter()
     for run in tier_runs:
-        seen[run.tier, run.gpus] += 1
-        if seen[run.tier, run.gpus] <= _RUNS_OF_A_COLUMN or run in decisive:
+        counts[run.tier, run.gpus] += 1
+        if counts[run.tier, run.gpus] <= _SHOWN_RUNS or run in decisive:
             shown.append(run)
     return shown
 
 
-def _refused(
-    everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources
-) -> Iterator[RefusedRow]:
-    """Yield the rows of matrix.yaml that the plan refuses."""
-    in_matrix = {row.name for row in sources.matrix.images}
-    for row in everything:
-        if row.name in in_matrix and not row.image:
-            nearest = list(plan.nearest(row.image_name, accepted))
+def _refused_rows(planned_images: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
+    """Yield what index.json says of each image of matrix.yaml that the plan refuses."""
+    names_in_matrix = {row.name for row in sources.matrix.images}
+    accepted = [planned for planned in planned_images if planned.image]
+    for planned in planned_images:
+        if planned.name in names_in_matrix and not planned.image:
             yield RefusedRow(
-                name=row.name, torch=row.torch, reasons=list(row.reasons), nearest=nearest
+                name=planned.name,
+                torch=planned.torch,
+                reasons=list(planned.reasons),
+                nearest=list(plan.nearest(planned.image_name, accepted)),
             )

@@ -1,11 +1,12 @@
-"""Every file of the site: path -> bytes. No page has a script.
+"""Render every file of the site: index.json, the pages, and their style sheet.
 
-Pure, but for reading templates; the same inputs give the same bytes.
+No page has a script. The same inputs give the same bytes. The only files that are read here are
+those of templates/site/.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -14,8 +15,8 @@ from images.config.names import Minor
 from images.context.templates import environment
 from images.nightly.results import BreakageLine, Job, JobLine
 from images.site import choosing, index
-from images.site.index import ImageRow, Index, Validation
-from images.site.inputs import SiteInputs, make_index, planned, unjudged
+from images.site.index import ImageRow, Validation
+from images.site.inputs import SiteInputs, make_index, plan_images, unjudged_claims
 from images.site.runs import Run, newest_first
 from images.validation.rows import ClaimRow
 from validate.claims import Claim, Tier
@@ -23,58 +24,68 @@ from validate.judging import Status, listed
 
 TEMPLATES = paths.TEMPLATES / "site"
 OWN_FOLDERS = ("assets", "images")
-"""Folders of the site that hold nothing else."""
+"""Folders of the site that hold only files of the site: what is outdated in them may be deleted."""
 _ASSETS = ("site.css", "icon.svg")
 _SHOWN_BREAKAGES = 3
 _SHOWN_CLAIMS = 8
 
 
-def files(inputs: SiteInputs) -> dict[str, bytes]:
-    """Return the whole site."""
+def render_files(inputs: SiteInputs) -> dict[str, bytes]:
+    """Return every file of the site: path in the site -> content."""
     site = _Site(inputs)
-    made = {"index.json": index.dumps(site.index), "index.schema.json": index.schema()}
+    contents = {"index.json": index.dumps(site.index), "index.schema.json": index.schema()}
     for name in _ASSETS:
-        made[f"assets/{name}"] = (TEMPLATES / name).read_bytes()
-    made["index.html"] = site.matrix_page()
-    made["choose.html"] = site.choose_page()
+        contents[f"assets/{name}"] = (TEMPLATES / name).read_bytes()
+    contents["index.html"] = site.matrix_page()
+    contents["choose.html"] = site.choose_page()
     for image in site.index.images:
-        made[image.page] = site.image_page(image)
-    return made
+        contents[image.page] = site.image_page(image)
+    return contents
 
 
 class _Site:
-    """What pages share while they are made."""
+    """The pages of one site, and what they share: inputs, index, templates and planned images."""
 
     def __init__(self, inputs: SiteInputs) -> None:
         self.inputs = inputs
         self.index = make_index(inputs)
         self.jinja = environment(TEMPLATES, html=True)
-        self.planned = {row.name: row.image for row in planned(inputs) if row.image}
+        self.images = {
+            planned.name: planned.image for planned in plan_images(inputs) if planned.image
+        }
+        # A run of an earlier day is stale.
         self.oldest_fresh = self.index.date - timedelta(days=self.index.stale_after_days)
 
-    def _page(self, template: str, path: str, **context: Any) -> bytes:
-        root = "../" * path.count("/")
-        page = self.jinja.get_template(template)
-        return page.render(
+    def _is_stale(self, day: date | None) -> bool:
+        """Return whether a run of this day is stale. A run without a date is."""
+        return day is None or day < self.oldest_fresh
+
+    def _render(self, template: str, path: str, **variables: Any) -> bytes:
+        """Return a page. `path`: of the page in the site. `variables`: what the template shows."""
+        path_to_root = "../" * path.count("/")
+        page = self.jinja.get_template(template).render(
             index=self.index,
-            root=root,
+            root=path_to_root,
             here=path,
-            is_stale=lambda day: day is None or day < self.oldest_fresh,
-            **context,
-        ).encode()
+            is_stale=self._is_stale,
+            **variables,
+        )
+        return page.encode()
 
     def matrix_page(self) -> bytes:
+        """Return the first page: a table of all images, grouped by the minor version of torch."""
         # Images without a lock come last: nobody can have them.
         locked = [image for image in self.index.images if not image.blocked]
         unlocked = [image for image in self.index.images if image.blocked]
-        groups = [
-            list(group) for _, group in groupby(locked, lambda image: Minor.parse(image.torch))
-        ]
-        return self._page(
+        groups = []
+        for _minor, images in groupby(locked, lambda image: Minor.parse(image.torch)):
+            groups.append(list(images))
+        groups.append(unlocked)
+        return self._render(
             "index.html.j2",
             "index.html",
             totals=self._totals(),
-            groups=[*groups, unlocked],
+            groups=groups,
             aliases=set(self.inputs.sources.matrix.aliases),
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
@@ -82,11 +93,11 @@ class _Site:
         )
 
     def _totals(self) -> list[tuple[int, str]]:
-        """Return (number, words) of each figure at the top of the matrix page."""
+        """Return the figures at the top of the matrix page, each as (number, words)."""
         images = self.index.images
         counts = Counter(image.validation for image in images)
-        days = [image.validated_on for image in images]
-        fresh = sum(day is not None and day >= self.oldest_fresh for day in days)
+        fresh = sum(not self._is_stale(image.validated_on) for image in images)
+        blocked = sum(bool(image.blocked) for image in images)
         return [
             (len(images), "images:"),
             (fresh, f"validated ({', '.join(self.index.gate)})"),
@@ -94,15 +105,15 @@ class _Site:
             (counts[Validation.PARTLY], "partly validated"),
             (counts[Validation.FAILED], "failed"),
             (counts[Validation.NEVER], "not validated"),
-            (
-                sum(bool(image.blocked) for image in images),
-                "of all without a lock: can't be built here",
-            ),
+            (blocked, "of all without a lock: can't be built here"),
             (len(self.index.refused), "further rows of matrix.yaml refused"),
         ]
 
     def _fresh_breakages(self) -> list[BreakageLine]:
-        """Return what nightly runs found to break lately, newest first, each once."""
+        """Return the breakages that nightly runs reported and that are not stale, newest first.
+
+        A breakage that was reported several times is returned once, as it was reported last.
+        """
         breakages: dict[str, BreakageLine] = {}
         for line in reversed(self.inputs.nightly):
             if isinstance(line, BreakageLine) and line.date.date() >= self.oldest_fresh:
@@ -110,28 +121,35 @@ class _Site:
         return list(breakages.values())
 
     def choose_page(self) -> bytes:
-        profiles = [None, *sorted({image.profile for image in self.index.images if image.profile})]
-        return self._page(
+        """Return the page with the image to choose for each GPU model, driver and profile."""
+        names = {image.profile for image in self.index.images if image.profile}
+        # The first column is for images without a profile.
+        profiles = [None, *sorted(names)]
+        minimum_drivers = []
+        for major, minimum in self.inputs.sources.facts.minimum_drivers.items():
+            minimum_drivers.append((major, minimum.driver))
+        return self._render(
             "choose.html.j2",
             "choose.html",
             profiles=profiles,
             tables=choosing.gpu_tables(self.index.images, profiles),
-            minimum_drivers=[
-                (major, minimum.driver)
-                for major, minimum in self.inputs.sources.facts.minimum_drivers.items()
-            ],
+            minimum_drivers=minimum_drivers,
         )
 
     def image_page(self, row: ImageRow) -> bytes:
-        image, inputs = self.planned[row.name], self.inputs
-        stack = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
+        """Return the page of one image: what it holds, what was validated, and what is open."""
+        image = self.images[row.name]
+        claims = self.inputs.claims.get(row.name, ())
+        closure = self.inputs.closures.get(image.lock_name, {})
         runs = newest_first(
-            run for run in inputs.runs if (run.image, run.digest) == (row.name, row.digest)
+            run for run in self.inputs.runs if (run.image, run.digest) == (row.name, row.digest)
         )
+        runs_with_packages = [run for run in runs if run.packages]
 
+        # Nightly runs come oldest first.
         newest_jobs: dict[Job, JobLine] = {}
         breakages: list[BreakageLine] = []
-        for line in inputs.nightly:
+        for line in self.inputs.nightly:
             if line.image != row.name:
                 continue
             if isinstance(line, JobLine):
@@ -139,49 +157,57 @@ class _Site:
             else:
                 breakages.insert(0, line)
 
-        return self._page(
+        profile = f", for {row.profile}" if row.profile else ""
+        return self._render(
             "image.html.j2",
             row.page,
             image=row,
-            sentence=f"{stack}, for {row.profile}. {row.sentence}"
-            if row.profile
-            else f"{stack}. {row.sentence}",
+            sentence=f"torch {row.torch} with CUDA {row.toolkit_cuda}{profile}. {row.sentence}",
             base=image.base.reference,
-            gaps=list(_gaps(row, self.index, runs, inputs.claims.get(row.name, ()))),
+            gaps=list(_gaps(row, self.index.gate, runs, claims)),
             open_claims=_open_claims(runs),
             pins=image.pins,
-            measured=next((run.packages for run in runs if run.packages), {}),
-            closure=sorted(inputs.closures.get(image.lock_name, {}).items()),
+            measured=runs_with_packages[0].packages if runs_with_packages else {},
+            closure=sorted(closure.items()),
             jobs=[newest_jobs[job] for job in (Job.CONTROL, Job.CANARY) if job in newest_jobs],
             breakages=breakages[:_SHOWN_BREAKAGES],
         )
 
 
 def _gaps(
-    row: ImageRow, index: Index, runs: Sequence[Run], claims: Sequence[Claim]
+    row: ImageRow, gate: Sequence[Tier], runs: Sequence[Run], claims: Sequence[Claim]
 ) -> Iterator[str]:
-    """Yield tiers and digests that were not validated, and claims that are newer than every run of this digest."""
-    current = [run for run in row.runs if run.current]
-    judged = {run.tier for run in current}
-    missing = [str(tier) for tier in index.gate if tier not in judged]
-    if row.runs and missing:
-        yield f"Not validated for this digest: {', '.join(missing)}."
-    if row.published and row.runs and not judged:
+    """Yield a sentence for each thing that no run of an image's current digest validated.
+
+    That is: tiers of the gate, a published digest, and claims that are newer than every run.
+    `runs`: those of the current digest. `claims`: what the matrix claims of the image today.
+    """
+    current_runs = [run for run in row.runs if run.current]
+    judged_tiers = {run.tier for run in current_runs}
+    missing_tiers = [str(tier) for tier in gate if tier not in judged_tiers]
+    if row.runs and missing_tiers:
+        yield f"Not validated for this digest: {', '.join(missing_tiers)}."
+    if row.published and row.runs and not judged_tiers:
         yield "No run is of the digest that the tag means today."
 
-    tiers = dict.fromkeys(run.tier for run in current if run.never_run)
-    for tier in tiers:
-        names = unjudged(runs, tier, claims)
-        if names:
-            yield f"Claims of the {tier} tier that were never run: {listed(names, limit=_SHOWN_CLAIMS)}."
+    # A dict keeps the order of the runs, and names each tier once.
+    incomplete_tiers = dict.fromkeys(run.tier for run in current_runs if run.never_run)
+    for tier in incomplete_tiers:
+        # Another run of this digest may have judged what one of them lacks.
+        keys = unjudged_claims(runs, tier, claims)
+        if keys:
+            names = listed(keys, limit=_SHOWN_CLAIMS)
+            yield f"Claims of the {tier} tier that were never run: {names}."
 
 
 def _open_claims(runs: Sequence[Run]) -> list[ClaimRow]:
-    """Return the claims that are not PASS in the newest run that judged them. Runs come newest first."""
+    """Return the claims that are not PASS in the newest run that judged them.
+
+    Claims that do not apply to the image are left out. `runs`: newest first.
+    """
     newest: dict[tuple[str, str, Tier], ClaimRow] = {}
     for run in runs:
-        for row in run.claims:
-            newest.setdefault((row.check, row.subject, row.tier), row)
-    return [
-        row for row in newest.values() if row.verdict not in (Status.PASS, Status.NOT_APPLICABLE)
-    ]
+        for claim in run.claims:
+            newest.setdefault((claim.check, claim.subject, claim.tier), claim)
+    settled = (Status.PASS, Status.NOT_APPLICABLE)
+    return [claim for claim in newest.values() if claim.verdict not in settled]

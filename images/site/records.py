@@ -1,4 +1,7 @@
-"""results/runs.jsonl: one line a validation run. tests/ judge the kept evidence of a line again."""
+"""Read and write lines of results/runs.jsonl, one for each validation run, and say what they show.
+
+Where the evidence of a run is kept, the tests judge it again.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,25 +32,32 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status, listed
 
 FOLDER = paths.RESOURCES / "results"
-"""The checkout's: the documents and the tests are made from it."""
+"""results/ of the checkout, from which the documents and the tests are made."""
 LINES = "runs.jsonl"
 _UNDATED = datetime.min.replace(tzinfo=UTC)
 _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 
 
 class RunLine(Row):
-    """One image, validated once. The line repeats no evidence; it names the evidence by its sha256."""
+    """One image, validated once.
+
+    The line repeats no evidence; it names the evidence by its sha256.
+    """
 
     schema_version: Literal[2] = 2
     id: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
-    """`IMAGE/WHERE`, unique: the image, and a word for the machine or the fault that was planted."""
+    """`IMAGE/WHERE`, unique: the image, and a word for the machine or the fault that was
+    planted."""
     image: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     digest: str
     """`sha256:...` of the image that was measured."""
     date: AwareDatetime | None
     """When it was measured. Midnight UTC: only the day was recorded. Null: not recorded."""
     experiment: bool
-    """An image that was broken on purpose, or that matrix.yaml does not describe. The site does not show it."""
+    """An image that was broken on purpose, or that matrix.yaml does not describe.
+
+    The site does not show it.
+    """
     gpus: list[str]
     """Names of the GPUs as the driver has them, one a GPU."""
     driver: str
@@ -63,21 +73,22 @@ class RunLine(Row):
     evidence_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
     """`sha256` of evidence.json; empty where only the verdict was recorded."""
     payload: dict[str, str] = {}
-    """Its layers and settings (images/engine/configuration.py): the verdict is about every image that has these. Empty:
-    not recorded."""
+    """Its layers and settings (images/engine/configuration.py): the verdict is about every image
+    that has these. Empty: not recorded."""
     steps: dict[str, StepRow] = {}
-    """Subject of `step` -> the training step, of those that did not fail: baselines are made of them."""
+    """Subject of `step` -> the training step, of those that did not fail: baselines are made of
+    them."""
     kept: bool
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
     def rows(self) -> Iterator[ClaimRow]:
-        """Yield every claim. Those that are open have a reason."""
+        """Yield every claim of the run. Claims that are FAIL, KNOWN or UNPROVEN have a reason."""
         findings = {(row.tier, row.check, row.subject): row for row in self.findings}
         for tier, verdicts in self.claims.items():
             for verdict, keys in verdicts.items():
                 for key in keys:
                     check, _, subject = key.partition("/")
-                    row = ClaimRow(
+                    passed_claim = ClaimRow(
                         check=check,
                         subject=subject,
                         tier=tier,
@@ -85,38 +96,46 @@ class RunLine(Row):
                         required=True,
                         reason="",
                     )
-                    yield findings.get((tier, check, subject), row)
+                    yield findings.get((tier, check, subject), passed_claim)
 
 
 def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
-    """Every line of FOLDER/runs.jsonl; none where there is no file. Raises UserError with all bad lines."""
+    """Return the lines of FOLDER/runs.jsonl; none where there is no such file.
+
+    Raises UserError that names all lines that can't be read, and every ID that is there twice.
+    """
     problems: list[Problem] = []
-    found: dict[str, RunLine] = {}
+    lines: dict[str, RunLine] = {}
     for where, line in read_lines(folder / LINES, RunLine.model_validate_json, "run", problems):
-        if line.id in found:
+        if line.id in lines:
             problems.append(bad_line(where, f"is no run: id: {line.id} is there twice"))
-        found[line.id] = line
+        lines[line.id] = line
     if problems:
         raise UserError(problems)
-    return tuple(found.values())
+    return tuple(lines.values())
 
 
 def gpu_runs(lines: Iterable[RunLine], image: str) -> list[RunLine]:
-    """Return the runs of the gpu tier of images of that name, whatever their ID, the newest first.
+    """Return the runs of an image's gpu tier, newest first. Experiments are left out.
 
-    A run of some claims alone (`validate --claim`) says nothing of the tier. Each whole one has `device`.
+    `image`: the image's name; the runs may be of any build of it.
     """
     runs = []
     for line in lines:
         if line.image != image or line.experiment:
             continue
-        if any(row.tier is Tier.GPU and row.check == "device" for row in line.rows()):
+        # Every run of the whole tier judges `device`. A run of single claims (`validate --claim`)
+        # says nothing about the tier.
+        if any(claim.tier is Tier.GPU and claim.check == "device" for claim in line.rows()):
             runs.append(line)
-    return sorted(runs, key=lambda line: line.date or _UNDATED, reverse=True)
+    return sorted(runs, key=lambda run: run.date or _UNDATED, reverse=True)
 
 
 def passed_on(runs: Iterable[RunLine]) -> list[str]:
-    """Return the GPUs, as drivers name them, whose newest run passed. `runs`: of the gpu tier, the newest first."""
+    """Return the GPUs whose newest run passed, by the names that drivers give them.
+
+    `runs`: of the gpu tier, newest first.
+    """
     newest: dict[str, Status] = {}
     for run in runs:
         for gpu in run.gpus:
@@ -124,82 +143,115 @@ def passed_on(runs: Iterable[RunLine]) -> list[str]:
     return [gpu for gpu, verdict in newest.items() if verdict is Status.PASS]
 
 
-def drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
-    """Return `transformers 4.57.6 where the pin is 4.50.3 now`: measured packages that today's pins contradict."""
-    moved = [name for name in sorted(pins) if packages.get(name, pins[name]) != pins[name]]
-    return listed([f"{name} {packages[name]} where the pin is {pins[name]} now" for name in moved])
+def describe_drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
+    """Return which measured versions differ from today's pins; empty if none does.
+
+    It reads `transformers 4.57.6 where the pin is 4.50.3 now`. `packages`, `pins`: name -> version.
+    A pinned package that was not measured is no difference.
+    """
+    differences = []
+    for name, pinned_version in sorted(pins.items()):
+        version = packages.get(name, pinned_version)
+        if version != pinned_version:
+            differences.append(f"{name} {version} where the pin is {pinned_version} now")
+    return listed(differences)
 
 
-def drifts(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
-    """Return ID of a run -> its drift. `runs`: newest first."""
-    drift_of = {}
-    newer = ""
+def drift_by_run(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, str]:
+    """Return how each run's packages differ from today's pins: ID of the run -> describe_drift().
+
+    `runs`: of one image, newest first.
+    """
+    drifts = {}
+    drift = ""
     for run in runs:
         # A run without packages is taken to have had those of the next newer one.
         if run.packages:
-            newer = drift(run.packages, pins)
-        drift_of[run.id] = newer
-    return drift_of
+            drift = describe_drift(run.packages, pins)
+        drifts[run.id] = drift
+    return drifts
 
 
 def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
-    """Return what the first of these runs says, for who has not built the image yet."""
+    """Return a sentence about the first of these runs, for a user who has not built the image yet.
+
+    `runs`: of the image's gpu tier. `drifts`: ID of a run -> how its packages differ from the pins.
+    """
     if not runs:
         return "No run of its gpu tier is recorded."
     run = runs[0]
     image_id = run.digest.removeprefix("sha256:")[:12]
-    contradictions = drifts.get(run.id)
-    packages = f", with {contradictions}" if contradictions else ""
-    return f"Its gpu tier: {_result(run)}{packages}, image ID {image_id}; `build` says whether yours is the same)."
+    drift = drifts.get(run.id)
+    packages = f", with {drift}" if drift else ""
+    details = f"{packages}, image ID {image_id}; `build` says whether yours is the same"
+    return f"Its gpu tier: {_result(run, details)}."
 
 
-def of_this_build(
+def compare_build(
     runs: Sequence[RunLine], image_id: str, payload: Mapping[str, str]
 ) -> tuple[str, bool]:
-    """Return what the runs say of an image with this ID and payload, and whether one is about it."""
+    """Return a sentence that compares a build with the recorded runs, and whether one is about it.
+
+    A run is about the build if it measured an image of the same ID, or one with the same layers and
+    settings. `runs`: of the image's gpu tier, newest first. `payload`: the layers and settings of
+    the build (images/engine/configuration.py); empty: not known.
+    """
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False
 
     for run in runs:
         if image_id == run.digest:
-            return f"this build is, bit for bit, the image whose gpu tier got {_result(run)})", True
+            return f"this build is, bit for bit, the image whose gpu tier got {_result(run)}", True
     for run in runs:
         if payload and payload == run.payload:
-            same = f"the layers and settings of the image whose gpu tier got {_result(run)})"
+            same = f"the layers and settings of the image whose gpu tier got {_result(run)}"
             other = (
                 "its other ID comes of our suite, labels, history, or how the engine writes tars"
             )
             return f"this build has, bit for bit, {same}; {other}", True
+    return _difference_from_runs(runs, payload), False
 
-    run = next((run for run in runs if run.payload), runs[0])
-    if payload and run.payload:
-        names = [
-            name
-            for name in {**payload, **run.payload}
-            if payload.get(name) != run.payload.get(name)
-        ]
-        differs = f"this build differs in {listed(names)} from the image whose gpu tier got {_result(run)})"
-        advice = ""
-        if names == [SUITE]:
-            advice = "; root on the engine's machine can read whether it holds our suite alone"
-        return f"{differs}: no recorded run is about it{advice}", False
-    unknown = "that one" if payload else "this build"
+
+def _difference_from_runs(runs: Sequence[RunLine], payload: Mapping[str, str]) -> str:
+    """Return a sentence on how a build differs from the newest run whose payload is recorded.
+
+    Where no payload can be compared, it says so. `payload`: of the build; empty: not known.
+    """
+    runs_with_payload = [run for run in runs if run.payload]
+    run = runs_with_payload[0] if runs_with_payload else runs[0]
+    if not payload or not run.payload:
+        unknown = "that one" if payload else "this build"
+        return (
+            f"this build has another ID than the image whose gpu tier got {_result(run)}, "
+            f"and the layers of {unknown} are not known: no recorded run is about it"
+        )
+
+    differing = []
+    for name in {**payload, **run.payload}:
+        if payload.get(name) != run.payload.get(name):
+            differing.append(name)
+    advice = ""
+    if differing == [SUITE]:
+        advice = "; root on the engine's machine can read whether it holds our suite alone"
     return (
-        f"this build has another ID than the image whose gpu tier got {_result(run)}), "
-        f"and the layers of {unknown} are not known: no recorded run is about it",
-        False,
+        f"this build differs in {listed(differing)} from the image whose gpu tier got "
+        f"{_result(run)}: no recorded run is about it{advice}"
     )
 
 
-def _result(run: RunLine) -> str:
-    """Return `PASS on NVIDIA H100, 2026-11-25 (30 claims`."""
+def _result(run: RunLine, details: str = "") -> str:
+    """Return the result of a run's gpu tier: `PASS on NVIDIA H100, 2026-11-25 (30 claims)`.
+
+    `details`: put behind the number of claims, in the same brackets.
+    """
     count = run.tiers[Tier.GPU]
+    claims = count.counts.get(count.verdict, 0)
     gpus = ", ".join(dict.fromkeys(run.gpus))
     day = f", {run.date:%Y-%m-%d}" if run.date else ""
-    return f"{count.verdict} on {gpus}{day} ({count.counts.get(count.verdict, 0)} claims"
+    return f"{count.verdict} on {gpus}{day} ({claims} claims{details})"
 
 
-def line_of(
+def make_run_line(
     evidence: Evidence,
     verdict: Verdict,
     where: str,
@@ -208,9 +260,11 @@ def line_of(
     experiment: bool = False,
     kept: bool = False,
 ) -> RunLine:
-    """Return the line of a run that was judged. `size`: of the image; 0: as the run measured it, if it did.
+    """Return the line of runs.jsonl for a run that was judged.
 
-    Raises UserError where `where` is no word for an id.
+    `where`: the second part of the line's ID, a word for the machine or the planted fault. `size`:
+    of the image, in bytes; 0: as the run measured it, if it did. `experiment`, `kept`: see RunLine.
+    Raises UserError where `where` has characters that an ID may not have.
     """
     gpus = evidence.host.get("gpus") or ()
     rows = claim_rows(verdict)
@@ -226,8 +280,8 @@ def line_of(
         "tiers": tier_counts(rows),
         "claims": claims,
         "findings": [row for row in rows if row.verdict in _OPEN],
-        "packages": packages(verdict.claims),
-        "steps": steps_of(one for one in verdict.claims if one.status is not Status.FAIL),
+        "packages": _measured_packages(verdict.claims),
+        "steps": steps_of(claim for claim in verdict.claims if claim.status is not Status.FAIL),
         "bytes": size or _measured_size(verdict.claims),
         "evidence_sha256": evidence.sha256,
         "payload": dict(evidence.host.get("payload") or {}),
@@ -242,14 +296,15 @@ def line_of(
 
 
 def _measured_size(claims: Iterable[ClaimVerdict]) -> int:
+    """Return the image's size in bytes, as the claim image/size measured it; 0: not measured."""
     for verdict in claims:
         if verdict.claim.key == "image/size":
             return int(verdict.evidence.get("bytes", 0))
     return 0
 
 
-def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
-    """Return distribution -> version, of the `pins` claims that passed."""
+def _measured_packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
+    """Return package -> version, from the evidence of the `pins` claims that passed."""
     versions = {}
     for verdict in claims:
         if verdict.claim.check == "pins" and verdict.status is Status.PASS:

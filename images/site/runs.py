@@ -1,16 +1,20 @@
-"""What was ever judged: lines of results/, nightly runs, and the attestations of published images."""
+"""The validation runs that the site shows, from three sources.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+They are the lines of results/runs.jsonl, nightly runs, and the attestations of published images.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from images.config.names import ImageName
 from images.errors import failed
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments
+from images.publish.attachments import PublishedImage
 from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
@@ -18,7 +22,7 @@ from images.site.records import RunLine
 from images.validation.rows import ClaimRow, TierCount
 from validate.claims import Tier
 
-_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.UNPROVEN)
+_JUDGED_OUTCOMES = (Outcome.PASS, Outcome.FAIL, Outcome.UNPROVEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +35,15 @@ class Run:
     """When it was measured. None: not recorded; then it counts as stale."""
     tiers: Mapping[Tier, TierCount]
     source: str
-    """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published image."""
+    """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published
+    image."""
     gpus: tuple[str, ...] = ()
     """Names as the driver has them, one a GPU."""
     claims: tuple[ClaimRow, ...] = ()
-    """Those that are open have a reason. Empty for nightly runs: their lines have only claims that did not pass."""
+    """Those that are open have a reason.
+
+    Empty for nightly runs: their lines have only claims that did not pass.
+    """
     packages: Mapping[str, str] = field(default_factory=dict)
     """Distribution -> version, as `pins` measured them."""
     size: int = 0
@@ -43,7 +51,7 @@ class Run:
 
     @property
     def date(self) -> date | None:
-        """UTC."""
+        """Return the day it was measured, UTC; None: not recorded."""
         return self.moment.astimezone(UTC).date() if self.moment else None
 
 
@@ -61,21 +69,29 @@ class Published:
     tags: tuple[str, ...]
 
 
-def recorded(folders: Iterable[Path]) -> list[Run]:
-    """Return the runs of each FOLDER/runs.jsonl but experiments. Raises UserError with all lines that can't be read."""
+class PublishedRuns(NamedTuple):
+    """What a registry has of some images."""
+
+    tags: list[Published]
+    runs: list[Run]
+    """The runs that the attestations of the tagged images record."""
+
+
+def recorded_runs(folders: Iterable[Path]) -> list[Run]:
+    """Return the runs of each FOLDER/runs.jsonl, without experiments.
+
+    Raises UserError that names all lines of a file that can't be read.
+    """
     runs = []
     for folder in folders:
         for line in records.read(folder):
             if not line.experiment:
-                runs.append(_of_line(line, f"{records.LINES} {line.id}"))
+                runs.append(_run_of_record(line, f"{records.LINES} {line.id}"))
     return runs
 
 
-def _of_line(line: RunLine, source: str) -> Run:
-    return _run(line, source, claims=tuple(line.rows()), packages=line.packages)
-
-
-def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
+def _run_of_record(line: RunLine, source: str) -> Run:
+    """Return the run that a line of runs.jsonl, or one made from an attestation, records."""
     return Run(
         image=line.image,
         digest=line.digest,
@@ -83,63 +99,97 @@ def _run(line: RunLine | JobLine, source: str, **more: Any) -> Run:
         tiers=line.tiers,
         source=source,
         gpus=tuple(line.gpus),
+        claims=tuple(line.rows()),
+        packages=line.packages,
         size=line.bytes,
-        **more,
     )
 
 
-def newest_first(found: Iterable[Run]) -> list[Run]:
-    """Runs without a date come last."""
-    beginning = datetime.min.replace(tzinfo=UTC)
-    return sorted(found, key=lambda run: (run.moment or beginning, run.source), reverse=True)
+def nightly_runs(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
+    """Yield the runs of the nightly control jobs that judged an image.
 
-
-def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
-    """The control jobs with a verdict. A canary has other versions than the image that people get."""
+    Canary jobs are left out: they build with other versions than the image that people get.
+    """
     for line in lines:
         if not isinstance(line, JobLine) or line.job is not Job.CONTROL:
             continue
-        if line.outcome in _JUDGED and line.digest:
-            yield _run(line, f"results/nightly/{line.date:%Y-%m}.jsonl")
+        if line.outcome in _JUDGED_OUTCOMES and line.digest:
+            yield Run(
+                image=line.image,
+                digest=line.digest,
+                moment=line.date,
+                tiers=line.tiers,
+                source=f"results/nightly/{line.date:%Y-%m}.jsonl",
+                gpus=tuple(line.gpus),
+                size=line.bytes,
+            )
 
 
-def published(
+def newest_first(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs sorted by the time they were measured. Runs without a date come last."""
+    beginning = datetime.min.replace(tzinfo=UTC)
+    return sorted(runs, key=lambda run: (run.moment or beginning, run.source), reverse=True)
+
+
+def load_published(
     registry: Registry, names: Sequence[str], key: str, report_progress: Callable[[str], None]
-) -> tuple[list[Published], list[Run]]:
-    """Return the tags of these names that a registry has, and the attestations of what they name.
+) -> PublishedRuns:
+    """Read the tags of these images from a registry, and the runs that are attested there.
 
-    With a key, only what its signature covers counts, and what is not signed is reported. Raises UserError: no access,
-    or an attestation whose verdict is not what its evidence says.
+    Images without a tag are left out. With `key`, a public key, only attestations that it signed
+    count; how many others were ignored is reported. Without a key (empty) all of them count. Raises
+    UserError if the registry refuses access, or an attestation contradicts its evidence or its tag.
     """
-    tags = set(registry.tags())
-    found, attached = [], []
+    existing_tags = set(registry.tags())
+    published = PublishedRuns([], [])
     for name in names:
-        if name not in tags:
+        if name not in existing_tags:
             continue
         platform = ImageName.parse(name).platform
-        remote = attachments.load(registry, registry.get(name), platform=platform)
-        counted = attachments.drop_untrusted(remote, key)
-        if ignored := len(remote.statements) - len(counted.statements):
+        image = attachments.load(registry, registry.get(name), platform=platform)
+        trusted = attachments.drop_untrusted(image, key)
+        ignored = len(image.statements) - len(trusted.statements)
+        if ignored:
             report_progress(
                 f"{name}: {ignored} attachments are not signed with the key, and are ignored"
             )
+        published.tags.append(_describe_published(name, image, existing_tags))
+        published.runs.extend(_attested_runs(name, trusted))
+    return published
 
-        version = ImageVersion.of(remote.labels, remote.created)
-        fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
-        found.append(
-            Published(
-                image=name,
-                reference=remote.reference,
-                digest=remote.image_id,
-                bytes=remote.compressed_size,
-                tags=(name, fixed) if fixed in tags else (name,),
-            )
-        )
-        for number, attestation in enumerate(counted.attestations, 1):
-            verdict = attestation.verdict
-            if verdict.image != name:
-                cause = f"its attestation is of {verdict.image}, the tag says {name}"
-                raise failed(remote.reference, cause, "publish it anew")
-            line = records.line_of(attestation.evidence, verdict, f"attestation-{number}")
-            attached.append(_of_line(line, f"{remote.reference} (attestation {number})"))
-    return found, attached
+
+def _describe_published(
+    name: str, image: PublishedImage, existing_tags: Collection[str]
+) -> Published:
+    """Return what a registry has of an image.
+
+    `name`: of the image; it is also its tag. `existing_tags`: all tags of the registry, among which
+    may be one for this very build that never moves.
+    """
+    tags = [name]
+    version = ImageVersion.of(image.labels, image.created)
+    if version:
+        fixed_tag = immutable_tag(name, version.created, image.image_id)
+        if fixed_tag in existing_tags:
+            tags.append(fixed_tag)
+    return Published(
+        image=name,
+        reference=image.reference,
+        digest=image.image_id,
+        bytes=image.compressed_size,
+        tags=tuple(tags),
+    )
+
+
+def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
+    """Yield the runs that the attestations of a published image record.
+
+    Raises UserError for an attestation that is about another image than the tag `name` says.
+    """
+    for number, attestation in enumerate(image.attestations, 1):
+        verdict = attestation.verdict
+        if verdict.image != name:
+            cause = f"its attestation is of {verdict.image}, the tag says {name}"
+            raise failed(image.reference, cause, "publish it anew")
+        line = records.make_run_line(attestation.evidence, verdict, f"attestation-{number}")
+        yield _run_of_record(line, f"{image.reference} (attestation {number})")

@@ -104,12 +104,12 @@ def test_no_recorded_run_is_about_an_image_with_a_change_in_any_layer(name: str)
     assert differing == [name if name in STEPS else "settings"]
     (run, *_) = (one for one in records.read() if one.payload)
     runs = [run.model_copy(update={"payload": payload}) for payload in ({}, before)]
-    said, about = records.of_this_build(runs, "sha256:mine", after)
+    said, about = records.compare_build(runs, "sha256:mine", after)
     assert not about and said.startswith(
         f"this build differs in {differing[0]} from the image whose gpu tier got "
     )
     assert ("root on the engine's machine" in said) is (name == "suite")
-    said, about = records.of_this_build(runs, "sha256:mine", before)
+    said, about = records.compare_build(runs, "sha256:mine", before)
     assert about and said.startswith(
         "this build has, bit for bit, the layers and settings of the image"
     )

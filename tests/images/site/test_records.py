@@ -106,14 +106,14 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
         old.model_copy(update={"id": f"i/{at}", "packages": at})
         for at in ({"a": "1", "b": "3"}, {})
     )
-    drifts = records.drifts(
+    drifts = records.drift_by_run(
         [unknown, moved, unknown.model_copy(update={"id": "i/old"})], {"a": "1", "b": "2", "c": "9"}
     )
     assert list(drifts.values()) == ["", *["b 3 where the pin is 2 now"] * 2]
     assert ", with b 3 where the pin is 2 now, image ID" in records.gpu_sentence([moved], drifts)
 
     judged = new.model_copy(update={"payload": {"debian": "1", "torch": "2", "settings": "3"}})
-    assert records.of_this_build([judged], "sha256:abc", {}) == (
+    assert records.compare_build([judged], "sha256:abc", {}) == (
         f"this build is, bit for bit, the image whose gpu tier got {result})",
         True,
     )
@@ -123,7 +123,7 @@ def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
         (judged.payload, [old]),
         (judged.payload, []),
     ):
-        said, found = records.of_this_build(lines, "sha256:mine", payload)
+        said, found = records.compare_build(lines, "sha256:mine", payload)
         assert not found and ("has another ID than" in said and "are not known" in said) == bool(
             lines
         )
@@ -167,7 +167,9 @@ def test_all_kept_evidence_has_a_line_and_is_small() -> None:
 
 
 def test_a_run_has_the_claims_and_packages_of_its_line() -> None:
-    (run,) = (run for run in runs.recorded([records.FOLDER]) if run.source.endswith(f" {H100}"))
+    (run,) = (
+        run for run in runs.recorded_runs([records.FOLDER]) if run.source.endswith(f" {H100}")
+    )
     assert run.gpus == ("NVIDIA H100 80GB HBM3",)
     assert len(run.claims) == len(_claims(LINES[H100])) and run.packages["torch"].startswith(
         "2.11.0"

@@ -54,7 +54,7 @@ from validate.judging import Status
 @cache
 def of_samples() -> Mapping[str, bytes]:
     """The site of the samples: made by the worker that tests it, and not wherever tests are collected."""
-    return pages.files(samples.known())
+    return pages.render_files(samples.known())
 
 
 @cache
@@ -78,10 +78,12 @@ def by_name() -> Mapping[str, ImageRow]:
 def of_the_repository() -> Mapping[str, bytes]:
     """The site of the runs that are recorded: only the worker that tests it makes it."""
     recorded, nightly = (
-        runs.recorded([ROOT / "results"]),
+        runs.recorded_runs([ROOT / "results"]),
         results.read(ROOT / "results" / "nightly"),
     )
-    return pages.files(SiteInputs(sources=SOURCES, today=TODAY, runs=recorded, nightly=nightly))
+    return pages.render_files(
+        SiteInputs(sources=SOURCES, today=TODAY, runs=recorded, nightly=nightly)
+    )
 
 
 @cache
@@ -102,8 +104,8 @@ def cells(name: str) -> str:
 
 
 def test_the_same_inputs_and_date_give_the_same_bytes() -> None:
-    assert pages.files(samples.known()) == of_samples()
-    later = pages.files(samples.known(today=date(2026, 11, 22)))
+    assert pages.render_files(samples.known()) == of_samples()
+    later = pages.render_files(samples.known(today=date(2026, 11, 22)))
     assert later.keys() == of_samples().keys() and later["index.json"] != of_samples()["index.json"]
 
 
@@ -141,7 +143,10 @@ def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
     blind = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
     image = row_of(NEVER, samples.known(runs=[blind]))
     assert {one.tier for one in image.runs} == {Tier.STATIC, Tier.CPU}
-    assert "not validated on a GPU" in pages.files(samples.known(runs=[blind]))[image.page].decode()
+    assert (
+        "not validated on a GPU"
+        in pages.render_files(samples.known(runs=[blind]))[image.page].decode()
+    )
 
 
 def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
@@ -195,7 +200,9 @@ def test_what_is_older_than_the_limit_is_stale() -> None:
         assert (
             "validated, stale" in cells(name) and cells(name).count('<span class="note">stale') == 3
         )
-    on_its_last_day = pages.files(samples.known(today=date(2026, 11, 20)))["index.html"].decode()
+    on_its_last_day = pages.render_files(samples.known(today=date(2026, 11, 20)))[
+        "index.html"
+    ].decode()
     (row,) = re.findall(rf'<tr id="{STALE}".*?</tr>', on_its_last_day, re.DOTALL)
     assert "stale" not in row, "14 days old"
 
@@ -206,12 +213,12 @@ def test_every_gpu_has_its_column() -> None:
     assert '<th scope="col">2 x H200</th>' in html()["index.html"]
     alone = make_index(samples.known(runs=(), nightly=()))
     assert alone.columns(Tier.GPU) == ("",)
-    assert inputs.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+    assert inputs.describe_gpus(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
 
 
 def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
     failed = samples.job(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
-    found = list(runs.of_nightly([*samples.NIGHTLY, failed]))
+    found = list(runs.nightly_runs([*samples.NIGHTLY, failed]))
     assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
 
 
@@ -220,7 +227,7 @@ def test_the_front_page_shows_current_breakages_once() -> None:
         key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC)
     )
     lines = [old, samples.breakage(), samples.breakage()]
-    files = pages.files(samples.known(nightly=lines))
+    files = pages.render_files(samples.known(nightly=lines))
     assert files["index.html"].count(b"breaks symbols/resolved") == 1
     assert b" broke" not in files["index.html"]
     page = html()["images/cu128-torch27.html"]
@@ -330,8 +337,8 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
         digest="sha256:" + f"{364:064x}",
         day=None,
     )
-    known = samples.known(nightly=lines, runs=[first, *runs.of_nightly(lines)])
-    files = pages.files(known)
+    known = samples.known(nightly=lines, runs=[first, *runs.nightly_runs(lines)])
+    files = pages.render_files(known)
     sizes = {path: len(content) for path, content in files.items() if path.endswith(".html")}
     assert max(sizes.values()) < 250_000
     image = row_of(PARTLY, known)
@@ -367,7 +374,7 @@ def test_every_refused_row_of_the_matrix_has_its_reasons_and_the_nearest() -> No
 
 def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
     known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
-    assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
+    assert "cu130-torch211-nothing" not in pages.render_files(known)["index.html"].decode()
 
 
 GPUS_TO_COMPARE = ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Jetson AGX Thor", "V100")
@@ -427,7 +434,7 @@ def test_a_claim_that_was_never_run_is_open() -> None:
         Validation.PARTLY if Tier.CPU in known.sources.matrix.gate else Validation.VALIDATED
     )
     assert "cpu PASS but for 1 claims never run" in row.sentence
-    made = pages.files(known)
+    made = pages.render_files(known)
     page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
     assert (
         "Claims of the cpu tier that were never run: cpu-examples/." in page

@@ -337,4 +337,4 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
         ran = Evidence(image="x", digest="sha256:1", records=())
         for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):
             verdict = Verdict(image="x", digest="sha256:1", claims=(replace(one, status=status),))
-            assert bool(records.line_of(ran, verdict, "here").steps) is kept
+            assert bool(records.make_run_line(ran, verdict, "here").steps) is kept
