@@ -170,11 +170,11 @@ FORWARD_FACTOR, FORWARD_FLOOR = 2.0, 1e-5
 BACKWARD_FACTOR, BACKWARD_FLOOR = 3.0, 2e-4
 
 
-def forward(plain_error: float) -> float:
+def forward_tolerance(plain_error: float) -> float:
     """Return the largest relative error that rule T allows for a forward result."""
     return FORWARD_FACTOR * plain_error + FORWARD_FLOOR
 
 
-def backward(plain_error: float) -> float:
+def backward_tolerance(plain_error: float) -> float:
     """Return the largest relative error that rule T allows for a gradient."""
     return BACKWARD_FACTOR * plain_error + BACKWARD_FLOOR

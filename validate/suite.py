@@ -418,7 +418,7 @@ def _prepare(probes: Sequence[str]) -> None:
     """
     signal.alarm(_PREPARE_SECONDS)
     if _reads_files(probes[0]):
-        reads: list[Callable[[], object]] = [installed.of_user]
+        reads: list[Callable[[], object]] = [installed.read_user_python]
         for probe in probes:
             reads.extend(checks.settings(probe).shared_reads)
         for read in reads:

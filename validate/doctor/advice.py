@@ -113,7 +113,10 @@ _DOCKERS_SHM = 64 * 1024**2
 
 
 def advise(hardware: Hardware, stack: Stack) -> Advice:
-    """Return the settings and the warnings for one machine and one image."""
+    """Return the settings and the warnings for one machine and one image.
+
+    The settings are for the GPUs that this torch has code for; if there are none, for the CPU.
+    """
     usable = [gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability)]
     if usable:
         settings = [*_settings_for_gpus(usable, hardware, stack)]
@@ -167,6 +170,7 @@ def _visible_devices(usable: list[Gpu], hardware: Hardware) -> Setting:
     If CUDA_VISIBLE_DEVICES is set already, GPUs are named by its entries, which may be `2` or
     `GPU-aa`; else by their numbers.
     """
+    # Without entries, or with fewer than there are GPUs, the others are named by their numbers.
     unnamed = range(len(hardware.visible), len(hardware.gpus))
     names = [*hardware.visible, *map(str, unnamed)]
     usable_names = []
@@ -282,6 +286,7 @@ def _warn_about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Ite
     # GPUs of one model have the same warnings: give each once.
     models = dict.fromkeys(usable)
     for gpu in models:
+        # Whether Triton's ptxas can assemble for it.
         if not gpu.assembled:
             yield (
                 f"Triton's ptxas does not know {gpu.name} ({gpu.arch}): torch.compile and what is "

@@ -75,7 +75,7 @@ def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
 
 
 def _facts(inspection: Inspection) -> Iterator[str]:
-    """Yield lines about the GPUs, torch, the machine and its disks."""
+    """Yield the lines of the report that name the GPUs, torch, the machine and its disks."""
     machine, stack = inspection.hardware, inspection.stack
 
     # GPUs of one model are one line, with their number.

@@ -89,7 +89,11 @@ class Credential(NamedTuple):
 def find_in_text(
     text: str, name: str = "", skipped_kinds: Collection[str] = ()
 ) -> Iterator[Credential]:
-    """Yield the credentials in the text of a file of this name, kind by kind."""
+    """Yield line and kind of each credential in the text of a file of this name, kind by kind.
+
+    `skipped_kinds` are not looked for. Neither is a value of a variable such as `token`, if the
+    name is that of a program: there it may hold anything.
+    """
     is_code = _is_code(name)
     lower_text = text.lower()
     has_mark = any(mark in text for mark in _MARKS)

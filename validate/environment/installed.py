@@ -85,7 +85,7 @@ class UserPython(NamedTuple):
 
 
 @cache
-def of_user() -> UserPython:
+def read_user_python() -> UserPython:
     """Return the image's user with its Python and distributions. They are read once a process."""
     user = user_environment.recorded()
     start = Start(**user.start)
@@ -95,7 +95,7 @@ def of_user() -> UserPython:
 def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
     """Return every distribution in these folders of sys.path, in their order.
 
-    Folders that don't exist are skipped, and so are those that were there before.
+    Folders that don't exist are skipped, and so are further paths of a folder that was read.
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
     installed = []
@@ -179,7 +179,11 @@ def _read_headers(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_record(record: Path) -> tuple[Entry, ...] | None:
-    """Return the lines of a RECORD file; None if there is none or it can't be parsed."""
+    """Return the path and SHA-256 of each file in a RECORD.
+
+    Paths are absolute. The hash is as RECORD has it (base64), and empty for a file without one.
+    None if there is no RECORD or it can't be parsed.
+    """
     if not record.is_file():
         return None
     location = str(record.parent.parent)

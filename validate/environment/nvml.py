@@ -287,7 +287,10 @@ def read_health(folder: Path | None = None) -> list[GpuHealth]:
 
 
 def _read_health_of(library: ctypes.CDLL, device: ctypes.c_void_p) -> GpuHealth:
-    """Return the health of a GPU. Calls that fail leave their key out."""
+    """Return the health of a GPU, such as its error counters. Calls that fail leave their key out.
+
+    `device` is NVML's handle of the GPU.
+    """
     health: dict[str, Any] = {}
     for reading in _HEALTH_READINGS:
         # Wide enough for every answer.

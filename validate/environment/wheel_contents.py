@@ -113,8 +113,9 @@ def installed_path(path: str) -> str:
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
     """Return path -> sha256 from an installed RECORD, as the RECORD inside its wheel has them.
 
-    `environment`: the folder of the virtual environment that the distribution is installed in. Its
-    scripts are read, too, because an installer writes its interpreter into them.
+    What the installer added is left out, and what it changed is changed back. `environment` is the
+    virtual environment's folder. Its scripts are read, too, because an installer writes its
+    interpreter into them.
     """
     python = f"{environment}/bin/python"
     launcher_hashes = {}

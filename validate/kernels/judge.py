@@ -12,10 +12,10 @@ from itertools import chain
 from validate.judging import (
     RULE_T,
     Finding,
-    backward,
+    backward_tolerance,
     cause,
     failed,
-    forward,
+    forward_tolerance,
     is_between,
     is_beyond,
     is_within,
@@ -177,7 +177,7 @@ def _tolerance(rule: str | float, output: Output) -> float:
     """
     if rule != RULE_T:
         return float(rule)
-    allowed = backward if output["backward"] else forward
+    allowed = backward_tolerance if output["backward"] else forward_tolerance
     return allowed(float(output["plain_error"]))
 
 

@@ -122,9 +122,11 @@ def _parse_package_folder(path: str) -> _PackageFolder | None:
 def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
     """Yield path and version of each interpreter that imports from a folder of packages.
 
-    A folder of one version has at most one. A folder that all versions share has one for each.
+    A folder of one version has at most one. A folder that all versions share (its version is empty)
+    has one for each.
     """
     if folder.version:
+        # The first of these that exists.
         for name in (f"python{folder.version}", "python3", "python"):
             path = f"{folder.prefix}/bin/{name}"
             if os.path.isfile(path):  # noqa: PTH113

@@ -111,7 +111,7 @@ def _find_libraries(
 
 
 def _describe_environment(environment: Environment, for_numpy_1: Collection[str]) -> dict[str, Any]:
-    """Return the document's row about an environment.
+    """Return what the document says of an environment: its packages, torch, and old libraries.
 
     `for_numpy_1`: all libraries of the image that were compiled against NumPy 1.
     """

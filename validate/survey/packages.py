@@ -76,9 +76,10 @@ class PythonPackage(TypedDict):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the packages of Python, of the CUDA toolkit and of Debian.
+    """Print the packages of Python, of the CUDA toolkit and of Debian, as JSON.
 
-    The argument is USER.json.
+    The one argument is the path of USER.json, which describes the image's user
+    (user_environment.read). Returns 0. Raises LookupError if no Python has packages.
     """
     user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
     packages = {
@@ -118,6 +119,7 @@ def bundled_libraries(
 
     `name`: the canonical name of the distribution.
     """
+    # Name and version of a library -> the files that hold it. The version may be empty: not known.
     files_of: dict[tuple[str, str], list[str]] = {}
     for file in distribution.files or ():
         path = Path(str(distribution.locate_file(file)))

@@ -102,7 +102,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def judged(probe: Any, asked: Claim) -> Finding:
-    for kept in (installed.of_user, libraries.read_user_libraries):
+    for kept in (installed.read_user_python, libraries.read_user_libraries):
         kept.cache_clear()
     ((subject, evidence),) = probe.measure([asked])
     assert subject == asked.subject

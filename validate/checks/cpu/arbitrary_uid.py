@@ -51,7 +51,11 @@ class UserEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
-    """Yield each claimed subject and its evidence. Each step runs in a fork of its own."""
+    """Yield each claimed subject and its evidence: what an unknown user can do in this container.
+
+    Each step runs in a fork of its own, so that none depends on what another one has set up. A step
+    gives `{"answer": ...}`, or `{"error": ...}` if it raised.
+    """
     for claim in claims:
         steps: dict[str, Mapping[str, Any]] = {
             "user name": measure_in_fork(lambda: {"answer": getpass.getuser()}),
@@ -65,6 +69,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
         steps["compiler caches"] = measure_in_fork(write_to_compiler_caches)
         steps["training"] = measure_in_fork(train)
 
+        # The conditions under which the container had to be started, for the judge to check.
         is_read_only = bool(os.statvfs("/").f_flag & os.ST_RDONLY)
         evidence: UserEvidence = {
             "uid": os.getuid(),

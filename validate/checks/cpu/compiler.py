@@ -97,6 +97,7 @@ def build_libcuda_stub(compiler: str, driver_source: str, folder: Path) -> None:
     for name in sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source))):
         # cuda.h renames some functions to their second or third version.
         for version in ("", "_v2", "_v3"):
+            # 100 is CUDA_ERROR_NO_DEVICE.
             functions.append(f"int {name}{version}(void) {{ return 100; }}")
     source = folder / "main.c"
     source.write_text("\n".join(functions), encoding="utf-8")

@@ -157,7 +157,10 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
 
 
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
-    """Judge what the user can write, or is told; UNPROVEN if the container was started wrongly."""
+    """Judge what the user can write; UNPROVEN if the container was not started as claimed.
+
+    If the claim says that the user can't write (`writable` is false), judge what Python advises.
+    """
     uid, gid, folder = evidence["uid"], evidence["gid"], expect["folder"]
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
@@ -188,7 +191,11 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
 
 
 def addition_faults(folder: str, additions: Additions) -> Iterator[str]:
-    """Yield why the user can't add packages below `folder`, next to the image's own torch."""
+    """Yield why the user can't add packages, or why programs would then lose the image's torch.
+
+    `folder` is the user's cache folder, which must hold the Python that pip installs for. That
+    Python must import torch from the image, and not from the user's packages.
+    """
     start_error = describe_start_error(additions)
     if start_error:
         yield f"{additions['python'] or 'PIP_PYTHON'} does not run: {start_error}"

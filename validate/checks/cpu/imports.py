@@ -69,7 +69,11 @@ class ImportEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
-    """Yield each package and what importing its modules raised and printed, in each order."""
+    """Yield each package and what importing its modules raised and printed, in each order.
+
+    There are two orders: first of all, in a new process, and after torch, in a fork of this one. A
+    claim says which of them it needs (`first`, `after`).
+    """
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
     }
@@ -138,7 +142,10 @@ def import_in_new_process(modules: Sequence[str]) -> ImportRun:
 
 
 def import_after_torch(modules: Sequence[str]) -> ImportRun:
-    """Import modules in this process, which is a fork that has imported torch."""
+    """Import modules in this process, which is a fork that has imported torch.
+
+    Returns the last lines that they printed (`said`), and the error if one of them raised.
+    """
     with tempfile.TemporaryFile() as output:
         # Redirected by file descriptor, because C code writes past sys.stdout and sys.stderr.
         os.dup2(output.fileno(), 1)

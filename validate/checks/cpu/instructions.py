@@ -109,8 +109,12 @@ class InstructionsEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
-    """Yield each claimed subject and its evidence: AVX-512 or SVE, as the image's processor has."""
-    environment, _, distributions = installed.of_user()
+    """Yield each claimed subject, and the files with many AVX-512 or SVE instructions.
+
+    Which of the two are counted follows from the image's architecture. A file `asks` if it checks
+    which of them the processor has.
+    """
+    environment, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     programs = find_binaries(installed.locations(distributions), owners)
     # The largest first, so that no core works on one alone at the end.
@@ -162,7 +166,11 @@ def examine_file(machine: Machine, path: str) -> NativeCode | None:
 
 
 def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
-    """Do what examine_file does for a file of this machine, whose bytes are `data`."""
+    """Count the vector instructions of a file with these bytes, and see whether it `asks`.
+
+    A file asks if it checks which instructions the processor has: by the processor's own means
+    (CPUID, an ID register), or by a function that it imports. On Arm, SVE is counted; else AVX-512.
+    """
     is_arm = machine == AARCH64
     count_in = count_sve if is_arm else count_avx512
     checks_in = reads_id_register if is_arm else runs_cpuid

@@ -75,7 +75,10 @@ class NativeEvidence(TypedDict, total=False):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
-    """Yield each package and its evidence, measured in a fork that has imported only torch."""
+    """Yield each package and its evidence, measured in a fork that has imported only torch.
+
+    The evidence of a package that is not installed is empty.
+    """
     importlib.import_module("torch")
     owners = owners_of_libraries()
     for claim in claims:
@@ -147,6 +150,7 @@ def load_package(
     for name in libraries:
         loaded[name] = load_library(site_packages / name, mapped_by_import, expect["symbols"])
 
+    # Only the claim about bitsandbytes has a selection.
     selection = None
     if "selection" in expect:
         selection = attempt(ask_bitsandbytes_for_library)
@@ -162,7 +166,7 @@ def load_package(
 def load_library(path: Path, mapped_by_import: Sequence[str], symbols: Sequence[str]) -> Library:
     """Load a shared library, and return how that went and which of the symbols it lacks.
 
-    `mapped_by_import` are the files that were mapped into the process before.
+    `mapped_by_import` are the files that importing the package has mapped into the process.
     """
     file = str(path.resolve())
     print(f"loading {path}", flush=True)  # noqa: T201

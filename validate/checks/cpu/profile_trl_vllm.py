@@ -38,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """
     # The matrices are tiny: several threads would wait more than they compute.
     importlib.import_module("torch").set_num_threads(1)
-    # trl makes its engine by this name.
+    # trl makes vLLM's engine by the name LLM of this module: put the sampler in its place.
     generation: Any = importlib.import_module("trl.generation.vllm_generation")
     generation.LLM = _Sampler
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
@@ -68,8 +68,9 @@ def make_adapters() -> Any:
 def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
     """Let trl's server mode pack the policy's weights for vLLM, and compare them with the policy's.
 
-    With `adapters`, the policy is the model with them merged. The control compares with the weights
-    before they were changed.
+    `adapters` are peft's settings of LoRA. With them, the policy is the model with its adapters
+    merged; None: it has no adapters. The control compares with the weights before they were
+    changed: `control_stale` counts those that differ, as all should.
     """
     packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
     safetensors = importlib.import_module("safetensors.torch")

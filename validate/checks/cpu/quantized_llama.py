@@ -25,7 +25,7 @@ from validate.judging import (
     BACKWARD_FLOOR,
     Finding,
     failed,
-    forward,
+    forward_tolerance,
     is_beyond,
     is_within,
     joined,
@@ -149,7 +149,11 @@ def measure_weights(llama: SavedLlama) -> WeightsEvidence:
 
 
 def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
-    """Return how the linear layer `name` is stored, and how far it is from the saved weight."""
+    """Return how the linear layer `name` is stored, and how far it is from the saved weight.
+
+    If the layer was not quantised, the fields about its codes are left out; if they can't be
+    decoded, `error` says why.
+    """
     module = model.get_submodule(name)
     weight = module.weight
     original = llama.saved[f"{name}.weight"]
@@ -289,7 +293,11 @@ def prepare_for_4bit_training(model: Any) -> Any:
 
 
 def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
-    """Attach LoRA adapters to all linear layers of a model, and take one step of SGD."""
+    """Attach LoRA adapters to all linear layers of a model, and take one step of SGD.
+
+    Returns the loss, and the matrices B of the adapters: their largest value before the step, and
+    the matrices after it. B is zero at first, so that it shows the whole step.
+    """
     torch, peft = llama.torch, importlib.import_module("peft")
     # The same seed gives every model the same A.
     torch.manual_seed(SEED)
@@ -321,7 +329,7 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
     summaries: list[str] = []
     for dtype in ("float32", "bfloat16"):
         comparison = evidence["comparisons"][dtype]
-        error, tolerance = comparison["error"], forward(float(comparison["plain_error"]))
+        error, tolerance = comparison["error"], forward_tolerance(float(comparison["plain_error"]))
         if is_within(error, tolerance):
             summaries.append(f"{dtype} {error:.1e} (at most {tolerance:.1e})")
         else:

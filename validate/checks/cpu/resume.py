@@ -49,7 +49,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ResumeEvidence]]:
 
 
 def compare_runs(folder: Path) -> ResumeEvidence:
-    """Train a whole run, a resumed one and the control in `folder`, and compare their weights."""
+    """Train a whole run, a resumed one and the control in `folder`, and compare their weights.
+
+    The control starts anew from the checkpoint's weights, without the optimizer's state, so that
+    its weights must differ from those of the whole run.
+    """
     llama = SavedLlama(folder / "model")
     whole = train(llama, llama.folder, folder / "out")
     checkpoint = folder / "out" / f"checkpoint-{_HALF_WAY}"

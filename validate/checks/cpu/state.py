@@ -126,6 +126,8 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
         return failed(f"`import torch` in a new process: {evidence['error']}")
 
     faults = list(setting_faults(expect["state"], evidence["state"]))
+    # "Bare" is the process with PATH and HOME alone, which shows what the processor can do. Without
+    # it, wrong settings are still a fault.
     bare_error = evidence.get("bare_error", "")
     if bare_error and not faults:
         return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
@@ -143,7 +145,11 @@ def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Findin
 def setting_faults(
     expected: Mapping[str, Sequence[Any]], measured: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the settings whose measured value is none of those that are expected."""
+    """Yield a sentence for each setting whose measured value is none of those that are expected.
+
+    `expected`: expression -> the values that it may have, the usual one first. `measured`:
+    expression -> its value; None: this torch has no such setting, which is no fault.
+    """
     for expression, allowed in expected.items():
         value = measured.get(expression)
         if value is None or value in allowed:

@@ -62,7 +62,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
 
 
 def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
-    """Import all modules, multiply matrices, and count the threads that have worked."""
+    """Import all modules, multiply matrices, and count the threads that have worked.
+
+    A module that can't be imported is part of the evidence (`not_imported`); the others are still
+    imported. `openmp` are the OpenMP runtimes that are then in the process.
+    """
     torch = importlib.import_module("torch")
     environ = user_environment.recorded().environ
     errors = {}
@@ -128,6 +132,7 @@ def read_thread_ticks() -> dict[str, int]:
 def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
     """Judge that more than one thread has computed, with one OpenMP runtime.
 
+    Runtimes that a package bundles for its own use only (`expect["bundled"]`) are not counted.
     UNPROVEN on a machine with one core.
     """
     runtimes = []

@@ -19,7 +19,7 @@ from validate.harness import seeding
 from validate.judging import (
     RULE_T,
     Finding,
-    backward,
+    backward_tolerance,
     cause,
     failed,
     is_between,
@@ -432,7 +432,7 @@ def _find_comparison_problems(
     RULE_T as the tolerance allows a small multiple of plain torch's error in the same dtype.
     """
     if tolerance == RULE_T:
-        largest_error = backward(comparison["plain_error"])
+        largest_error = backward_tolerance(comparison["plain_error"])
     else:
         largest_error = float(tolerance)
 

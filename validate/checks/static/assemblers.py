@@ -48,8 +48,12 @@ class AssemblersEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
-    """Run the assemblers of each claim, and yield the GPUs that they list."""
-    _, _, distributions = installed.of_user()
+    """Run the assemblers of each claim, and yield the GPUs that they list, by assembler.
+
+    The claim names the GPUs (`archs`: 90 for sm_90). Each assembler has to list those of them that
+    it assembles for.
+    """
+    _, _, distributions = installed.read_user_python()
     # Without Triton, its folder is one that does not exist.
     packages_of_triton = "/"
     for distribution in distributions:
@@ -79,7 +83,11 @@ def assembler_for(arch: int, folder: Path) -> str:
 
 
 def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
-    """Return the GPUs that `ptxas --help` lists, or the error in place of them."""
+    """Return the GPUs that `ptxas --help` lists, or the error in place of them.
+
+    `program` is the path of the ptxas. `expected_archs`, the GPUs that it has to know, are only
+    passed on to the evidence.
+    """
     try:
         done = subprocess.run(
             [program, "--help"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"

@@ -41,8 +41,8 @@ _OWN_MAGIC = int.from_bytes(importlib.util.MAGIC_NUMBER, "little")
 """The magic number of the Python that runs this check. It reads code of its own release only."""
 _BY_TIME = 0
 """Flags of bytecode that has its source's time and size, and not its hash."""
-_DEBIANS = "/usr/lib/python3"
-_OURS = "/opt/truetag"
+_DEBIANS_PACKAGES = "/usr/lib/python3"
+_OUR_FILES = "/opt/truetag"
 
 
 class Measured(TypedDict):
@@ -59,10 +59,10 @@ class Measured(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Compare each `.pyc` file of the image's Python with its source, once for all claims."""
-    _, start, _ = installed.of_user()
+    _, start, _ = installed.read_user_python()
     paths = read_image_paths().facts
     tag = f".cpython-{start.version.replace('.', '')}."
-    folders = [*start.path, _DEBIANS, _OURS]
+    folders = [*start.path, _DEBIANS_PACKAGES, _OUR_FILES]
     searched = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
     files = 0
@@ -100,8 +100,9 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
     if not has_whole_code(content[_HEADER.size :], magic):
         return "cut short"
 
-    known = _MAGIC_NUMBERS.get(python)
-    if known and magic != _CR_LF + known:
+    # Of a release that is not in the table, the number can't be compared.
+    number = _MAGIC_NUMBERS.get(python)
+    if number and magic != _CR_LF + number:
         return f"not of Python {python}"
 
     if flags == _BY_TIME:

@@ -67,9 +67,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def compare(database: str, image: ImagePaths) -> Measured:
-    """Return what of the Debian packages in an image is not as it was installed.
+    """Return which Debian packages are not wholly installed, and which of their files differ.
 
-    `database` is dpkg's folder, /var/lib/dpkg.
+    A file is compared with the MD5 sum that its package brought. `database` is dpkg's folder,
+    /var/lib/dpkg. `image` has the mode, owner and size of every path.
     """
     states = debian.package_states(database)
     owned = debian.read_package_files(database)
@@ -80,6 +81,7 @@ def compare(database: str, image: ImagePaths) -> Measured:
     missing: dict[str, str] = {}
     edited = []
     for path, expected in sorted(owned.md5.items()):
+        # Documentation may be missing: slim images leave it out.
         if sums.get(path) == expected or path.startswith(_LEFT_OUT):
             continue
         package = owned.packages.get(path, "")

@@ -170,7 +170,7 @@ class FileTask(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CodeEvidence]]:
     """Yield for each claim what compiled GPU code its files hold. They are read on all cores."""
-    _, _, distributions = installed.of_user()
+    _, _, distributions = installed.read_user_python()
     files_of: dict[str, dict[str, MeasuredFile]] = {}
     tasks: list[FileTask] = []
     for claim in claims:
@@ -191,6 +191,7 @@ def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[File
     Whether the files are those that RECORD lists is for the check `files` to find.
     """
     expect = claim.expect
+    # Files that match `files` must hold code, those that match `also` may.
     # Path -> path below the folder of packages, by which evidence names the file.
     chosen: dict[str, str] = {}
     for location in installed.locations(distributions):
@@ -261,8 +262,9 @@ def list_pruned_tasks(
             header = stream.read(elf.HEADER_BYTES)
         is_library = header.startswith(elf.MAGIC) and not elf.is_32bit(header)
         if is_library and (expect["nvidia"] or not is_nvidias):
-            excuses = None if is_nvidias else tuple(by_design)
-            yield FileTask(claim.subject, path, shown, targets, excuses, "pruned")
+            # Without a list of kernels, pruning takes a library as a whole.
+            excused_kernels = None if is_nvidias else tuple(by_design)
+            yield FileTask(claim.subject, path, shown, targets, excused_kernels, "pruned")
 
 
 def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
@@ -322,7 +324,8 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
     An entry is the code of one region (one source) for one architecture. Entries that pruning has
     emptied are not counted. Some entries must stay although no target needs them (`kept`): without
-    them, a fault of the library would no longer show.
+    them, a fault of the library would no longer show. `whole` counts the regions that have such.
+    `marked` is code that a mark declares as taken out, and that is still there.
     """
     excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
@@ -371,8 +374,10 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
         archs |= {name_arch(entry) for entry in code.left}
         total += len(code.largest)
         for target in task.targets:
+            # A region that pruning has emptied for this target has no kernels left to count.
             counts[target]["emptied"] += int(code.is_lost(target))
             for kernel, state in code.states(target):
+                # The state, or the reason why the kernel may lack code.
                 excused_state = excuses.sort(kernel, state, target)
                 counts[target][excused_state] += 1
                 if excused_state in FAULTS:
@@ -494,7 +499,7 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
     `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough.
     """
     served = file["served"][arch]
-    # A file that was looked at as a whole.
+    # Of a file that was looked at as a whole, there is one word; else a count of kernels by state.
     if isinstance(served, str):
         if served == "none" or (served == "jit" and form == "cubin"):
             what = "only PTX" if served == "jit" else "no code"

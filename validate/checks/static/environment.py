@@ -128,8 +128,12 @@ class TextFile(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]]:
-    """Yield the variables, settings files and start-up code of the image's user."""
-    user, start, distributions = installed.of_user()
+    """Yield the variables, settings files and start-up code of the image's user.
+
+    Each claim has patterns of variables that must not be set (`denied`): they are looked for in the
+    user's variables, and in files that shells read (`in_files`).
+    """
+    user, start, distributions = installed.read_user_python()
     environ = dict(sorted(user.environ.items()))
     settings_files: dict[str, list[str]] = {}
     for file in read_files(_SETTINGS_FILES, user):
@@ -248,7 +252,9 @@ def is_as_debian_brought(path: str, packages: debian.PackageFiles) -> bool:
 def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Finding:
     """Fail where a variable, a settings file or start-up code changes what users run.
 
-    A derived image may set the variables that a pattern of `allowed` matches.
+    That is: a `required` variable has another value, a `denied` one is set, a settings file has
+    more than comments, or code that belongs to no package runs whenever Python starts. A derived
+    image may set the variables that a pattern of `allowed` matches.
     """
     required = expect["required"]
     allowed = expect.get("allowed", ())

@@ -125,8 +125,9 @@ class LayersEvidence(TypedDict, total=False):
 def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -> Finding:
     """Fail where a label, or the architecture, is not what the matrix says.
 
-    The verdict is UNPROVEN if only the label of silent faults is incomplete. Whether the image
-    holds what the labels say is left to `pins`.
+    The label of silent faults names issues of the image's versions that give wrong results without
+    an error. The verdict is UNPROVEN if only this label is incomplete. Whether the image holds what
+    the labels say is left to `pins`.
     """
     measured = evidence["labels"]
     faults = []
@@ -179,6 +180,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     if is_derived:
         faults += find_harmful_settings(expect, evidence)
     else:
+        # An image that we build: all of its settings are known.
         if evidence["user"] != _USER:
             faults.append(f"it runs as {evidence['user'] or 'root'}")
         if entrypoint != expect["entrypoint"]:
@@ -192,6 +194,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     start = f"entrypoint {' '.join(entrypoint)}" if entrypoint else "no entrypoint"
     good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
+    # Settings that none of our images has, such as ports.
     further = sorted(evidence.get("further", {}))
     if further:
         good += f"; of its own: {', '.join(further)}"

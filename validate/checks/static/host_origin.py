@@ -109,7 +109,11 @@ class LayerComparison(NamedTuple):
 
 
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
-    """Compare the layers of an image with those that are recorded for its recipe."""
+    """Compare the layers of an image with those that are recorded for its recipe.
+
+    A layer is identified by its diff ID, the digest of its files. The image's settings count as a
+    layer (SETTINGS_ROW), but not those of a derived image: they are its own.
+    """
     measured = {layer["layer"]: layer["diff_id"] for layer in evidence["layers"]}
     expected = []
     for layer in expect["layers"]:
@@ -120,11 +124,13 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
     unproven_layers = []
     for layer in expected:
         name = layer["layer"]
+        # Without a diff ID, no build of this layer is recorded.
         if layer["diff_id"] and measured.get(name) != layer["diff_id"]:
             differing.append(layer)
         elif len(layer["builds"]) < BUILDS_NEEDED:
             unproven_layers.append(name)
 
+    # Layers on top of a derived image are its own. Where a layer differs, that says more.
     strange = []
     if not differing and not expect["is_derived"]:
         known = {SUITE, SETTINGS_ROW, *(layer["layer"] for layer in expected)}
@@ -170,7 +176,11 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
 def excuse_differences(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> str:
-    """Return why layers that differ prove no fault of the image; empty if they do prove one."""
+    """Return why layers that differ prove no fault of the image.
+
+    Empty if they do prove one, or if none differs. `evidence["canonical"]`: the layers were read
+    where the engine stores them, so that equal files have equal digests.
+    """
     names = layers.names_of_differences()
 
     # An older checkout, an edited template or another lock gives other bytes rightly.
@@ -195,9 +205,9 @@ def excuse_differences(
 def find_faults(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> list[str]:
-    """Return what is wrong with the layers.
+    """Return what is wrong with the layers: foreign files, other bytes, and unknown layers.
 
-    After layers that differ follows the command that finds the files.
+    If layers differ, the last entry is the command that names the files.
     """
     faults = []
     for path in evidence["beside_suite"]:

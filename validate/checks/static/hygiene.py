@@ -98,7 +98,7 @@ class HygieneEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     """Look at every file of the image once, and yield the result for each claim."""
-    user, _, distributions = installed.of_user()
+    user, _, distributions = installed.read_user_python()
     # Files of which a package has a checksum: other checks compare them.
     known_files = set(debian.read_package_files().md5)
     for distribution in distributions:
@@ -153,6 +153,7 @@ def search_files(
             leftover["files"] += 1
             leftover["bytes"] += facts.st_size
 
+        # Some files, such as `.netrc`, are credentials by their name: they need not be read.
         kind = credentials.kind_by_name(path)
         if kind:
             secrets.append({"path": path, "line": 0, "kind": kind})
@@ -189,7 +190,10 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
 
 
 def judge_leftovers(_subject: str, expect: LeftoversExpect, evidence: HygieneEvidence) -> Finding:
-    """Fail where there are leftovers. Those that the claim allows are reported in the reason."""
+    """Fail where there are leftovers of a build, such as uv's cache.
+
+    Those that the claim allows (`told`) are only reported in the reason.
+    """
     faults = []
     reported = []
     for pattern, leftover in evidence["leftovers"].items():

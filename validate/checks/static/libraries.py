@@ -156,7 +156,7 @@ class UserLibraries(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
     """Yield how the loader resolves the libraries of the environment, and of the toolkit."""
-    user, _, _ = installed.of_user()
+    user, _, _ = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     for claim in claims:
         if claim.expect["of"] == "toolkit":
@@ -169,7 +169,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence]]:
 @cache
 def read_user_libraries() -> UserLibraries:
     """Read every library and program of the user's Python environment, once a process."""
-    user, _, distributions = installed.of_user()
+    user, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     files = Files(machine_named(user.machine))
     paths = find_binaries(installed.locations(distributions), owners)
@@ -181,8 +181,11 @@ SETTINGS = Settings(reads_files_only=True, shared_reads=(read_user_libraries,))
 
 
 def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
-    """Return which libraries and programs of the toolkit in `home` miss a library."""
-    _, _, distributions = installed.of_user()
+    """Return which libraries and programs of the toolkit in `home` miss a library.
+
+    `home` is the toolkit's folder; `search` is where the dynamic loader looks for libraries.
+    """
+    _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     files = read_user_libraries().files
 
@@ -200,6 +203,7 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
     process = Process(search, files)
     linked = []
     for library in libraries:
+        # Without holders, no library is assumed to be loaded first: what is not found is missing.
         resolved = resolve_needs(library, process, cuda_stems=(), holders={})
         if resolved["missing"]:
             linked.append(resolved)
@@ -215,9 +219,10 @@ def measure_environment(
 ) -> LibrariesEvidence:
     """Return how the libraries and programs of the Python environment would be loaded.
 
-    `cuda_stems` are the names of CUDA's libraries up to `.so`. `python` is the interpreter.
+    `cuda_stems` are the names of CUDA's libraries up to `.so`. `python` is the interpreter;
+    `search` is where the dynamic loader looks for libraries.
     """
-    _, _, distributions = installed.of_user()
+    _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     libraries, unreadable, files = read_user_libraries()
 
@@ -225,6 +230,7 @@ def measure_environment(
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
     with_torch = interpreter_only.copy()
+    # load_torch returns the libraries that it does not find.
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
     holders = index_by_owner(libraries)
@@ -250,7 +256,7 @@ def measure_environment(
             {"path": missing.needed_by, "name": missing.name} for missing in missing_at_start
         ],
         "torch_holds": list_cuda_of_torch(with_torch, cuda_stems, owners),
-        "linked": choose_telling(linked),
+        "linked": select_for_judge(linked),
         "second_owners": list(find_rivals(libraries, cuda_stems, search, files, owners)),
         "provided": list_cuda_libraries(libraries, cuda_stems),
     }
@@ -320,23 +326,24 @@ def resolve_needs(
     }
 
 
-def choose_telling(linked: Sequence[LinkedLibrary]) -> list[LinkedLibrary]:
-    """Return the libraries that a judge needs to see.
+def select_for_judge(linked: Sequence[LinkedLibrary]) -> list[LinkedLibrary]:
+    """Return the libraries that the judge needs to see, so that evidence stays small.
 
-    These are the ones that miss, assume or need something of CUDA, and all others of a distribution
-    in which one misses something: an alternative among them may excuse that one.
+    These are the libraries that miss another one, need one of CUDA, or rely on one that is assumed
+    to be loaded first. If one of a distribution misses something, all of that distribution are
+    returned: an alternative among them may excuse it.
     """
     troubled_owners: set[str] = set()
     for library in linked:
         if library["missing"]:
             troubled_owners.update(library["owners"])
 
-    telling = []
+    selected = []
     for library in linked:
-        has_news = library["missing"] or library["needs_cuda"] or library["assumed"]
-        if has_news or not troubled_owners.isdisjoint(library["owners"]):
-            telling.append(library)
-    return telling
+        is_judged = library["missing"] or library["needs_cuda"] or library["assumed"]
+        if is_judged or not troubled_owners.isdisjoint(library["owners"]):
+            selected.append(library)
+    return selected
 
 
 def find_rivals(
@@ -346,10 +353,11 @@ def find_rivals(
     files: Files,
     owners: Mapping[str, object],
 ) -> Iterator[Rival]:
-    """Yield CUDA libraries of distributions of which the loader's search path has another copy.
+    """Yield each CUDA library of a distribution that the loader's search path has a second time.
 
-    Only copies that no distribution lists (`owners`: path -> distributions) and that this machine
-    can load are rivals.
+    The loader could take that copy (a rival) in place of the distribution's own. Only copies that
+    no distribution lists (`owners`: path -> distributions) and that this machine can load are
+    rivals.
     """
     for library in libraries:
         if not library.owners:
@@ -381,7 +389,11 @@ class JudgedLibrary(NamedTuple):
 
 
 def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
-    """Fail where a library or program can't be loaded, or gets another CUDA than torch's."""
+    """Fail where a library or program can't be loaded, or gets another CUDA than torch's.
+
+    Libraries of the host's driver (`expect["host"]`) may be missing: the container runtime brings
+    them. Of the toolkit, only what can't be loaded is judged.
+    """
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = list(find_unreadable(expect, evidence["unreadable"]))
@@ -504,11 +516,12 @@ def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[st
 def is_excused(
     expect: LibrariesExpect, library: JudgedLibrary, judged: Sequence[JudgedLibrary]
 ) -> bool:
-    """Return whether a library need not get what it does not get (its troubles).
+    """Return whether a library that does not get what it needs (its `troubles`) is no fault.
 
-    It need not if the claim has an exception for it, or if another one of the `judged` libraries
-    serves in its place: in an added package, one that works; else the same library for our CUDA,
-    where this one is for another platform or another CUDA.
+    There are three excuses. The claim has an exception for the library. Or it is of a package that
+    was added, lacks nothing of CUDA or torch, and another library of that package works in its
+    place. Or it is for another platform (ROCm) or another CUDA, and the same library for our CUDA
+    works. These others are looked for in `judged`.
     """
     for exception in expect["exceptions"]:
         if is_covered(exception, library.path, library.troubles):

@@ -94,7 +94,7 @@ class Owners(NamedTuple):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield which files hide others on the search paths of the image's user."""
-    user, start, distributions = installed.of_user()
+    user, start, distributions = installed.read_user_python()
     of_wheels: dict[str, str] = {}
     for distribution in distributions:
         for entry in distribution.entries or ():
@@ -103,7 +103,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
     path = user.environ.get("PATH", "").split(":")
     before_standard = [folder for folder in user.environ.get("PYTHONPATH", "").split(":") if folder]
-    # Python looks in the folder in which it starts, too.
+    # Python looks in the folder in which it starts, too, unless PYTHONSAFEPATH is set.
     if not user.environ.get("PYTHONSAFEPATH") and user.directory:
         before_standard.append(user.directory)
     standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
@@ -145,10 +145,11 @@ def find_hidden_modules(
 ) -> list[Hidden]:
     """Return modules that are imported in place of the standard library's or a distribution's.
 
-    `folders` are those that Python searches before the `standard` library's. A folder in them
-    without `__init__.py` hides nothing (PEP 420).
+    `folders` are those that Python searches before the `standard` library's: the entries of
+    PYTHONPATH, and the working directory. A folder in them without `__init__.py` hides nothing
+    (PEP 420), and neither does a name that most projects have (`tests`).
     """
-    # Module name -> the folders that have such a module, each with the module's owner.
+    # Module name -> the folders that should provide it, each with the module's owner.
     known: dict[str, list[tuple[str, str]]] = {}
     for folder in standard:
         for name, _ in list_modules(folder):
@@ -168,6 +169,7 @@ def find_hidden_modules(
                 hidden.append(
                     {
                         "path": path,
+                        # Not looked up: these folders are the user's, not a package's.
                         "owner": _NO_OWNER,
                         "hides": f"{other_folder}/{name}",
                         "hidden_owner": owner,
@@ -226,6 +228,7 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             is_debians = owners.of(path).startswith("Debian's ")
             if is_debians and os.path.realpath(first) != os.path.realpath(path):
                 hidden.append(describe_pair(first, path, owners))
+            # The loader reaches this folder before the one that a wheel's library names.
             if folder in before_wheels and name in of_wheels and of_wheels[name] != path:
                 hidden.append(describe_pair(path, of_wheels[name], owners))
     return hidden

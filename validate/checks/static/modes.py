@@ -96,6 +96,7 @@ class User:
         """Return whether this user may read a file of this mode and owner, or enter a folder."""
         if self.uid == 0:
             return True
+        # 4 is the right to read, 5 the right to read and enter.
         needed = 0o5 if stat.S_ISDIR(facts.st_mode) else 0o4
         # The mode has three bits each for the owner, the group, and all others.
         if facts.st_uid == self.uid:
@@ -108,13 +109,17 @@ class User:
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield the paths of the image whose mode or owner is wrong, and programs with privileges."""
-    environment, _, _ = installed.of_user()
+    """Yield the paths of the image whose mode or owner is wrong, and programs with privileges.
+
+    `lstat` of all paths is read once, for all claims. What a claim adds are the folders that must
+    be open to everybody.
+    """
+    environment, _, _ = installed.read_user_python()
     paths = read_image_paths().facts
     owned = debian.read_package_files()
 
     validated = list_validated(paths)
-    # What only root may change, and what every user must be able to read.
+    # Find which paths only root may change, and which every user must be able to read.
     for_root_only = validated | owned.packages.keys() | find_open_programs(paths)
     for_all = set(validated)
     for path in owned.md5.keys() & paths.keys():
@@ -130,6 +135,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     ):
         faults.update(only_topmost(dict(faults_of_kind)))
 
+    # Programs that run with other rights than their caller's: those of Debian's are expected.
     privileged = sorted(path for path, facts in paths.items() if has_privileges(path, facts))
     strange = [path for path in privileged if path not in owned.md5]
     for claim in claims:
@@ -153,7 +159,7 @@ def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
     These are files of Python distributions and their bytecode, the Python environment, the CUDA
     toolkit, our own files, and some that every program reads.
     """
-    environment, start, distributions = installed.of_user()
+    environment, start, distributions = installed.read_user_python()
     validated = files_of_distributions(distributions)
     validated |= {path for path in paths if source_of_bytecode(path) in validated}
     toolkit = environment.environ.get("CUDA_HOME", "/usr/local/cuda")
@@ -257,6 +263,7 @@ def find_unreadable_for_all(
         facts = paths[path]
         if is_link(facts) or path.startswith("/root"):
             continue
+        # Folders must be entered and programs started (5: read and execute), files only read (4).
         needed = 0o5 if stat.S_ISDIR(facts.st_mode) or is_program(path, facts) else 0o4
         if facts.st_mode & needed != needed:
             yield path, f"has mode {stat.S_IMODE(facts.st_mode):o}: users can't use it"
@@ -278,8 +285,9 @@ def find_unreadable_for(
         if entry.startswith("/") and entry.strip("/"):
             own_folders.append(entry.rstrip("/"))
 
-    # A user who can't enter a folder reaches nothing in it, so the folders above count, too. /root
-    # is left out: tools that root installed for itself are nobody else's.
+    # Two sets of paths must be readable: the folders that lead to the user's folders, and all that
+    # lies below these. A user who can't enter a folder reaches nothing in it. /root is left out:
+    # tools that root installed for itself are nobody else's.
     entered = [folder for folder in own_folders if not f"{folder}/".startswith("/root/")]
     on_the_way = with_folders_above([*entered, *(folder.rstrip("/") for folder in _OF_USERS)])
     below = (*_OF_USERS, *(f"{folder}/" for folder in own_folders))
@@ -375,7 +383,11 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
 
 
 def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
-    """Fail where users can't read a file, others than root can change one, or one has rights."""
+    """Fail where users can't read a file, or others than root can change one.
+
+    So does a program that runs with more rights than its caller's (setuid, setgid, capabilities)
+    and is not of a Debian package.
+    """
     if not evidence["files"]:
         return failed("no file was looked at")
     faults = []

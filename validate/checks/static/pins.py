@@ -176,7 +176,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
 
     For the claims about the lock and about additions, yield the versions of all distributions.
     """
-    user, start, distributions = installed.of_user()
+    user, start, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     providers = list_providers(distributions)
     loaders = list_loaders(user, start)
@@ -187,6 +187,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
     finders = [Finder(folder, FileFinder(folder, *loaders)) for folder in folders]
 
     for claim in claims:
+        # These two claims are about all distributions, and not about one.
         if claim.subject in ("lock", "additions"):
             known_failures = claim.expect.get("known", ())
             yield claim.subject, list_everything(distributions, known_failures, user.environ)
@@ -236,8 +237,9 @@ def list_everything(
 ) -> LockEvidence:
     """Return the versions of all installed distributions, by name.
 
-    If failures are `known`, return the variables that they name, too: those that `environ` sets to
-    a value other than "off", "0" and the like.
+    `known` are failures that depend on packages or variables. If there are any, the variables that
+    they name are returned, too, as far as `environ` switches them on: a value such as "0" or "off"
+    does not.
     """
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
@@ -374,7 +376,10 @@ def read_constants(file: Path) -> dict[str, str | None]:
 
 
 def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
-    """Fail unless a distribution is installed once, at its version, and is what is imported."""
+    """Fail unless a distribution is installed once, at its version, and is what is imported.
+
+    Its local version (`cu126` of `2.7.1+cu126`) must be one of `expect["locals"]`.
+    """
     copies = evidence["installed"]
     if not copies:
         return failed(f"{subject} is not installed")
@@ -489,8 +494,8 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
 def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvidence) -> str:
     """Return a sentence if a package was added, or a variable set, that is known to fail.
 
-    `pinned` are the distributions of the base image. Empty if the failure is not met, or if
-    something is there that makes it work.
+    `failure["name"]` is that package or variable; `pinned` are the distributions of the base image.
+    Empty if it is not there, or if a package or variable of `failure["unless"]` makes it work.
     """
     name = failure["name"]
     switched_on = evidence["variables"]

@@ -61,7 +61,7 @@ class Measured(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the RECORDs of the installed distributions that each claim names."""
-    _, start, distributions = installed.of_user()
+    _, start, distributions = installed.read_user_python()
     environment = os.path.realpath(start.prefix)
     for claim in claims:
         records: dict[str, list[InstalledRecord]] = {}
@@ -93,8 +93,8 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Judge whether each installed RECORD is that of its locked wheel.
 
     A distribution that is missing or of another version is reported by the check `pins`, a file
-    that is not as RECORD says by `files`. UNPROVEN: the RECORDs of some locked wheels are not
-    known.
+    that is not as RECORD says by `files`. UNPROVEN: the RECORDs of some locked wheels (`unknown`)
+    are not known. Distributions that were built from source (`built`) have no wheel.
     """
     if not expect["wheels"]:
         if expect["unknown"]:

@@ -119,7 +119,11 @@ class SymbolTask(NamedTuple):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
-    """Look up every symbol that a library or program of the environment needs."""
+    """Look up every symbol that a library or program of the environment needs.
+
+    Yield each claimed subject with the libraries that lack a symbol, and what could stand in for
+    them.
+    """
     binaries = libraries.read_user_libraries().libraries
     for claim in claims:
         tasks = list(list_tasks(binaries, claim.expect))
@@ -154,17 +158,20 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
 
 
 def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
-    """Yield a task for each library and program whose closure is whole, or lacks only the driver.
+    """Yield a task for each file all of whose libraries are found, but for those of the driver.
 
-    Of the others nothing can be said: what is missing might export the symbols.
+    A file is a library or program. Of the others nothing can be said: what is missing might export
+    the symbols. A task has the files in which the loader looks symbols up (the scope): first the
+    global scope, which is the interpreter's and torch's, then the file and what it needs.
     """
-    user, _, distributions = installed.of_user()
+    user, _, distributions = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     interpreter_only = Process(search, libraries.read_user_libraries().files)
     interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
     with_torch = interpreter_only.copy()
     load_torch(with_torch, installed.locations(distributions), binaries)
 
+    # `import torch` opens libtorch_global_deps.so for all libraries that are loaded later.
     global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", binaries)
     torch_scope = scope_of(with_torch, "libtorch_python.so", binaries)
     for library in binaries:
@@ -175,6 +182,7 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
             continue
         # torch's libraries find each other's symbols, as one import opens them all.
         opened_scope = torch_scope if library.path in torch_scope else own_scope
+        # A program starts by itself: nothing of Python's process is open in it.
         scope = opened_scope if is_program else global_scope + opened_scope
         file_of = {}
         for name in library.elf.needed:
@@ -249,6 +257,7 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
     if not undefined and not versions:
         return None
 
+    # Count the symbols that some library outside of the scope exports.
     elsewhere = 0
     for name in undefined:
         if any(name in other.exports for other in symbols.values()):

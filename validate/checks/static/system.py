@@ -124,7 +124,7 @@ class VerbsEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
     """Start the programs (subject `tools`), and open the libraries (subject `verbs`)."""
-    user, start, _ = installed.of_user()
+    user, start, _ = installed.read_user_python()
     for claim in claims:
         if claim.subject == "tools":
             programs: dict[str, Program] = {}
@@ -166,9 +166,10 @@ def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) ->
 def read_nccl(
     folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]
 ) -> Nccl:
-    """Return which names of these libraries the file of torch's NCCL contains.
+    """Return which names of these libraries the file of torch's NCCL contains: it opens them.
 
-    NCCL is that of a wheel in one of the folders of sys.path, else the one on the loader's path.
+    The path is None if there is no NCCL. NCCL is that of a wheel in one of the folders of sys.path,
+    else the one on the loader's path.
     """
     candidates = []
     for folder in folders:
@@ -197,8 +198,9 @@ def read_nccl(
 def open_library(library: OpenedLibrary) -> Library:
     """Open a library by the first of its names that the loader finds, and look up its functions.
 
-    Return the functions that it lacks under their version. If no name is found, return the loader's
-    error for the last one.
+    `library["symbols"]` maps each function to the symbol version that it must have. Return the
+    functions that are not there under it, as FUNCTION@VERSION. If no name is found, return the
+    loader's error for the last one.
     """
     # dlvsym of the C library finds a function under a symbol version; ctypes has nothing for that.
     find_symbol = ctypes.CDLL(None).dlvsym
@@ -276,12 +278,14 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
 def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> Finding:
     """Fail where NCCL would not get a library, function or network driver of rdma-core.
 
-    The verdict is UNPROVEN without NCCL, and for an NCCL that opens other libraries than expected.
+    NCCL then uses sockets in place of RDMA, without an error. The verdict is UNPROVEN without NCCL,
+    and for an NCCL that opens other libraries than expected.
     """
     nccl = evidence["nccl"]
     libraries = expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
+    # An NCCL that opens these libraries has one of their names in its file.
     names_in_nccl: set[str] = set()
     for library in libraries.values():
         if library["by_nccl"]:

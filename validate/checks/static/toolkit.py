@@ -92,7 +92,7 @@ class ToolkitEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     """Yield the parts of each claim's toolkit, and what PATH, variables and the loader lead to."""
-    user, _, distributions = installed.of_user()
+    user, _, distributions = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
     torch = [distribution for distribution in distributions if distribution.name == "torch"]
     programs: dict[str, str | None] = {}
@@ -102,6 +102,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
 
     for claim in claims:
         home = Path(claim.expect["home"])
+        # /usr/local/cuda, which usually leads to the newest toolkit.
         default_link = home.parent / "cuda"
         evidence: ToolkitEvidence = {
             "home_exists": home.is_dir(),
@@ -163,8 +164,9 @@ def read_library(stem: str, home: Path) -> Part:
 def read_versioned_library(stem: str, companion: str, home: Path) -> Part:
     """Return the files of a library, with the CUDA version in the file name of another library.
 
-    libnvrtc.so.12 names the major only; its companion is libnvrtc-builtins.so.12.6. Several
-    versions are joined by a slash, and None stands for none.
+    `stem` is the library (`libnvrtc`), `companion` the other one: libnvrtc.so.12 names only the
+    major, libnvrtc-builtins.so.12.6 names the version. `minor` of the result is that version;
+    several are joined by a slash, and None stands for none.
     """
     minors = set()
     for path in list_library_files(companion, home):
@@ -196,7 +198,7 @@ def list_library_files(stem: str, home: Path) -> list[str]:
 def find_files(relative: Sequence[str], home: Path) -> Part:
     """Return which of these files the toolkit in `home` has, for files that state no version.
 
-    An empty file counts as absent.
+    `relative` are their paths below `home`. An empty file counts as absent.
     """
     part: Part = {"files": [], "absent": []}
     for name in relative:
@@ -343,7 +345,11 @@ def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[s
 
 
 def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
-    """Yield what of a part of the toolkit is missing, or of another CUDA version than `version`."""
+    """Yield what of a part of the toolkit is missing, or of another CUDA version than `version`.
+
+    `name` is that of the part, such as `cudart`. `part["minor"]` is the version that it states,
+    such as 12.6.
+    """
     if not part["files"]:
         yield f"the toolkit lacks {name}"
         return

@@ -40,8 +40,12 @@ class Measured(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Compare the tags of each installed wheel with the image's Python and processor."""
-    user, start, distributions = installed.of_user()
+    """Compare the tags of each installed wheel with the image's Python and processor.
+
+    A wheel fits if any of its tags does. Distributions without tags are not from wheels, and are
+    left out.
+    """
+    user, start, distributions = installed.read_user_python()
     target = Target(python=start.version, machine=user.machine)
     wheels = 0
     misfits: list[MisfittingWheel] = []
@@ -69,9 +73,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 
 
 def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
-    """Judge whether every wheel is for the image's Python and processor.
+    """Fail where a wheel is for another Python or processor than the image's, and name it.
 
-    FAIL names each other one.
+    It is a fault, too, if no wheel says what it was built for.
     """
     if not evidence["wheels"]:
         return failed("no installed wheel says what it was built for")
