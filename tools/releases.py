@@ -43,7 +43,7 @@ _PLATFORM = "x86_64-manylinux_2_36"
 def newest(
     facts: Facts, pythons: Sequence[str], compiled: Collection[str], runner: Runner = uv.run
 ) -> dict[str, str]:
-    """Name -> newest release on the index, of each package with rows. Raises UserError as `uv.packages` does.
+    """Name -> newest release on the index, of each package with rows. Raises UserError as `uv.resolve_packages` does.
 
     `pythons`: a release counts if it is for one of them; what none of the first has is asked of the next.
     `compiled` are distributions that the matrix has sources of: an index has no wheel of them.
@@ -60,7 +60,7 @@ def newest(
         )
         for name in sorted(facts.packages.keys() - found):
             with suppress(uv.NoSolution):
-                packages = uv.packages(
+                packages = uv.resolve_packages(
                     [name], asked, chosen={}, run=runner, where=FACTS, dependencies=False
                 )
                 found.update((package.name, package.version) for package in packages)

@@ -100,7 +100,7 @@ def claims_of_published(
     # A new alias or row changes the revision of the whole matrix, but nothing of this image: then
     # its labels still describe it.
     revision = labels.get(f"{image_labels.LABELS}.matrix-revision", "")
-    if revision != image.revision and not image_labels.describe(labels, image):
+    if revision != image.revision and not image_labels.match_todays_build(labels, image):
         return None
     if not lock_file.is_present(image, sources.workspace.locks):
         return None

@@ -33,7 +33,7 @@ BOOTSTRAPPED = "truetag-base"
 def acquire(
     engine: Engine,
     base: Base,
-    wanted: str = AUTO,
+    requested: str = AUTO,
     *,
     root: Path,
     host: HostSettings,
@@ -41,7 +41,7 @@ def acquire(
 ) -> BaseContext:
     """Make sure that the engine has a base image, and return what is known of it.
 
-    `wanted` is the reference of a custom base, or `auto`. For `auto`, the base is found in this
+    `requested` is the reference of a custom base, or `auto`. For `auto`, the base is found in this
     order, by what the workspace in `root` has:
 
     1. by its pinned digest (locks/bases.yaml), and in no other way if there is one;
@@ -57,16 +57,18 @@ def acquire(
 
     # Two builds at once need the same base: the second finds what the first has made.
     with engine.hold_lock(f"base {base.key} {base.platform}", say_waiting):
-        if wanted != AUTO:
-            return _custom(engine, base, wanted, on_progress)
+        if requested != AUTO:
+            return _acquire_custom(engine, base, requested, on_progress)
         digest = pinned(root).get(base.reference)
         if digest:
-            return _by_digest(engine, base, digest, on_progress)
+            return _acquire_by_digest(engine, base, digest, on_progress)
         lock = debian.find(base, root / "locks")
+        # Locked packages that can be used at once come before the tag, all others after it.
         if lock is None or not shutil.which("mmdebstrap"):
-            by_tag = _by_tag(engine, base, lock is not None, on_progress)
-            if by_tag:
-                return by_tag
+            base_by_tag = _acquire_by_tag(engine, base, lock is not None, on_progress)
+            if base_by_tag:
+                return base_by_tag
+        # Only a Debian suite can be made of packages.
         if base.suite is None:
             cause = (
                 "no registry answers, and it is no Debian suite that could be made from a mirror"
@@ -74,10 +76,10 @@ def acquire(
             then = "connect to a registry, or give a base you have: --base REF"
             raise failed(base.reference, cause, then)
         lock = lock or debian.require(base, root / "locks")
-        return _of_packages(engine, base, lock, host, on_progress)
+        return _make_of_packages(engine, base, lock, host, on_progress)
 
 
-def _custom(
+def _acquire_custom(
     engine: Engine, base: Base, reference: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
     """Return a custom base, which is pulled if the engine lacks it.
@@ -91,10 +93,10 @@ def _custom(
     elif info.architecture != base.platform.architecture:
         cause = f"is for {info.architecture}, the image is for {base.platform}"
         raise wrong(reference, cause, "give a base of that platform: --base REF")
-    return _described(engine, info, reference, "custom")
+    return _describe(engine, info, reference, "custom")
 
 
-def _by_digest(
+def _acquire_by_digest(
     engine: Engine, base: Base, digest: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
     """Return a base by its pinned digest. Raises UserError if it is nowhere: no other will do."""
@@ -110,10 +112,10 @@ def _by_digest(
             f"or take its line out of {PINS_FILE}"
         )
         raise failed(base.reference, cause, then)
-    return replace(_described(engine, info, reference, "digest"), digest=digest)
+    return replace(_describe(engine, info, reference, "digest"), digest=digest)
 
 
-def _by_tag(
+def _acquire_by_tag(
     engine: Engine, base: Base, has_lock: bool, on_progress: Callable[[str], None]
 ) -> BaseContext | None:
     """Return a base by its tag; None if the engine lacks it and no registry answers.
@@ -125,10 +127,10 @@ def _by_tag(
     else:
         reason = "no digest is pinned (`python -m tools.pin`)"
     info = _find_or_pull(engine, base, base.reference, f" by its tag: {reason}", on_progress)
-    return _described(engine, info, base.reference, "tag") if info else None
+    return _describe(engine, info, base.reference, "tag") if info else None
 
 
-def _of_packages(
+def _make_of_packages(
     engine: Engine,
     base: Base,
     lock: DebianLock,
@@ -152,8 +154,8 @@ def _of_packages(
         on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {place}")
         bootstrap.require_mmdebstrap(on_progress)
         info = bootstrap.bootstrap(engine, base, lock, name, host)
-    context = _described(engine, info, name, "bootstrapped")
-    return replace(context, digest=info.id, packages=lock.part(lock.layer))
+    context = _describe(engine, info, name, "bootstrapped")
+    return replace(context, digest=info.id, packages=lock.serialize_only(lock.layer))
 
 
 def _find_or_pull(
@@ -163,7 +165,9 @@ def _find_or_pull(
     note: str,
     on_progress: Callable[[str], None],
 ) -> ImageInfo | None:
-    """Return an image of the base's platform from the engine or a registry; None: none answers.
+    """Return the image of a reference, for the base's platform, from the engine or a registry.
+
+    None: the engine lacks it, and no registry answers.
 
     `note` follows the reference in the line of progress about pulling.
     """
@@ -177,8 +181,9 @@ def _find_or_pull(
     return engine.pull(reference, platform=base.platform)
 
 
-def _described(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
+def _describe(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
     """Return what is known of a base that the engine has, with the Python that is in it."""
+    # An image that no registry has is known by its ID.
     digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
     context = read_python(engine, reference)
     return replace(context, reference=reference, origin=origin, digest=digest)
@@ -217,6 +222,7 @@ def satisfies(installed: str, pin: Pin) -> bool:
         version, pinned_version = Version(installed), Version(pin.version)
     except InvalidVersion:
         return installed == pin.version
+    # `public`: without the local version, which names the build.
     if Version(version.public) != pinned_version:
         return False
     local = version.local or ""
@@ -242,18 +248,21 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
             if error.kind is EngineErrorKind.NO_COMMAND:
                 return plain
             raise
-    # The init process ends with 127 if there is no such command.
+    # The container's init process ends with 127 if there is no python3.
     if finished.code == 127:
         return plain
     if finished.code != 0:
         output = (finished.stderr or finished.stdout).strip()
         cause = f"its python3 can't be run: {output[-300:]}"
         raise wrong(reference, cause, "give another base with --base REF")
-    return described_python(plain, finished.stdout)
+    return add_python(plain, finished.stdout)
 
 
-def described_python(base: BaseContext, text: str) -> BaseContext:
-    """Return the base with what templates/base/read_python.py printed of its Python, as JSON."""
+def add_python(base: BaseContext, text: str) -> BaseContext:
+    """Return the base with the Python that it brings.
+
+    `text` is what templates/base/read_python.py printed in it: JSON.
+    """
     python = json.loads(text)
     installed = {}
     for name, version in python["packages"].items():

@@ -57,9 +57,9 @@ _STRIP = (
 def bootstrap(
     engine: Engine, base: Base, lock: DebianLock, name: str, host: HostSettings
 ) -> ImageInfo:
-    """Make a base on this machine, and load it into the engine under a name.
+    """Make a base on this machine, load it into the engine under `name`, and return its image.
 
-    Its ID depends on nothing but the lock. Raises UserError if mmdebstrap fails.
+    The image's ID depends on nothing but the lock. Raises UserError if mmdebstrap fails.
     """
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
         layer_digest = hashlib.sha256()
@@ -153,12 +153,14 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             try:
                 while process.stdout and (chunk := process.stdout.read(_CHUNK)):
                     yield chunk
+            # Whoever reads the tar may stop early: then mmdebstrap must not go on.
             except BaseException:
                 process.terminate()
                 raise
             listener.join()
 
     if process.returncode != 0:
+        # BuildKit has no part in this, so there is no error of its own.
         failure = classify("", messages)
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = f"is there space in /tmp? {debian.how_to_remake()}"
@@ -168,13 +170,16 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
 def _make_repository(
     base: Base, lock: DebianLock, host: HostSettings, scratch: str, repository: Path
 ) -> None:
-    """Fetch the base's packages into a Debian repository, each checked by its hash.
+    """Fetch a base's packages into a new Debian repository, each checked by its hash.
+
+    `repository` is its folder; the script's own files go into the folder `scratch`.
 
     Raises UserError if one can't be fetched.
     """
     lock_file = Path(scratch, "lock")
-    lock_file.write_bytes(lock.part(lock.base))
+    lock_file.write_bytes(lock.serialize_only(lock.base))
     script = TEMPLATES / "scripts" / "debian_repository.sh"
+    # Variable -> address of Debian's own mirror. The host's settings replace some of them.
     own_mirrors = dict(debian.ARCHIVES.values())
     finished = subprocess.run(
         ["sh", str(script), str(lock_file), str(repository)],
@@ -194,12 +199,13 @@ def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[
     """Return the command that writes the tar of a base to its standard output."""
     command = ["mmdebstrap", "--variant=minbase"]
     if base.platform is not of_machine(os.uname().machine):
-        # For another processor. mmdebstrap's own check needs a package (arch-test), and a program
-        # that does not run says so anyway.
+        # The base is for another processor. mmdebstrap's check that programs for it run here needs a
+        # package (arch-test). Without the check, the first program that does not run says so.
         command += [f"--architectures={lock.architecture}", "--skip=check/qemu"]
-    command += [f"--include={','.join(debian.INCLUDED)}", "--format=tar"]
+    command += [f"--include={','.join(debian.EXTRA_PACKAGES_OF_BASE)}", "--format=tar"]
     command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
     sources = shlex.quote(_sources(lock))
+    # Run when all packages are installed, with the root file system as $1.
     hook = f"{_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list"
     command += [f"--customize-hook={hook}"]
     command += [lock.suite, "-", f"deb [trusted=yes] copy://{repository} ./"]

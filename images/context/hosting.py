@@ -78,7 +78,11 @@ class HostSettings:
         return None
 
     def files(self) -> dict[str, bytes]:
-        """Return the settings as files of a build context. There always is a `host/env`."""
+        """Return the settings as files of a build context: path -> content.
+
+        There always is a `host/env`, which exports variables to a step's shell. The certificates
+        and apt's settings are files of their own, to which variables point.
+        """
         exports = {**self.index, **self.mirrors}
         apt = dict(self.apt)
         files = {}
@@ -100,7 +104,10 @@ class HostSettings:
         return {"host/env": "".join(lines).encode(), **files}
 
     def redact(self, text: str) -> str:
-        """Return a text without users' names and passwords: `***` stands in their place."""
+        """Return a text without the users' names and passwords of the settings and of addresses.
+
+        `***` stands in their place.
+        """
         for name, value in self.values:
             passwords = [value] if name.endswith("_PASSWORD") else []
             for address in value.split():
@@ -167,6 +174,7 @@ def settings_of(
     for name, value in sorted(env.items()):
         if not _INDEX_VARIABLES.fullmatch(name) or not value:
             continue
+        # An index is an address, so without `://` it is a folder.
         if "file:" in value or (
             name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in value
         ):
@@ -176,22 +184,26 @@ def settings_of(
         else:
             index[name] = value
 
+    # Names are lower case; programs set and read either.
     proxies = {}
     for name in _PROXY_VARIABLES:
         address = env.get(name) or env.get(name.upper())
         if address:
             proxies[name] = address
+    apt_settings = {}
+    for name, value in (apt or {}).items():
+        if value and _APT_SETTINGS.fullmatch(name):
+            apt_settings[name] = value
+
     settings = HostSettings(
         ca=ca,
+        # Build steps use uv, which gets the index of pip if none is set for uv itself.
         index=uv.with_index_of_pip(index, index),
         proxies=proxies,
-        apt={
-            name: value
-            for name, value in (apt or {}).items()
-            if _APT_SETTINGS.fullmatch(name) and value
-        },
+        apt=apt_settings,
         mirrors=mirrors or {},
     )
+    # Addresses are shown without user and password.
     for name, value in settings.local_addresses():
         shown = _USERINFO.sub("***@", value)
         warnings.append(

@@ -56,7 +56,8 @@ def labels(
 ) -> dict[str, str]:
     """Return the labels of an image, OCI's own and ours, sorted by name. Empty ones are left out.
 
-    missing: package -> why the image lacks it. recipe: the digest of what its layers are made of.
+    missing: package -> why the image lacks it. recipe: the digest of what its layers are made of;
+    empty: not known.
     """
     of_matrix = _labels_of_matrix(image, missing, custom_base=base_context.origin == "custom")
     silent_faults = sorted(fault.issue for fault in silent.known(image.versions).values())
@@ -91,8 +92,8 @@ def _labels_of_matrix(
     They are named without the beginning of our labels, and may be empty.
     """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    # The only architecture that it has code for, and `nvidia` if NVIDIA's libraries are pruned,
-    # too. A custom base may bring other code.
+    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too. An image on a
+    # custom base has none, as the base may bring code for other architectures.
     pruned = ""
     if image.pruning and not custom_base:
         pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
@@ -111,10 +112,11 @@ def _labels_of_matrix(
     }
 
 
-def describe(labels: Mapping[str, str], image: Image) -> bool:
+def match_todays_build(labels: Mapping[str, str], image: Image) -> bool:
     """Return whether labels are those that a build of this image would write today.
 
-    Those that name the base, the recipe and the matrix's revision may differ.
+    Only labels that follow from matrix and facts are compared. Those that name the base, the recipe
+    and the matrix's revision may differ.
     """
     missing = declared_missing(image, labels)
     today = _labels_of_matrix(image, missing, custom_base=on_custom_base(labels))

@@ -48,6 +48,7 @@ def of_build(
     if unknown:
         return Origin(record=record, unknown=unknown)
 
+    # A base that was made of Debian packages has a recipe, of those. Others have their digest.
     packages = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
     made_of = bootstrap.labels(packages) if packages else {}
     recipe_of_base = base_recipe(base, made_of)
@@ -73,8 +74,9 @@ def of_labels(
 ) -> Origin:
     """Return the origin of an existing image, whose labels name its base and its recipe.
 
-    If it was not built by today's recipe, but the record has the layers of its own, that counts.
-    The arguments are those of `of_build`, with the image's labels in place of the base.
+    An image that was not built by today's recipe is judged by the recipe that its label names, if
+    the record has its layers. The arguments are those of `of_build`, with the image's labels in
+    place of the base.
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
     own_recipe = labels.get(f"{LABELS}.recipe", "")
@@ -96,7 +98,10 @@ def _of_todays_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin that an image has if this checkout built it, on the base of its labels."""
+    """Return the origin of an image as if this checkout had built it, on the base of its labels.
+
+    No label says what is in a custom base: then the recipe is unknown, and the origin says so.
+    """
     base = BaseContext.from_labels(labels)
     if base.origin == "custom":
         unknown = (
@@ -105,8 +110,9 @@ def _of_todays_recipe(
         )
         return Origin(record=layer_record.read(locks), unknown=unknown)
     packages = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
+    # On such a base, the first layer installs the other packages of the base's lock.
     if packages:
-        base = replace(base, packages=packages.part(packages.layer))
+        base = replace(base, packages=packages.serialize_only(packages.layer))
     return of_build(image, lock, base, locks, wheels=wheels, missing=missing)
 
 

@@ -28,6 +28,7 @@ _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
 
 def files(pruning: Pruning) -> dict[str, bytes]:
     """Return the pruner's program and its options for an image: path in the context -> content."""
+    # Of the libraries that a pattern matches, only those under `keep` stay.
     alternatives = []
     for pattern, remaining in pruning.alternatives.items():
         alternatives.append({"files": pattern, "keep": remaining})
@@ -60,9 +61,9 @@ def key(pruning: Pruning) -> str:
 
 
 def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
-    """Return the locked wheels, with their sha256, whose pruned RECORD nobody has measured.
+    """Return the wheels of a lock whose RECORD after pruning is not in the record: with sha256.
 
-    Only wheels that this pruner reads; none without pruning.
+    Only wheels with libraries that this pruner reads count. Without pruning, there are none.
     """
     if pruning is None:
         return []

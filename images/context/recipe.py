@@ -87,7 +87,8 @@ def image_recipe(
     wheels: file name -> sha256, of wheels that no index has. missing: optional package -> why the
     image lacks it.
     """
-    # Settings of this machine are left out, and so is the suite, which changes with this project.
+    # Rendered without settings of this machine, and without the suite, which changes with this
+    # project. The bytes of wheels are not needed: their digests are known.
     context = render(image, locks, base, wheels=dict.fromkeys(wheels, b""), missing=missing)
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():
@@ -100,7 +101,9 @@ def image_recipe(
 def dockerfile_recipe(
     dockerfile: str, files: Mapping[str, str], base: str, platform: Platform
 ) -> ImageRecipe:
-    """Return the recipes of the layers of a Dockerfile's last stage.
+    """Return the recipes of the layers of a Dockerfile's last stage, which is the image.
+
+    A step's recipe is a digest of the steps before it, the platform, its text, and what it mounts.
 
     files: path in the context -> sha256. base: the recipe of the base image.
     """
@@ -118,9 +121,11 @@ def dockerfile_recipe(
             continue
         # An image's history has steps without their mounts.
         step = f"{keyword} {_MOUNT.sub('', text)}"
+        # Labels and the suite decide about no other file.
         if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:
             continue
         parts = [stage.state, str(platform), keyword, text, digests_of_mounts(text, files, stages)]
+        # Every instruction counts for those after it, but only some make a layer.
         stage.state = sha256(json.dumps(parts, sort_keys=True).encode())
         if keyword in _MAKES_LAYER:
             stage.layers.append(_BuiltLayer(step, stage.state))

@@ -200,10 +200,10 @@ def content_of(file: bytes | Path) -> bytes:
 def split_bottom_lock(files: Context, bottom: str) -> Context:
     """Return the lock of the bottom layer as two: NVIDIA's libraries, and torch and all else.
 
-    They are the two halves of an image. Engines make, fetch and unpack layers side by side. And
+    They are the two halves of an image: engines make, fetch and unpack layers side by side. And
     images for single architectures have the same libraries, as long as these are not pruned.
 
-    Nothing is returned if one of the two would be empty.
+    `bottom` is the layer's name. Nothing is returned if one of the two locks would be empty.
     """
     lock = content_of(files[f"locks/{bottom}.txt"])
     names = frozenset(locked_versions(lock))
@@ -234,7 +234,8 @@ def _stages(
 ) -> Iterator[Stage]:
     """Yield the stages of the image's Python layers, bottom first.
 
-    `files` are those of the context so far, and `wheels` the names of wheels that no index has.
+    `files` are those of the context so far, `wheels` the names of the wheels' files in it, `missing`
+    the packages that the image goes without, and `index` the installer's arguments for the index.
     """
     below = "system"
     if f"locks/{LIBRARIES}.txt" in files:
@@ -305,6 +306,7 @@ def locked_versions(lock: bytes | Path) -> dict[str, str]:
 
 def without_packages(lock: bytes, names: Container[str]) -> bytes:
     """Return a requirements file without these packages, their hashes, and comments below them."""
+    # Hashes and comments (indented lines, and lines with `#`) follow the package above them.
     lines, is_left_out = [], False
     for line in lock.decode().splitlines(keepends=True):
         if not line.startswith((" ", "#")):
@@ -323,7 +325,7 @@ def overlay_files(
 
     # python.sh prints these if pip does not install a package: `NAME<TAB>what to take instead`.
     instead = {name: row.instead for name, row in packages().items() if row.instead}
-    # For packages of which no release fits this torch, it is the reason.
+    # For a package of which no release fits this torch, the reason stands in place of the hint.
     instead |= image.unfit
     hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
     settings = (
@@ -364,7 +366,7 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
 def overlay_key(image: Image, locks: Mapping[str, bytes]) -> str:
     """Return a short digest of the image's Python locks, for the folder of users' packages.
 
-    Packages that were installed beside one lock are not found beside another.
+    So packages that a user installed beside one lock are not found by an image with another.
     """
     contents = [locks.get(f"{layer}.txt", b"") for layer in image.layers]
     return sha256(b"\0".join(contents))[:12]

@@ -34,9 +34,9 @@ ARCHIVES = {
 """Archive -> the variable that names a mirror of it, and the address of Debian's own."""
 SNAPSHOT = "DEBIAN_SNAPSHOT"
 """The variable that names a snapshot archive in place of snapshot.debian.org."""
-ASKED = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
+PACKAGES_OF_LAYER = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
 """The packages that the layer above a base installs, with all that they need."""
-INCLUDED = ("apt", "ca-certificates")
+EXTRA_PACKAGES_OF_BASE = ("apt", "ca-certificates")
 """What a base has in addition to the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PACKAGE = r"[0-9a-f]{64}  debian(?:-security)?/pool/\S+_\S+_\w+\.deb\n"
@@ -78,7 +78,7 @@ class DebianLock:
             versions[name] = version
         return versions
 
-    def part(self, files: Mapping[str, str]) -> bytes:
+    def serialize_only(self, files: Mapping[str, str]) -> bytes:
         """Return a lock of only these files, as templates/scripts/debian_repository.sh reads it."""
         return f"# {self.suite} {self.architecture} {self.day}\n{_lines(files)}".encode()
 
@@ -112,9 +112,10 @@ def find(base: Base, locks: Path) -> DebianLock | None:
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise wrong(paths.shown(file), "is damaged", how_to_remake())
+    # The lock names the packages that its layer was resolved for. Those may be others by now.
     asked = tuple(match["asked"].split())
-    if asked != ASKED:
-        differing = " ".join(sorted(set(asked) ^ set(ASKED)))
+    if asked != PACKAGES_OF_LAYER:
+        differing = " ".join(sorted(set(asked) ^ set(PACKAGES_OF_LAYER)))
         raise wrong(
             paths.shown(file), f"was made for other packages ({differing})", how_to_remake()
         )
@@ -164,20 +165,25 @@ def changed_packages(old: DebianLock, new: DebianLock) -> list[str]:
 
 
 def resolve(base: Base, now: datetime) -> DebianLock:
-    """Return a lock of what apt would install today. Raises UserError if apt can't say."""
+    """Return a lock of what apt would install on a base today; `now` is the time that it bears.
+
+    Nothing is installed or downloaded but package lists. Raises UserError if apt-get fails.
+    """
     suite, architecture = str(base.suite), base.platform.architecture
-    packages_of_base = ["?essential", "?priority(required)", *INCLUDED]
+    # apt's patterns for what every Debian system has.
+    packages_of_base = ["?essential", "?priority(required)", *EXTRA_PACKAGES_OF_BASE]
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
         apt = _apt_with_fresh_lists(scratch, suite, architecture)
         install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
-        base_files = printed_files(_output_of([*install, *packages_of_base]))
-        all_files = printed_files(_output_of([*install, *packages_of_base, *ASKED]))
+        base_files = printed_files(_run_apt([*install, *packages_of_base]))
+        all_files = printed_files(_run_apt([*install, *packages_of_base, *PACKAGES_OF_LAYER]))
     return DebianLock(
         suite=suite,
         architecture=architecture,
         day=f"{now:%Y%m%dT%H%M%SZ}",
-        asked=ASKED,
+        asked=PACKAGES_OF_LAYER,
         base=base_files,
+        # The layer brings only what the base does not have.
         layer={path: digest for path, digest in all_files.items() if path not in base_files},
     )
 
@@ -191,7 +197,7 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
         Path(scratch, folder).mkdir(parents=True)
     sources = source_lines(suite, mirrors(), f"signed-by={KEYS}")
     Path(scratch, "sources.list").write_text("\n".join(sources))
-    # Nothing is installed there yet.
+    # apt's list of installed packages: empty, as nothing is installed there.
     Path(scratch, "status").touch()
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
@@ -206,12 +212,13 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
         "Acquire::ForceHash": "sha256",
     }
     apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
-    _output_of([*apt, "update", "--error-on=any"])
+    _run_apt([*apt, "update", "--error-on=any"])
     return apt
 
 
-def _output_of(words: Sequence[str]) -> str:
+def _run_apt(words: Sequence[str]) -> str:
     """Run an apt-get command and return what it prints. Raises UserError if it fails."""
+    # Messages in English.
     english = {**os.environ, "LC_ALL": "C"}
     try:
         finished = subprocess.run(
@@ -238,12 +245,13 @@ def printed_files(printed: str) -> dict[str, str]:
     """
     files = {}
     for line in printed.splitlines():
-        # A file's line reads: 'URL' NAME SIZE SHA256:DIGEST
+        # A file's line reads: 'URL' NAME SIZE SHA256:DIGEST. Other lines are messages.
         if not line.startswith("'"):
             continue
         address = line[1:].partition("'")[0]
         digest = line.rpartition(" SHA256:")[2]
         path = _path_below_archives(address)
+        # The lock's own form of a line: what does not match it lacks a hash or an archive.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
@@ -258,7 +266,7 @@ def _path_below_archives(address: str) -> str:
     for archive, root in mirrors().items():
         if address.startswith(root):
             matching.append((root, archive))
-    # One mirror's address may begin with that of another.
+    # One mirror's address may begin with that of another: `max` takes the longer one.
     root, archive = max(matching, default=("", ""))
     return f"{archive}/{unquote(address.removeprefix(root))}"
 
@@ -267,7 +275,8 @@ def _path_below_archives(address: str) -> str:
 def mirrors() -> Mapping[str, str]:
     """Return the address of each archive, with a slash at its end.
 
-    It is the one that a variable names, else that of this machine's apt, else Debian's own.
+    It is the one that a variable (DEBIAN_MIRROR) names, else that of this machine's apt, else
+    Debian's own.
     """
     listing = ""
     if shutil.which("apt-get"):
@@ -275,16 +284,16 @@ def mirrors() -> Mapping[str, str]:
         words = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
         finished = subprocess.run(words, capture_output=True, text=True, check=False)
         listing = finished.stdout
-    of_apt = of_listing(listing)
+    addresses_of_apt = parse_apt_listing(listing)
 
     addresses = {}
     for archive, (variable, own) in ARCHIVES.items():
-        address = os.environ.get(variable) or of_apt.get(archive, own)
+        address = os.environ.get(variable) or addresses_of_apt.get(archive, own)
         addresses[archive] = f"{address.rstrip('/')}/"
     return addresses
 
 
-def of_listing(listing: str) -> dict[str, str]:
+def parse_apt_listing(listing: str) -> dict[str, str]:
     """Return the address of each archive, from apt's lines `ORIGIN|LABEL|COMPONENT|URI`.
 
     Of several addresses, the first counts. Those that build steps can't fetch from (`file:`,

@@ -74,10 +74,11 @@ class LockInputs(Target):
         """Return all requirements that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
 
-    def shares(self, other: Self) -> tuple[str, ...]:
-        """Return the layers, bottom first, that both images could have in common.
+    def find_shared_layers(self, other: Self) -> tuple[str, ...]:
+        """Return the names of the layers that both images could have in common, bottom first.
 
-        A layer can only be shared if all layers below it are.
+        These have the same name and requirements in both, and so have all layers below them. Images
+        for another Python or platform, or with another index, share none.
         """
         if (self.python, self.platform, self.index) != (other.python, other.platform, other.index):
             return ()
@@ -109,6 +110,7 @@ def lock_inputs(image: Image) -> LockInputs:
     if image.from_source:
         alone["build"] = BUILD_TOOLS
 
+    # uv has no names for platforms with a newer glibc.
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
     return LockInputs(
         python=str(image.python),
@@ -138,6 +140,7 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
         elif old_value != new_value:
             yield f"{name} {old_value} -> {new_value}"
 
+    # If a package was added or taken out, that is said above, and the layers follow from it.
     has_same_names = before.keys() == after.keys()
     if has_same_names and list(old.layers) != list(new.layers):
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
@@ -146,8 +149,8 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
 def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
     """Return everything that a lock is made from, as texts that can be compared.
 
-    (place, name) -> value: settings, whose place is empty; official wheels with their hashes; and
-    the pins of each layer with their versions.
+    The keys are (place, name). A setting has an empty place: ("", "Python") -> `3.11`. An official
+    wheel has its hash as value, and a pin its version: ("torch", "triton") -> `3.3.1`.
     """
     needs = list(chain.from_iterable(inputs.needs.values()))
     settings = {

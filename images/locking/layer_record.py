@@ -88,11 +88,11 @@ def canonical_diff_ids(record: LayerRecord) -> dict[str, str]:
 
 
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
-    """Return the layers that builds of an image's whole recipe gave, by their own recipes.
+    """Return the recorded layers of an image (by name) that was built by `recipe`: recipe -> layer.
 
-    The key of the settings, which come last, is the recipe of the whole image. Each build is listed
-    under every layer that it gave. So the layers of the image are those that list all the builds
-    under its settings.
+    `recipe` is that of the whole image, under which the record has the image's settings. A build is
+    listed under every layer that it gave. So the layers of the image are those that list all the
+    builds under its settings; these come last.
 
     Empty if the recipe is unknown, was not built often enough, or is another image's.
     """
@@ -101,11 +101,11 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
         return {}
     if any(build.image != image for build in settings.builds):
         return {}
-    builds = {build.id for build in settings.builds}
+    builds_of_image = {build.id for build in settings.builds}
     layers = {}
     for key, layer in record.items():
         builds_of_layer = {build.id for build in layer.builds}
-        if key != recipe and builds <= builds_of_layer:
+        if key != recipe and builds_of_image <= builds_of_layer:
             layers[key] = layer
     layers[recipe] = settings
     return layers
@@ -121,6 +121,7 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
         known = updated.get(measured.recipe)
         if known and known.diff_id != measured.diff_id:
             builds = ", ".join(map(str, known.builds))
+            # Digits 7 to 19: the first twelve after `sha256:`.
             cause = (
                 f"is {measured.diff_id[7:19]} here, and was {known.diff_id[7:19]} before ({builds})"
             )
@@ -143,6 +144,7 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
         is_counted = any(earlier.id == build.id for earlier in builds)
         if not is_counted:
             builds.append(build)
+    # Only other forms than the canonical one are listed.
     forms.discard(measured.diff_id)
     return RecordedLayer(
         layer=name,

@@ -125,15 +125,15 @@ def why_blocked(image: Image, status: Status) -> str:
     lock_command = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
         return f"its lock is older than the pins: can't be built here; {lock_command} makes it anew"
-    # Only one index may have this torch, and not every machine reaches it.
+    # `image.index` is set if only that index has this torch. Not every machine reaches it.
     place = f" where {urlsplit(image.index).hostname} answers" if image.index else ""
     return f"{NO_LOCK}; {lock_command} makes it{place}"
 
 
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
-    """Return the image's lock from the folder of locks, with what is known of its wheels' RECORDs.
+    """Return the image's lock from a folder of locks, with digests of its wheels' RECORD files.
 
-    `known` is another folder of locks with known RECORDs; those of `folder` take precedence.
+    `known` is a further folder of locks to take such digests from. Those of `folder` come first.
 
     Raises UserError if there is no lock, or if it is stale or damaged.
     """
@@ -172,12 +172,14 @@ def load(place: Path) -> Lock:
         record = json.loads((place / RECORD).read_bytes())
         made_from = _INPUTS.validate_python(record)
         digests = dict(record["sha256"].items())
+        # A requirements file for each layer, and one for each group without dependencies.
         files = {}
         for name in (*made_from.layers, *made_from.alone):
             files[f"{name}.txt"] = (place / f"{name}.txt").read_bytes()
     except OSError as error:
         file = paths.shown(Path(error.filename))
         raise wrong(file, "is missing", f"{lock_command} makes it") from None
+    # Raised for what is no JSON, or JSON of another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"{lock_command} makes it anew"
         raise wrong(paths.shown(place / RECORD), "is damaged", then) from None
@@ -204,7 +206,10 @@ _RECORDED_IF_SET = (
 
 
 def serialize(lock: Lock) -> dict[str, bytes]:
-    """Return the files of a lock's folder, with `lock.json`: file name -> content."""
+    """Return the files of a lock's folder, with `lock.json`: file name -> content.
+
+    `lock.json` has the lock's inputs, without those that are optional and empty, and file hashes.
+    """
     made_from = asdict(lock.inputs)
     record = {name: made_from[name] for name in _ALWAYS_RECORDED}
     for name in _RECORDED_IF_SET:
@@ -234,7 +239,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 def put(files: Mapping[str, bytes], folder: Path) -> None:
     """Write files (path below `folder` -> content), each whole or not at all.
 
-    `lock.json` files come last: a lock that was written in part is found out.
+    `lock.json` files come last: if writing is interrupted, the old hashes in them show it.
     """
     for path in sorted(files, key=lambda path: path.endswith(RECORD)):
         write_whole(folder / path, files[path])

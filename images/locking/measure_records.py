@@ -54,9 +54,9 @@ def update(
 ) -> dict[str, bytes]:
     """Read the RECORDs of these locks that are not known yet, and return the new table.
 
-    It is returned as a file: path below `folder` -> content; nothing if all RECORDs were known.
-    `locks` are by the image's name, and `folder` is the folder of locks. `tell` gets a line
-    for each image.
+    The table is returned as a file: path below `folder` -> content; nothing if all RECORDs were
+    known. `locks` are by the image's name, and `folder` is the folder of locks, which has the table
+    so far. `run` calls uv, and `tell` gets a line for each image.
 
     Raises UserError for an index that does not answer, has lost a wheel, or gives no ranges.
     """
@@ -86,7 +86,7 @@ def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) ->
     Raises UserError if the index no longer has one of them.
     """
     exact = {f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels}
-    urls = uv.addresses(sorted(exact), lock.inputs, run=run, where=name)
+    urls = uv.find_urls(sorted(exact), lock.inputs, run=run, where=name)
     lost = [wheel.package for wheel in wheels if wheel.digest not in urls]
     if lost:
         cause = (
@@ -103,9 +103,9 @@ def lacking(lock: Lock) -> list[LockedWheel]:
 
 
 def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
-    """Return the table without wheels that are in none of these locks, as `update` does.
+    """Return the table without wheels that are in none of these locks, as a file like `update`.
 
-    Nothing is returned if every wheel is in one of them.
+    Nothing is returned if every wheel of the table is in one of the locks.
     """
     locked: set[str] = set()
     for lock in locks:
@@ -160,6 +160,7 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
             "one that answers range requests"
         )
         raise failed(wheel_records.file_of(url), f"can't be read: {error}", then) from None
+    # Libraries also end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 
@@ -176,6 +177,7 @@ def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes,
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
             broken = error
     else:
+        # No attempt got an answer.
         raise broken
     answer.raise_for_status()
     match = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))

@@ -42,7 +42,8 @@ def update(
     does not move all others. With `upgrade`, the newest versions that fit are taken instead.
 
     `others` are the other images of the plan. With `upgrade`, those that share a layer with one of
-    `images` are locked again, too, so that the layer stays the same. `tell` gets a line an image.
+    `images` are locked again, too, so that the layer stays the same. `run` calls uv, and `tell` gets
+    a line for each image.
 
     An index that does not answer is asked only once. Raises UserError with the problems of all
     images at once.
@@ -61,6 +62,7 @@ def update(
     # Packages of a profile allow fewer versions than those of a stack. So images with a profile are
     # resolved first, and images that share a layer with them can take the same versions.
     for name, image in sorted(to_lock.items(), key=lambda item: item[1].name.profile is None):
+        # An index that did not answer is not asked again.
         if image.index in unreachable:
             first = unreachable[image.index][0]
             unreachable[image.index].append(replace(first, where=name))
@@ -108,7 +110,7 @@ def _sharing_layers(
         if not (folder / other.lock_name / lock_file.RECORD).is_file():
             continue
         inputs = lock_inputs(other)
-        if any(inputs.shares(inputs_of_image) for inputs_of_image in inputs_of_images):
+        if any(inputs.find_shared_layers(inputs_of_image) for inputs_of_image in inputs_of_images):
             yield other
 
 
@@ -121,10 +123,13 @@ def _present_versions(place: Path) -> dict[str, str]:
 
 
 def _versions_of_shared_layers(image: Image, locks: Iterable[Lock]) -> dict[str, str]:
-    """Return the versions of the layers that the first of these locks shares with an image."""
+    """Return the versions in the layers that an image shares with one of these locks.
+
+    The first lock that shares a layer is taken. None does: no versions.
+    """
     inputs = lock_inputs(image)
     for lock in locks:
-        versions = lock.versions(lock.inputs.shares(inputs))
+        versions = lock.versions(lock.inputs.find_shared_layers(inputs))
         if versions:
             return versions
     return {}
@@ -145,7 +150,10 @@ def resolve(
     requirements: list[str] = []
     for layer in inputs.layers:
         requirements += inputs.requirements(layer)
-    chosen = uv.versions(requirements, inputs, preferred=preferred or {}, run=run, where=where)
+    # Canonical name -> version, of everything in the image.
+    chosen = uv.resolve_versions(
+        requirements, inputs, preferred=preferred or {}, run=run, where=where
+    )
 
     layers = _split(inputs, chosen, run, where)
     packages = list(chain.from_iterable(layers.values()))
@@ -153,6 +161,7 @@ def resolve(
     if problems:
         raise UserError(problems)
 
+    # Toolkit, installer and build tools: without what they require, beside the Python layers.
     for name, exact in inputs.alone.items():
         # The installer is locked for every machine that may run it.
         platforms = inputs.builders if name == "tools" and inputs.builders else (inputs.platform,)
@@ -175,7 +184,7 @@ def _packages_alone(
     packages: dict[str, Package] = {}
     for platform in platforms:
         target = replace(inputs, platform=platform)
-        for package in uv.packages(
+        for package in uv.resolve_packages(
             exact, target, chosen={}, run=run, where=where, dependencies=False
         ):
             hashes = set(package.hashes)
@@ -190,37 +199,43 @@ def _split(
 ) -> dict[str, tuple[Package, ...]]:
     """Return the packages of each layer: pins in their own, others in the lowest that needs them.
 
-    `chosen` has the versions for the whole image. uv is asked what each layer needs together with
-    the layers below it. So markers and extras are evaluated by uv, and layers above have no
-    influence but for the chosen versions.
+    uv is asked, from the bottom layer up, what a layer needs together with those below it. `chosen`
+    has the versions for the whole image, and uv takes no others. So it is uv that evaluates markers
+    and extras, and layers above have no influence on what a layer needs.
     """
-    home = {}
+    # Package -> the layer that installs it. For a pin, the matrix decides.
+    layer_of = {}
     for layer, pins in inputs.layers.items():
         for pin in pins:
-            home[distribution(pin)] = layer
+            layer_of[distribution(pin)] = layer
 
     needed: dict[str, Package] = {}
     requirements: list[str] = []
     for layer in inputs.layers:
+        # The requirements of this layer and of all layers below it.
         requirements += inputs.requirements(layer)
         if not requirements:
             continue
-        for package in uv.packages(requirements, inputs, chosen=chosen, run=run, where=where):
-            needed.setdefault(package.name, package)
-            home.setdefault(package.name, layer)
+        for package in uv.resolve_packages(
+            requirements, inputs, chosen=chosen, run=run, where=where
+        ):
+            if package.name not in needed:
+                needed[package.name] = package
+                # Has no effect on pins, which have their layer already.
+                layer_of.setdefault(package.name, layer)
 
     layers: dict[str, list[Package]] = {layer: [] for layer in inputs.layers}
     for name in sorted(needed):
-        layers[home[name]].append(needed[name])
+        layers[layer_of[name]].append(needed[name])
     return {layer: tuple(packages) for layer, packages in layers.items()}
 
 
 def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
     """Yield a problem for each package that is built for something else than the image's CUDA.
 
-    The local version of a package (+cpu, +cu130) names its build. PyPI has no local versions, and
-    PyTorch's index only the variant that was asked for. A torch without a local version is known by
-    the CUDA runtime that it requires.
+    The local version of a package (+cpu, +cu130) names its build. An image with an index of its own
+    may have wheels of its CUDA's build, other images have no local versions at all. Second, the
+    CUDA runtime that torch requires must be of the image's CUDA: torch need not name its build.
     """
     where = str(image.name)
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
@@ -240,6 +255,7 @@ def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem
                 ),
             )
 
+    # Which CUDA torch is built for shows in the runtime that it requires.
     versions = {package.name: package.version for package in packages}
     # The runtime's name has no CUDA major from 13.0 on.
     runtime = "nvidia-cuda-runtime"
@@ -249,6 +265,7 @@ def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem
     if version is not None and Minor.parse(version) == image.wheel_cuda:
         return
 
+    # It is not there: name what is there instead.
     runtimes = []
     for name, other_version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):

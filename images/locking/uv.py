@@ -69,12 +69,13 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     """
     passed = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
     passed = with_index_of_pip(passed, env)
+    # uv does not read pip's variables for certificates, either.
     bundle = env.get("PIP_CERT") or env.get("REQUESTS_CA_BUNDLE")
     if bundle:
         passed.setdefault("SSL_CERT_FILE", bundle)
 
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        # uv takes `NAME=URL`, too.
+        # uv takes `NAME=URL`, too. A variable that is not set is no fault.
         address = re.sub(r"^[\w.-]+=", "", passed.get(name, "https:"))
         if urlsplit(address).scheme not in ("http", "https"):
             cause = (
@@ -97,7 +98,7 @@ def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def versions(
+def resolve_versions(
     requirements: Sequence[str],
     target: Target,
     *,
@@ -110,8 +111,8 @@ def versions(
     A preferred version is taken wherever it still fits. Raises UserError, at the place `where`, if
     no versions fit, or if an index can't be reached.
     """
-    # --refresh: uv trusts its copy of an index page for minutes, but people lock what has just been
-    # published.
+    # --refresh: for minutes, uv would not ask again for an index page that it has read. But people
+    # lock what has just been published.
     options = ("--refresh", "--no-annotate")
     text = _compile(
         requirements, target, options, "requirements.txt", run, where, preferred=preferred
@@ -124,7 +125,7 @@ def versions(
     return versions_by_name
 
 
-def packages(
+def resolve_packages(
     requirements: Sequence[str],
     target: Target,
     *,
@@ -135,23 +136,23 @@ def packages(
 ) -> tuple[Package, ...]:
     """Return the packages that the requirements need, with hashes, sorted by name.
 
-    `chosen` has the only versions that may be taken. Without `dependencies`, what the packages
-    require is left out.
+    `chosen` has the only version that may be taken of each package that it names. Without
+    `dependencies`, what the packages require is left out. `where` is the place of problems.
 
-    Raises UserError as `versions` does, and for a package without a hashed wheel on an index (a
-    local file, a checkout).
+    Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
+    index (a local file, a checkout).
     """
     options = () if dependencies else ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
     rows = tomllib.loads(text).get("packages", [])
-    resolved = [_package(row, target, where) for row in rows]
+    resolved = [_parse_package(row, target, where) for row in rows]
     return tuple(sorted(resolved, key=lambda package: package.name))
 
 
-def addresses(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
+def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
     """Return the URLs of the files of exact requirements, by sha256.
 
-    Raises UserError as `packages` does.
+    Raises UserError as `resolve_packages` does.
     """
     text = _compile(exact, target, ("--no-deps",), "pylock.toml", run, where)
     urls = {}
@@ -211,17 +212,18 @@ def _compile(
 
         finished = run([*arguments, *options, "-o", f"{scratch}/{output}"])
         if finished.returncode:
-            raise _failure(finished.stderr, target, where)
+            raise _explain_failure(finished.stderr, target, where)
         return Path(scratch, output).read_text()
 
 
-def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
+def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     """Return a package of a pylock.toml (PEP 751).
 
     Raises UserError, at the place `where`, if one of its files has no sha256.
     """
     name = str(canonicalize_name(row["name"]))
     files = row.get("wheels", [])
+    # Of a package that is installed from source, the lock has the source archive alone.
     if name in target.from_source and "sdist" in row:
         files = [row["sdist"]]
 
@@ -239,11 +241,12 @@ def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     return Package(name=name, version=row["version"], hashes=tuple(sorted(hashes)))
 
 
-def _failure(errors: str, target: Target, where: str) -> UserError:
+def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     """Return the error for what uv printed, with a cause and a next step.
 
     Warnings and hints of uv are left out.
     """
+    # The error stands between uv's warnings and its hints. Its causes go on the same line.
     message = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", message).split())
 
@@ -271,6 +274,7 @@ def _failure(errors: str, target: Target, where: str) -> UserError:
     if unfetched:
         host = urlsplit(unfetched[1]).hostname
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
+        # An index beside the default one is set only for a torch that no other index has.
         is_only_index = target.index is not None and urlsplit(target.index).hostname == host
         if is_only_index:
             other = "no other index has this torch"

@@ -47,7 +47,9 @@ def release(package: Package) -> str:
 
 
 def read_for(packages: Iterable[Package], folder: Path) -> Known:
-    """Return what the folder of locks knows of these packages' wheels, by sha256.
+    """Return the recorded RECORD digests of these packages' wheels, by the wheel's sha256.
+
+    `folder` is the folder of locks, which has the table. Wheels that it lacks are left out.
 
     Raises UserError if the table is damaged.
     """
@@ -71,6 +73,7 @@ def read(folder: Path) -> Table:
         for name, rows in json.loads(file.read_bytes()).items():
             table[name] = {digest: WheelRecord(**row) for digest, row in rows.items()}
         return table
+    # Raised for what is no JSON, or JSON of another form.
     except (ValueError, TypeError, AttributeError):
         then = (
             f"`git checkout {paths.shown(file)}`, or remove it: "

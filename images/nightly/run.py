@@ -62,7 +62,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     try:
         refused = sets.find_refused_versions(image, options.sources)
         requirements = sets.list_requirements(control, nightly, refused)
-        chosen = uv.versions(
+        chosen = uv.resolve_versions(
             requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name
         )
         canary = sets.relock(control, chosen, options.run)

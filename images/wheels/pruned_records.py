@@ -45,7 +45,7 @@ def update(
     if not unmeasured:
         return {}
     requirements = sorted({f"{package.name}=={package.version}" for package, _ in unmeasured})
-    url_by_digest = uv.addresses(requirements, lock.inputs, run=run, where=str(image.name))
+    url_by_digest = uv.find_urls(requirements, lock.inputs, run=run, where=str(image.name))
     key = pruner.key(image.pruning)
     program = pruner.files(image.pruning)
     table = wheel_records.read(folder)

@@ -119,7 +119,7 @@ class Archives:
         context = {
             **host.files(),
             **render.scripts(),
-            "locks/debian.txt": lock.part(lock.layer),
+            "locks/debian.txt": lock.serialize_only(lock.layer),
             "Dockerfile": dockerfile.format(base=self._base.reference).encode(),
         }
         tag = f"truetag-test-debian:{uuid.uuid4().hex[:12]}"

@@ -9,7 +9,7 @@ import pytest
 
 from images.config.paths import TEMPLATES
 from images.context import base_images
-from images.context.base_images import PINS_FILE, described_python, pinned, satisfies
+from images.context.base_images import PINS_FILE, add_python, pinned, satisfies
 from images.errors import UserError
 from images.planning.image import Pin
 from tests.support.custom_bases import image, on
@@ -66,7 +66,7 @@ def test_the_reader_tells_of_the_python_it_runs_under() -> None:
     done = subprocess.run(
         [sys.executable, "-I", READER], capture_output=True, text=True, check=True
     )
-    found = described_python(on(), done.stdout)
+    found = add_python(on(), done.stdout)
     assert (found.executable, found.environment) == (sys.executable, sys.prefix)
     assert found.python == ".".join(map(str, sys.version_info[:3]))
     assert found.installed["pytest"] == pytest.__version__

@@ -48,7 +48,7 @@ def test_the_labels_of_an_image_and_its_build_give_one_recipe_and_that_is_record
     packages = debian.require(IMAGE.base, CHECKOUT.locks)
     made = {
         "origin": "bootstrapped",
-        "packages": packages.part(packages.layer),
+        "packages": packages.serialize_only(packages.layer),
         "digest": "sha256:1",
     }
     built = of_build(reference="truetag-base:bookworm", **made)

@@ -105,7 +105,9 @@ def locked(name: str) -> tuple[Image, Mapping[str, bytes], BaseContext, str]:
     (planned,) = plan.select([name], SOURCES)
     assert planned.image
     packages = debian.require(planned.image.base, CHECKOUT.locks)
-    base = BaseContext(reference="x", origin="bootstrapped", packages=packages.part(packages.layer))
+    base = BaseContext(
+        reference="x", origin="bootstrapped", packages=packages.serialize_only(packages.layer)
+    )
     below = recipe.base_recipe(base, bootstrap.labels(packages))
     return planned.image, lock_file.read(planned.image, CHECKOUT.locks).files, base, below
 

@@ -24,7 +24,7 @@ def test_each_base_of_the_matrix_is_locked_and_written_as_it_is_read(place: str)
     assert debian.serialize(lock) == (CHECKOUT.locks / place).read_bytes()
     assert lock.base and lock.layer and not lock.base.keys() & lock.layer.keys()
     assert {"apt", "ca-certificates", "gcc", "python3-venv", "curl"} <= lock.versions.keys()
-    halves = [lock.part(half).decode().splitlines() for half in (lock.base, lock.layer)]
+    halves = [lock.serialize_only(half).decode().splitlines() for half in (lock.base, lock.layer)]
     assert [half[0] for half in halves] == [f"# {lock.suite} {lock.architecture} {lock.day}"] * 2
 
 
@@ -66,7 +66,7 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
         "Debian|Debian-Security|main|http://security.test/debian-security/\n"
         "Vendor|Vendor|main|http://vendor.test/\n"
     )
-    found = debian.of_listing(listing)
+    found = debian.parse_apt_listing(listing)
     assert debian.source_lines("trixie", found) == [
         "deb http://mirror.test/debian/ trixie main",
         "deb http://mirror.test/debian/ trixie-updates main",
@@ -85,7 +85,7 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
         "Ubuntu|Ubuntu|main|http://x.test/",
         *(f"Debian|Debian|main|{one}" for one in strange),
     ):
-        assert debian.of_listing(unusable) == {}, "the default is Debian's own"
+        assert debian.parse_apt_listing(unusable) == {}, "the default is Debian's own"
 
 
 @pytest.fixture

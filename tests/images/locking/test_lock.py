@@ -504,7 +504,7 @@ def test_committed_locks_agree_in_the_layers_they_share_and_hold_no_address() ->
     for name, one in locks.items():
         assert b"://" not in b"".join(lock_file.serialize(one).values())
         for other_name, other in locks.items():
-            for layer in one.inputs.shares(other.inputs):
+            for layer in one.inputs.find_shared_layers(other.inputs):
                 assert one.files[f"{layer}.txt"] == other.files[f"{layer}.txt"], (
                     f"{layer} of {name} and {other_name}"
                 )

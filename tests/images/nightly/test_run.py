@@ -63,7 +63,7 @@ Run = Callable[..., ImageResult]
 
 @pytest.fixture
 def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(uv, "versions", lambda *_, **__: MOVES)
+    monkeypatch.setattr(uv, "resolve_versions", lambda *_, **__: MOVES)
     monkeypatch.setattr(sets, "relock", lambda _control, chosen, _run: at(dict(chosen)))
 
     def run(
@@ -159,7 +159,7 @@ def test_what_fails_in_the_control_is_no_regression(nightly_run: Run) -> None:
 
 
 def test_nothing_newer_builds_nothing(nightly_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "versions", lambda *_, **__: {})
+    monkeypatch.setattr(uv, "resolve_versions", lambda *_, **__: {})
     judge = Judge({})
     assert nightly_run(judge).canary.outcome is Outcome.UNCHANGED
     assert len(judge.asked) == 1
@@ -183,7 +183,7 @@ def test_newest_versions_that_do_not_fit_together_are_told(
     def none(*_: object, **__: object) -> dict[str, str]:
         raise uv.NoSolution(Problem(where="x", cause="no set of versions fits"))
 
-    monkeypatch.setattr(uv, "versions", none)
+    monkeypatch.setattr(uv, "resolve_versions", none)
     found = nightly_run(Judge({}))
     assert (found.canary.outcome, found.canary.cause) == (
         Outcome.UNRESOLVED,
