@@ -56,7 +56,7 @@ def lines(
 
     report += ["", summary(verdict), *_tiers_not_run(verdict, not_run)]
 
-    # What failed comes last: there a reader of a terminal looks first.
+    # The worst comes last: there a reader of a terminal looks first.
     for status, word in (
         (Status.UNPROVEN, "unproven"),
         (Status.KNOWN, "known"),

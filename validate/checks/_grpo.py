@@ -153,11 +153,13 @@ def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
     """
     torch, shape = importlib.import_module("torch"), read_shape(policy.folder)
     trainer.model.train()
+    # compute_loss divides by this, which otherwise the training loop sets.
     trainer.current_gradient_accumulation_steps = 1
     examples = []
     for conversation in CONVERSATIONS:
         for _ in range(GENERATIONS):
             examples.append({"prompt": conversation})
+    # This samples the completions, and computes their advantages from the rewards.
     batch = trainer._prepare_inputs(examples)
     completions = read_completions(batch)
 

@@ -129,7 +129,8 @@ def _run_cases(
 
     if kernel.observe is not None:
         rng = SeededRandom(torch, subject, device, mark)
-        # Facts need nothing that runs on the device; figures do.
+        # Figures come of runs of this kernel, which the profile must count as its own. Facts alone
+        # need nothing that runs on the device.
         rng.begin(ASKED if kernel.figures else None)
         evidence["observed"] = attempt(partial(kernel.observe, rng))
 
@@ -161,6 +162,7 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     # The profile tells apart what plain torch runs and what the kernel runs.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
+    # Whole numbers are not rounded, so plain torch's result is the exact one.
     plain = reference
     if dtype.is_floating_point:
         plain = _results(rng, case, case.plain, on_device)

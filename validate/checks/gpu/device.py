@@ -116,6 +116,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
         return
     host_gpus = sort_gpus(inventory["gpus"])
     seen_gpus = sort_gpus(evidence["cuda"]["gpus"])
+    # The host's inventory lists whole GPUs; a container may have been given slices of them by MIG.
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):

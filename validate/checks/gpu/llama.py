@@ -87,6 +87,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "training": lambda: measure_two_runs(llama),
         }
         for subject, evidence in measure_claimed_subjects(claims, measures):
+            # If the GPU no longer answers, its error takes the place of the evidence's.
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
             yield subject, {**evidence, **device, "environment": environment}
 
@@ -216,7 +217,10 @@ def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Find
 
 
 def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all."""
+    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all.
+
+    B is the second matrix of an adapter: it must be 0 at the start, and move in training.
+    """
     losses = evidence["losses"]
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"

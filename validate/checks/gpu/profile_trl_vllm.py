@@ -196,6 +196,7 @@ class Sampler:
     """vLLM's engine in this process, started with trl's arguments and those of ENGINES."""
 
     def __init__(self, policy: Policy, engine: Mapping[str, Any]) -> None:
+        """Start vLLM with the saved policy. `engine` holds further arguments of vllm.LLM."""
         self.vllm = importlib.import_module("vllm")
         self.prompts = policy.prompts()
         self.adapter_folder = ""

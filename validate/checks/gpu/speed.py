@@ -81,6 +81,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SpeedEvidence]]:
     with timing.watch_gpu(torch) as (watch, conditions):
         for claim in claims:
             measured = attempt(partial(measure_subject, claim.subject, torch, "cuda", watch))
+            # Readings of the GPU while it worked: they belong to the conditions.
             under_load = measured.pop("under_load", [])
             yield (
                 claim.subject,

@@ -130,6 +130,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
             if name != EAGER and name not in claimed_variants:
                 continue
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
+            # Readings of the GPU while it worked: they belong to the conditions.
             under_load = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run

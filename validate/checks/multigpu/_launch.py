@@ -73,6 +73,7 @@ def measure(
     after each claim. Raises RanksFailedError, after all complete evidence was yielded, if a rank
     failed.
     """
+    # All claims of a check run with the same ranks on the same kind of device.
     rank_count = count_ranks(claims[0])
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder_name:
         folder = Path(folder_name)

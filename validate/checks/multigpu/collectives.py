@@ -239,7 +239,9 @@ def find_transport_problems(
 ) -> Iterator[str]:
     """Yield why a rank does not use the best transport over this link.
 
-    NCCL variables of the image are named as suspects; those that the run injected are not.
+    link: the slowest between the host's GPUs (nvlink, pcie or apart); empty: it is not known.
+    injected: NCCL's variables that the run itself set. Others that NCCL took (`taken`) are named as
+        suspects.
     """
     connections = rank["connections"]
     if not connections:

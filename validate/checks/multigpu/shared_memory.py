@@ -44,6 +44,7 @@ def measure_shared_memory() -> SharedMemoryEvidence:
     filesystem = os.statvfs(FOLDER)
     size = filesystem.f_blocks * filesystem.f_frsize
     free = filesystem.f_bavail * filesystem.f_frsize
+    # The control: a file that does not fit must be refused.
     refuses_more = refuses_file(free + (64 << 20))
 
     transfer = Transfer(batches=0, is_right=False)
