@@ -85,10 +85,12 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
     The GPUs are those that torch sees, or the driver's if torch can't be imported. `machine`:
     everything but the GPUs and the driver.
     """
+    # Stays like this if NVML answered nothing.
     by_nvml: Facts = {"driver": "", "gpus": []}
     for facts in driver:
         by_nvml = facts.get("managed", by_nvml)
 
+    # Facts that come once, such as torch's version; packages and GPUs come one by one.
     of_torch: dict[str, Any] = {}
     packages: dict[str, str] = {}
     gpus_of_torch = []

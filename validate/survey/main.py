@@ -129,7 +129,7 @@ def _path_if_for_numpy_1(path: str) -> str:
 
     Such a library names only the core of NumPy 1, so NumPy 2 refuses to load it.
     """
-    # A pipe would be waited for.
+    # To open a pipe would wait for its writer.
     if not Path(path).is_file() or file_size(path) >= _LARGEST_FILE:
         return ""
     with suppress(OSError, ValueError), Path(path).open("rb") as stream:

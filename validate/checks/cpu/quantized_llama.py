@@ -254,6 +254,7 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
     hashes_after = llama.hash_frozen_weights(model)
 
     adapters = {}
+    # The matrices B of both models after the step.
     for name, matrix in step.matrices.items():
         plain_matrix = plain_step.matrices[name]
         adapters[name] = Adapter(

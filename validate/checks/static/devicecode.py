@@ -548,8 +548,10 @@ def judge_pruned(
 ) -> Finding:
     """Judge whether pruning left only code that the claimed architectures have a use for.
 
+    It is a fault if code that none of them uses is left (`surplus`), or code that is marked as
+    taken out (`marked`). Regions that pruning leaves whole on purpose (`whole`) are no fault.
     `unreadable` are the faults of files that can't be read, `undecoded` the files that this machine
-    can't decompress. Code that was left so that a fault of its library shows is no fault here.
+    can't decompress.
     """
     archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     with_code: dict[str, MeasuredFile] = {}

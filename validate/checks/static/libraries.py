@@ -267,6 +267,7 @@ def list_cuda_of_torch(
 ) -> dict[str, HeldLibrary]:
     """Return the file of each CUDA library, by name, that `import torch` has loaded in a process.
 
+    `with_torch` is that process, `cuda_stems` are the names of CUDA's libraries up to `.so`.
     `owners` is path -> distributions that list it.
     """
     cuda_libraries: dict[str, HeldLibrary] = {}

@@ -280,6 +280,7 @@ def find_unreadable_for(
     entries = [environment.directory, environment.environ.get("HOME", "")]
     for variable in ("PATH", "PYTHONPATH"):
         entries += environment.environ.get(variable, "").split(":")
+    # Without empty and relative entries, and without / itself.
     own_folders = []
     for entry in entries:
         if entry.startswith("/") and entry.strip("/"):

@@ -471,7 +471,11 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
 
 
 def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEvidence) -> Finding:
-    """Fail where a derived image has what is known to fail: a package, variable or combination."""
+    """Fail where a derived image has what is known to fail: a package, variable or combination.
+
+    `expect["known"]` are packages and variables that fail in its base image. `conflicts` are
+    releases of packages that fail together.
+    """
     measured = evidence["installed"]
     faults = []
     for failure in expect["known"]:
