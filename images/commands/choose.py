@@ -78,10 +78,10 @@ def choose(
 
     Also says why not the nearest others. Exits with 1 if none fits.
     """
-    machine = chooser.described(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    machine = chooser.described(gpu, arch, driver) if gpu or arch else _detect_machine(driver)
     sources = common.sources(matrix)
     recorded = _recorded_images(sources)
-    summaries = _summaries(recorded, sources, source)
+    summaries = _summarize_images(recorded, sources, source)
 
     profiles = sorted({summary.profile for summary in summaries if summary.profile})
     if profile not in ("none", *profiles):
@@ -102,7 +102,7 @@ def choose(
     raise typer.Exit(0 if choice.fitting else 1)
 
 
-def _this_machine(driver: str) -> Machine:
+def _detect_machine(driver: str) -> Machine:
     """Return this machine's GPUs and driver, as the NVIDIA driver reports them.
 
     `driver` replaces the version of the driver; empty: the installed one. Raises UserError if no
@@ -133,7 +133,7 @@ def _recorded_images(sources: Sources) -> list[RecordedImage]:
     return recorded
 
 
-def _summaries(
+def _summarize_images(
     recorded: Sequence[RecordedImage], sources: Sources, source: str
 ) -> list[ImageSummary]:
     """Return the facts about each image by which one is chosen.

@@ -75,14 +75,14 @@ def fleet(
     cluster = config.read(file, sources.workspace.root)
     name, machines = config.choose_machines(cluster, workers)
     template = Task(
-        tiers=tiers_on(name, machines, tier or ()),
+        tiers=choose_tiers(name, machines, tier or ()),
         only=tuple(claim or ()),
         staging=cluster.staging,
         matrix=str(sources.workspace.matrix.absolute()),
     )
     tasks = [
-        *images_to_build(template, selectors or [], sources),
-        *images_to_pull(template, image or [], sources),
+        *make_build_tasks(template, selectors or [], sources),
+        *make_pull_tasks(template, image or [], sources),
     ]
     if not tasks:
         raise wrong("fleet", "no image is named", f"name images to build, or --image {REFERENCE}")
@@ -91,7 +91,9 @@ def fleet(
     for task in tasks:
         results.clear(folder / task.key)
     outcomes: list[Outcome] = []
-    with closing(start(on, tasks, machines, cluster, folder, sources.workspace.locks)) as ended:
+    with closing(
+        start_tasks(on, tasks, machines, cluster, folder, sources.workspace.locks)
+    ) as ended:
         for task, result in ended:
             outcome = results.finish(task, result, sources, folder / task.key)
             outcomes.append(outcome)
@@ -102,16 +104,16 @@ def fleet(
     for outcome in outcomes:
         rows.append((outcome.task.key, outcome.verdict_word, outcome.machine, outcome.reference))
     common.show(aligned(rows))
-    problems = [problem_of(outcome, folder) for outcome in outcomes if outcome.cause]
+    problems = [describe_failure(outcome, folder) for outcome in outcomes if outcome.cause]
     if problems:
         raise UserError(problems, code=1)
 
 
-def tiers_on(name: str, machines: Machines, requested: Sequence[Tier]) -> tuple[Tier, ...]:
+def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tuple[Tier, ...]:
     """Return the tiers to measure: the requested ones or, without any, all that are possible.
 
-    `name` is the name of these machines in fleet.yaml. Raises UserError for a tier that needs more
-    GPUs than a task gets there.
+    `machines.gpus` is how many GPUs a task gets: the gpu tier needs one, multigpu two. `name` is
+    the name of these machines in fleet.yaml. Raises UserError for a tier that needs more.
     """
     possible = list(validating.ANYWHERE)
     if machines.gpus:
@@ -127,7 +129,7 @@ def tiers_on(name: str, machines: Machines, requested: Sequence[Tier]) -> tuple[
     return tuple(requested or possible)
 
 
-def images_to_build(template: Task, selectors: list[str], sources: Sources) -> list[Task]:
+def make_build_tasks(template: Task, selectors: list[str], sources: Sources) -> list[Task]:
     """Return a task for each selected image, made from a template without an image.
 
     Raises UserError, also for an image without a usable lock.
@@ -145,7 +147,7 @@ def images_to_build(template: Task, selectors: list[str], sources: Sources) -> l
     return tasks
 
 
-def images_to_pull(template: Task, references: Sequence[str], sources: Sources) -> list[Task]:
+def make_pull_tasks(template: Task, references: Sequence[str], sources: Sources) -> list[Task]:
     """Return a task for each `NAME=HOST/NAME@DIGEST`, made from a template without an image.
 
     Raises UserError for an unknown name, or a reference without a registry or digest.
@@ -161,13 +163,14 @@ def images_to_pull(template: Task, references: Sequence[str], sources: Sources) 
     return tasks
 
 
-def start(
+def start_tasks(
     on: str, tasks: Sequence[Task], machines: Machines, cluster: Fleet, folder: Path, locks: Path
 ) -> Generator[tuple[Task, Result], None, None]:
     """Return a generator that runs the tasks on Slurm or Ray, as `on` says (`--on`).
 
-    It yields each task with its result as soon as it ends. `folder` gets the files of Slurm,
-    `locks` are sent to workers of Ray. Raises UserError where the Python package for the cluster is
+    It yields each task with its result as soon as it ends. `cluster` is the content of fleet.yaml,
+    `machines` its entry for the chosen kind. `folder` gets the files of Slurm, the folder `locks`
+    is sent to workers of Ray. Raises UserError where the Python package for the cluster is
     missing.
     """
     try:
@@ -190,7 +193,7 @@ def tell(task: Task, text: str) -> None:
     talk.print(f"[cyan]{task.key}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
-def problem_of(outcome: Outcome, folder: Path) -> Problem:
+def describe_failure(outcome: Outcome, folder: Path) -> Problem:
     """Return the error message for a task that failed or whose image did not pass.
 
     `folder` has the folders of all tasks.

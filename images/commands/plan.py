@@ -50,7 +50,8 @@ def plan(
     """
     sources = common.sources(matrix)
     chosen = list(selectors or [])
-    # Conditions such as `torch>=2.8` choose among the tracked images; a name takes their place.
+    # Conditions such as `torch>=2.8` choose among the tracked images. A name or glob, a selector
+    # without a key, takes the place of the tracked images.
     if tracked and all(parse(selector).key for selector in chosen):
         chosen = [*sources.matrix.nightly.track, *chosen]
     try:
@@ -64,7 +65,7 @@ def plan(
     states = lock_file.states(images, sources.workspace.locks)
 
     if as_json:
-        rows = ",\n ".join(json.dumps(as_row(image, states)) for image in planned)
+        rows = ",\n ".join(json.dumps(as_json_entry(image, states)) for image in planned)
         typer.echo(f'{{"images": [\n {rows}\n]}}')
     elif names:
         buildable = []
@@ -76,7 +77,7 @@ def plan(
         common.show(table(planned, states, unlocked=bool(chosen)))
 
 
-def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
+def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     """Return the entry of an image in the JSON of `plan --json`.
 
     `locks` has the status of each image's lock, by the image's name.

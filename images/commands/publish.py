@@ -78,7 +78,7 @@ def publish(
     for name in names:
         planned += common.select_accepted([name], sources, exactly_one=True)
     if key:
-        signing.require(key)
+        signing.require_key(key)
         signing.require_password(key)
     images_by_name = {str(planned_image.name): planned_image for planned_image in planned}
 

@@ -65,7 +65,7 @@ def site(
     except ValueError:
         raise wrong(f"--date {day}", "is no date", "write it as 2026-11-21") from None
     if key:
-        signing.require(key)
+        signing.require_key(key)
 
     images = [planned.image for planned in plan.plan(sources) if planned.image]
     claims = {}

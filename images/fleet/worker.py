@@ -105,6 +105,7 @@ def perform(task: Task, machine: str) -> Result:
         with tempfile.TemporaryDirectory(prefix="truetag-task-") as scratch:
             if task.reference:
                 pull(task.reference)
+            # `build`, or for a pulled image `validate`, with its files in the scratch folder.
             log = run_verb(task.arguments(scratch), Path(scratch, "log"))
             # The verdict is the last file that a verb writes: without it, the others may be
             # incomplete.
@@ -155,9 +156,10 @@ def last_words(log: str) -> str:
 
 
 def bring_back(task: Task, machine: str, folder: Path) -> Measured:
-    """Return the files that a verb wrote to a folder, after pushing the image if it was built.
+    """Return what a verb measured: the files that it wrote to `folder`, and facts of the image.
 
-    A built image is only pushed if the task names a staging repository. Raises UserError.
+    An image that was built here is first pushed, if the task names a staging repository. Raises
+    UserError.
     """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
     build = ""

@@ -38,19 +38,19 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PATCH).write_text(_patch(before, after))
-    (folder / LOG).write_text(_log(result))
+    (folder / LOG).write_text(_describe_changes(result))
     return str(folder)
 
 
-def _log(result: ImageResult) -> str:
+def _describe_changes(result: ImageResult) -> str:
     """Return CHANGES.md: each package, from, to, and what to do before the change is merged."""
     image = result.image
     rows = ""
     for change in result.canary.changes:
-        why = "dependency" if change.after else "no longer needed"
+        reason = "dependency" if change.after else "no longer needed"
         if change.pinned:
-            why = "pinned"
-        rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {why} |\n"
+            reason = "pinned"
+        rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
     return f"""# Move {image} to the newest versions
 
 {results.summarize(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.

@@ -71,7 +71,8 @@ def compress(
 ) -> tuple[str, SpooledBlob]:
     """Compress a tar into a temporary file in a folder. Return the tar's digest and the file.
 
-    The digest of the uncompressed tar is the layer's diff ID. The caller must close the file.
+    Blocks of 4 MiB are compressed by several threads, and written in their order. The digest of the
+    uncompressed tar is the layer's diff ID. The caller must close the file.
     `threads` is by default the number of CPUs, at most 16; memory grows with it and not with the
     tar. `on_read` is called with the bytes that were read since the last call. Raises OSError for a
     full disk, and whatever reading the tar raises.
@@ -84,8 +85,7 @@ def compress(
         with ThreadPoolExecutor(max_workers=threads) as pool:
             for block in split_blocks(tar):
                 members.append(pool.submit(_gzip, block))
-                # Members are written in the order of their blocks. Waiting for the oldest bounds
-                # the memory.
+                # Wait for the oldest member before more blocks than threads are in memory.
                 if len(members) > threads:
                     blob.write(members.popleft().result())
                 digest.update(block)

@@ -310,7 +310,7 @@ def attach_statements(
         )
     if not published.statements_of(CYCLONEDX):
         predicates[CYCLONEDX] = sbom.make_sbom(
-            sbom.read(engine, info.id),
+            sbom.read_packages(engine, info.id),
             name=str(local.name),
             digest=info.id,
             created=datetime.fromisoformat(local.created),

@@ -332,7 +332,7 @@ def promote(
         copy_command = f"cosign copy {reference} {to}:{reference.identifier}"
         raise wrong(str(to), cause, f"copy it first: `{copy_command}`; then promote there")
     if key:
-        signing.require(key)
+        signing.require_key(key)
     with (
         Registry(reference.repository) as source,
         Registry(to, mount_from=[reference.repository]) as target,

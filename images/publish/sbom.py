@@ -26,7 +26,7 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 """Serial numbers are made from it and the image's digest: an image always gets the same SBOM."""
 
 
-def read(engine: Engine, reference: str) -> Packages:
+def read_packages(engine: Engine, reference: str) -> Packages:
     """Return the packages of an image, without running anything of it.
 
     Raises UserError if the image has no Python with packages.
@@ -38,8 +38,8 @@ def read(engine: Engine, reference: str) -> Packages:
 def make_sbom(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
     """Return the SBOM of an image in the JSON form of CycloneDX 1.6.
 
-    `packages` comes from `read`, `digest` is the image ID, and `created` the date to publish it
-    with.
+    `packages` comes from `read_packages`, `digest` is the image ID, and `created` the date to
+    publish it with.
     """
     image = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     components = [

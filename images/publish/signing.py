@@ -47,7 +47,7 @@ class CosignError(UserError):
     """True where cosign says that the key did not make a signature."""
 
 
-def require(key: str) -> None:
+def require_key(key: str) -> None:
     """Raise UserError if cosign is not installed or the file `key` does not exist.
 
     A key of the form `SCHEME://...` is in a key management service and is not looked for.

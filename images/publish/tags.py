@@ -47,7 +47,10 @@ class TagKind(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to a tag. LEAVE skips this tag, REFUSE stops the whole publication."""
+    """What happens to a tag. KEEP: it names the image already.
+
+    LEAVE skips this tag, REFUSE stops the whole publication.
+    """
 
     CREATE = "create"
     KEEP = "keep"

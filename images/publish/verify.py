@@ -49,7 +49,7 @@ def verify(
     or no access.
     """
     if key:
-        signing.require(key)
+        signing.require_key(key)
     tag = "" if is_digest(reference.identifier) else reference.identifier
     # A reference may name a digest instead: then there is no tag to check.
     tag_faults: list[str] = []

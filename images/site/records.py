@@ -20,10 +20,10 @@ from images.validation.rows import (
     TierCount,
     bad_line,
     claim_rows,
+    collect_steps,
     first_fault,
     installed,
     read_lines,
-    steps_of,
     tier_counts,
 )
 from validate.claims import Tier
@@ -281,7 +281,9 @@ def make_run_line(
         "claims": claims,
         "findings": [row for row in rows if row.verdict in _OPEN],
         "packages": _measured_packages(verdict.claims),
-        "steps": steps_of(claim for claim in verdict.claims if claim.status is not Status.FAIL),
+        "steps": collect_steps(
+            claim for claim in verdict.claims if claim.status is not Status.FAIL
+        ),
         "bytes": size or _measured_size(verdict.claims),
         "evidence_sha256": evidence.sha256,
         "payload": dict(evidence.host.get("payload") or {}),

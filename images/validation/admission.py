@@ -48,7 +48,7 @@ def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     return broken
 
 
-def left_unproven(
+def reasons_not_measured(
     not_measured: ClaimSet, chosen: ClaimSet, broken: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the claims that stay unmeasured because the image's files are broken: key -> reason.

@@ -50,7 +50,11 @@ def measure_image(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Sequenc
 
 
 def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
-    """Return an image's labels, size and settings, and the credentials that its texts hold."""
+    """Return an image's labels, size and settings, and the credentials that its texts hold.
+
+    `driver` has the variables that tell NVIDIA's container runtime what to attach, `further` the
+    settings that our own images do not have.
+    """
     return {
         "labels": dict(image.labels),
         "bytes": image.size,

@@ -52,7 +52,7 @@ _LOADER = "python/ld.so"
 
 _PT_INTERP = 3
 """Type of the program header that names the loader (ELF specification)."""
-_DECODERS = ("libzstd.so.1", "liblz4.so.1", "libgcc_s.so.1")
+_OPENED_BY_NAME = ("libzstd.so.1", "liblz4.so.1", "libgcc_s.so.1")
 """Libraries that are opened by name, so that the loader does not list them: the first two to read
 compressed device code (validate/binaries/fatbin.py), the last by libc where a thread is ended."""
 _FOUND_LIBRARY = re.compile(r"^\t(?:(\S+) => )?(/.+) \(0x[0-9a-f]+\)$", re.MULTILINE)
@@ -377,11 +377,11 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
     taking the image's library and running it. Raises OSError; ElfError if a file names folders to
     search first (RPATH) that would be the image's.
     """
-    libraries: dict[str, bytes | Path] = dict.fromkeys(_DECODERS, b"")
+    libraries: dict[str, bytes | Path] = dict.fromkeys(_OPENED_BY_NAME, b"")
     interpreter = programs[0]
     for program in programs:
-        # So the loader lists the decoders, too.
-        environment = {"LD_PRELOAD": " ".join(_DECODERS)} if program is interpreter else {}
+        # Preloaded, so that the loader lists these libraries, too. Once is enough.
+        environment = {"LD_PRELOAD": " ".join(_OPENED_BY_NAME)} if program is interpreter else {}
         listing = subprocess.run(
             [loader, "--list", str(program)],
             env=environment,

@@ -76,8 +76,8 @@ class StepRow(Row):
     """After the last step."""
 
 
-def steps_of(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
-    """Return the training steps that judged claims measured: subject -> step.
+def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
+    """Return the figures of the training steps that judged claims measured: subject -> step.
 
     Claims whose times something disturbed are left out, another process on the GPU for example.
     """

@@ -18,7 +18,7 @@ from images.engine import Engine, ImageInfo, configuration, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
 from images.validation import host_look, origin, own_python
-from images.validation.admission import judge_first, left_unproven, with_admission_claims
+from images.validation.admission import judge_first, reasons_not_measured, with_admission_claims
 from images.validation.containers import (
     MEMORY,
     SUITE_SECONDS,
@@ -73,7 +73,7 @@ def validate(
     # Judge the admission claims. This is the only judgement within a measurement.
     broken = judge_first(evidence.claims, evidence.for_claims(evidence.claims))
     if broken and not run_anyway:
-        unmeasured = left_unproven(claims_left, chosen, broken)
+        unmeasured = reasons_not_measured(claims_left, chosen, broken)
         host["unsupported"] = {**host.get("unsupported", {}), **unmeasured}
     else:
         run_containers(engine, image, claims_left, gpus, evidence)

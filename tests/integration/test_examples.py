@@ -8,7 +8,7 @@ from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
 from images.validation import containers
 from images.validation.claims.examples import EXAMPLES as ROWS
-from images.validation.claims.examples import expect_of
+from images.validation.claims.examples import expectation_of
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -50,7 +50,7 @@ FAULTS = {
 def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:
     """The verdict of one example's cpu claim, with some of its files changed."""
     (row,) = (row for row in ROWS if row.subject == subject)
-    expect = expect_of(row, row.tiers["cpu"])
+    expect = expectation_of(row, row.tiers["cpu"])
     probe = "cpu.examples"
     claim = Claim(
         check="cpu-examples",

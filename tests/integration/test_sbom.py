@@ -35,7 +35,7 @@ def asked(engine: Engine, reference: str, *command: str) -> str:
 
 def test_the_sbom_is_what_is_in_the_image(engine: Engine, parent: ImageInfo) -> None:
     reference = parent.id
-    packages = sbom.read(engine, reference)
+    packages = sbom.read_packages(engine, reference)
     content = sbom.make_sbom(
         packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC)
     )

@@ -124,7 +124,7 @@ def published(
 def pretend_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signature of a key is its name, over any bytes."""
     for name, stand_in in {
-        "require": lambda _key: None,
+        "require_key": lambda _key: None,
         "public_file": nullcontext,
         "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
         "is_signature": lambda signature, _content, key: (

@@ -1,8 +1,8 @@
 """The examples that images must run as users do, and how far they may be from plain torch.
 
-EXAMPLES has a row for each. What follows from `expect_of` is the same for all: every step is taken,
-the loss falls, what is trained moves and everything else stays, the saved result lacks nothing and
-loads again. The claims are made in profile.py.
+EXAMPLES has a row for each. What follows from `expectation_of` is the same for all: every step is
+taken, the loss falls, what is trained moves and everything else stays, the saved result lacks
+nothing and loads again. The claims are made in profile.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -174,7 +174,7 @@ class Example:
         }
 
 
-def expect_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
+def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
     """Return what a claim expects of an example in a tier with these bounds.
 
     Figures must be equal to a value, or at most or at least as large; their names are those of the

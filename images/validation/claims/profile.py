@@ -11,7 +11,7 @@ from typing import Any
 
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, claim, reason_too_old
-from images.validation.claims.examples import EXAMPLES, Example, expect_of
+from images.validation.claims.examples import EXAMPLES, Example, expectation_of
 from validate.claims import Claim
 
 
@@ -250,7 +250,7 @@ def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
     if example.extensions:
         reason_without_kernels = find_reason_without_kernels(context, example)
     for tier, bounds in example.tiers.items():
-        expect: dict[str, Any] = {**expect_of(example, bounds)}
+        expect: dict[str, Any] = {**expectation_of(example, bounds)}
         not_applicable = reason_not_run(context, example, tier)
         if not_applicable:
             expect["not_applicable"] = not_applicable

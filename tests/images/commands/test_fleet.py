@@ -26,7 +26,7 @@ class Executor:
         self.tasks: list[Task] = []
         self.results: list[Result | BaseException] = []
         self.closed = False
-        monkeypatch.setattr(fleet_command, "start", self.start)
+        monkeypatch.setattr(fleet_command, "start_tasks", self.start)
         monkeypatch.setattr(validating, "claims_of", lambda *_, **__: claims(claim("pip")))
 
     def start(

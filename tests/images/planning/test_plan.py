@@ -83,14 +83,14 @@ def test_official_wheel_and_allocator_follow_torch(name: str, wheel: str, variab
 
 def test_json_has_exactly_the_promised_keys() -> None:
     row = json.loads(
-        json.dumps(plan_verb.as_row(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT}))
+        json.dumps(plan_verb.as_json_entry(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT}))
     )
     assert set(row) == set(
         "name status reasons warnings kept torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock "
         "buildable blocked".split()
     )
     assert (row["lock"], row["buildable"], row["blocked"]) == ("present", True, "")
-    refused = plan_verb.as_row(one("cu118-torch27"), {})
+    refused = plan_verb.as_json_entry(one("cu118-torch27"), {})
     assert (refused["status"], refused["buildable"], refused["blocked"]) == ("refused", False, "")
 
 
@@ -115,7 +115,7 @@ def test_an_image_without_a_lock_is_not_said_to_be_ok(
 ) -> None:
     said = f"{why}; `nox -s lock -- {then}"
     planned = one(name)
-    row = plan_verb.as_row(planned, {name: status})
+    row = plan_verb.as_json_entry(planned, {name: status})
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == (
         "accepted",
         status,

@@ -86,7 +86,7 @@ class Layers:
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretended: packages that a container lists, and cosign."""
-    monkeypatch.setattr(sbom, "read", lambda *_: FOUND)
+    monkeypatch.setattr(sbom, "read_packages", lambda *_: FOUND)
     pretend_cosign(monkeypatch)
 
 

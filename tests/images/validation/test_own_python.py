@@ -28,7 +28,7 @@ def test_what_this_machine_lacks_is_not_taken_from_the_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its loader would look there next: an empty file ends the search, and nothing of the image runs."""
-    monkeypatch.setattr(own_python, "_DECODERS", ("libzstd.so.1", "libno-such-decoder.so.1"))
+    monkeypatch.setattr(own_python, "_OPENED_BY_NAME", ("libzstd.so.1", "libno-such-decoder.so.1"))
     found = own_python.python_files.__wrapped__("/judge")
     assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
     assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
@@ -62,4 +62,4 @@ def test_where_no_python_of_ours_runs_no_file_is_read(
         own_python, "platform", SimpleNamespace(system=lambda: mine[0], machine=lambda: mine[1])
     )
     with pytest.raises(UserError, match=f"is of amd64, this one of {mine[1]} with {mine[0]}"):
-        sbom.read(engine, "x")
+        sbom.read_packages(engine, "x")

@@ -14,7 +14,7 @@ from images.site import records
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ENVELOPES
-from images.validation.rows import StepRow, steps_of
+from images.validation.rows import StepRow, collect_steps
 from tests.support import recorded
 from tests.support.sources import SOURCES, image
 from tools import baselines
@@ -333,7 +333,7 @@ def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
         one = ClaimVerdict(
             claim=CLAIMS["eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence
         )
-        assert bool(steps_of([one])) is recorded_one
+        assert bool(collect_steps([one])) is recorded_one
         ran = Evidence(image="x", digest="sha256:1", records=())
         for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):
             verdict = Verdict(image="x", digest="sha256:1", claims=(replace(one, status=status),))
