@@ -51,10 +51,10 @@ def update(
     to_lock = {image.lock_name: image for image in images}
     present_locks: list[Lock] = []
     if upgrade:
-        for other in _sharing_layers(others, images, folder):
+        for other in _find_sharing_images(others, images, folder):
             to_lock[other.lock_name] = other
     else:
-        present_locks = _present_locks(others, folder)
+        present_locks = _load_present_locks(others, folder)
 
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
@@ -67,9 +67,9 @@ def update(
             first = unreachable[image.index][0]
             unreachable[image.index].append(replace(first, where=name))
             continue
-        preferred = {} if upgrade else _present_versions(folder / name)
+        preferred = {} if upgrade else _load_present_versions(folder / name)
         # Versions of a layer that another lock has in common with it count more than its own.
-        preferred |= _versions_of_shared_layers(image, [*made.values(), *present_locks])
+        preferred |= _find_shared_versions(image, [*made.values(), *present_locks])
         tell(f"resolving {name}")
         try:
             made[name] = resolve(image, run, preferred=preferred)
@@ -92,7 +92,7 @@ def _files_of(locks: Mapping[str, Lock]) -> dict[str, bytes]:
     return files
 
 
-def _present_locks(images: Iterable[Image], folder: Path) -> list[Lock]:
+def _load_present_locks(images: Iterable[Image], folder: Path) -> list[Lock]:
     """Return the locks that are neither missing nor stale."""
     locks = []
     for image in images:
@@ -101,7 +101,7 @@ def _present_locks(images: Iterable[Image], folder: Path) -> list[Lock]:
     return locks
 
 
-def _sharing_layers(
+def _find_sharing_images(
     others: Iterable[Image], images: Iterable[Image], folder: Path
 ) -> Iterator[Image]:
     """Yield the other images that have a lock and share a layer with one of `images`."""
@@ -114,7 +114,7 @@ def _sharing_layers(
             yield other
 
 
-def _present_versions(place: Path) -> dict[str, str]:
+def _load_present_versions(place: Path) -> dict[str, str]:
     """Return the versions of the lock in a folder, even a stale one; none if it can't be read."""
     with suppress(UserError):
         lock = lock_file.load(place)
@@ -122,7 +122,7 @@ def _present_versions(place: Path) -> dict[str, str]:
     return {}
 
 
-def _versions_of_shared_layers(image: Image, locks: Iterable[Lock]) -> dict[str, str]:
+def _find_shared_versions(image: Image, locks: Iterable[Lock]) -> dict[str, str]:
     """Return the versions in the layers that an image shares with one of these locks.
 
     The first lock that shares a layer is taken. None does: no versions.
@@ -155,9 +155,9 @@ def resolve(
         requirements, inputs, preferred=preferred or {}, run=run, where=where
     )
 
-    layers = _split(inputs, chosen, run, where)
+    layers = _split_into_layers(inputs, chosen, run, where)
     packages = list(chain.from_iterable(layers.values()))
-    problems = list(_wrong_builds(image, packages))
+    problems = list(_find_wrong_builds(image, packages))
     if problems:
         raise UserError(problems)
 
@@ -165,7 +165,7 @@ def resolve(
     for name, exact in inputs.alone.items():
         # The installer is locked for every machine that may run it.
         platforms = inputs.builders if name == "tools" and inputs.builders else (inputs.platform,)
-        layers[name] = _packages_alone(exact, inputs, platforms, run, where)
+        layers[name] = _resolve_without_dependencies(exact, inputs, platforms, run, where)
 
     files = {}
     for layer, packages_of_layer in layers.items():
@@ -174,7 +174,7 @@ def resolve(
     return Lock(inputs=inputs, files=files, layers=layers)
 
 
-def _packages_alone(
+def _resolve_without_dependencies(
     exact: Sequence[str], inputs: LockInputs, platforms: Iterable[str], run: Runner, where: str
 ) -> tuple[Package, ...]:
     """Return the packages that exact requirements name, without what they require.
@@ -194,7 +194,7 @@ def _packages_alone(
     return tuple(packages.values())
 
 
-def _split(
+def _split_into_layers(
     inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
 ) -> dict[str, tuple[Package, ...]]:
     """Return the packages of each layer: pins in their own, others in the lowest that needs them.
@@ -230,7 +230,7 @@ def _split(
     return {layer: tuple(packages) for layer, packages in layers.items()}
 
 
-def _wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
     """Yield a problem for each package that is built for something else than the image's CUDA.
 
     The local version of a package (+cpu, +cu130) names its build. An image with an index of its own

@@ -198,7 +198,7 @@ class Candidate:
                 supported.append(arch)
         return tuple(supported)
 
-    def official_wheel(self, name: str, version: str) -> Prebuilt | None:
+    def find_official_wheel(self, name: str, version: str) -> Prebuilt | None:
         """Return the official wheel of a package that fits this image, if facts.yaml has one.
 
         It must be for this torch minor, CUDA major, C++ ABI and Python (`prebuilt` in facts.yaml).

@@ -99,13 +99,13 @@ class NoImageError(UserError):
 def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     """Return the images that selectors mean, accepted or refused; without selectors, all.
 
-    An image must match one of the names and globs, if there are any, and all conditions such as
+    An image must match one of the names and globs, if `texts` has any, and all conditions such as
     `torch>=2.8`. A whole name that the matrix lacks is planned as if the matrix had it.
 
     Raises UserError for a selector that matches nothing, and NoImageError if each selector matches
     some image but none matches all.
     """
-    # A selector without a key is a name, or a glob of names.
+    # An alias stands for an image's name. A selector without a key is a name, or a glob of names.
     names, conditions = [], []
     for text in texts:
         selector = selectors.parse(sources.matrix.aliases.get(text, text))
@@ -487,7 +487,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
     # Wheels that no index has, but the project of the package publishes.
     prebuilt = []
     for package, version in candidate.pins.items():
-        wheel = candidate.official_wheel(package, version)
+        wheel = candidate.find_official_wheel(package, version)
         if wheel:
             prebuilt.append(wheel)
 

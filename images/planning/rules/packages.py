@@ -284,7 +284,7 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
 
     reasons = list(_contradictions(candidate, name, version, row))
     # An image can lack an optional package until somebody has compiled a wheel of it.
-    has_wheel = row.form != "cuda-source" or candidate.official_wheel(name, version)
+    has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
         reasons += reasons_against_compiling(candidate, name, version)
@@ -414,7 +414,7 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         is_optional = name in candidate.optional
         # A package without a row has a wheel on the index, unless it is optional.
         is_on_index = row.form != "cuda-source" if row else not is_optional
-        if is_on_index or candidate.official_wheel(name, version):
+        if is_on_index or candidate.find_official_wheel(name, version):
             continue
         obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
         if is_optional and obstacles:

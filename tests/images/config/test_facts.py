@@ -72,13 +72,13 @@ def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> No
             variant=SimpleNamespace(cxx11_abi=wheel.cxx11_abi),
             base=SimpleNamespace(python=Minor.parse(wheel.python)),
         )
-        found = Candidate.official_wheel(candidate, release.package, release.version)
+        found = Candidate.find_official_wheel(candidate, release.package, release.version)
         assert found is not None and (found.filename, found.sha256) == (wheel.file, wheel.sha256)
         assert found.url == release.address + wheel.file.replace("+", "%2B")
         assert [arch.capability for arch in found.archs] == sorted(
             release.archs, key=lambda text: Minor.parse(text)
         )
-        assert Candidate.official_wheel(candidate, release.package, "0.0.1") is None
+        assert Candidate.find_official_wheel(candidate, release.package, "0.0.1") is None
 
 
 def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:

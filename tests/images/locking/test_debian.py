@@ -129,7 +129,7 @@ def test_a_machine_without_apt_locks_all_but_debian_packages(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
-    told = partial(lock.debian_packages, [image("cu126-torch25")], sources)
+    told = partial(lock.lock_debian_packages, [image("cu126-torch25")], sources)
     (text,) = told(upgrade=False, check=False)
     assert f"locks/{debian.place(BASE)} is not made: apt-get: is not on this machine" in text
     with pytest.raises(UserError, match="apt-get: is not on this machine"):
