@@ -16,7 +16,17 @@ _VERSIONED = ("torch", "cuda", "wheel", "python")
 """Keys whose values are versions, and can be compared with < and >."""
 _OTHER_KEYS = ("arch", "profile", "platform")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
-_PLATFORMS = tuple(name for platform in Platform for name in (platform.architecture, str(platform)))
+
+
+def _platform_names() -> tuple[str, ...]:
+    """Return the names by which platforms are selected: `arm64` and `linux/arm64`, for example."""
+    names: list[str] = []
+    for platform in Platform:
+        names += [platform.architecture, str(platform)]
+    return tuple(names)
+
+
+_PLATFORMS = _platform_names()
 HELP = (
     "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, "
     "arch=sm90, profile=axolotl or platform=arm64"

@@ -1,6 +1,7 @@
 """Makes a base image with mmdebstrap: a root file system of the Debian packages of a lock."""
 
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -151,7 +152,8 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
             listener = threading.Thread(target=messages.extend, args=(lines,), daemon=True)
             listener.start()
             try:
-                while process.stdout and (chunk := process.stdout.read(_CHUNK)):
+                stdout = process.stdout or io.BytesIO()
+                while chunk := stdout.read(_CHUNK):
                     yield chunk
             # Whoever reads the tar may stop early: then mmdebstrap must not go on.
             except BaseException:

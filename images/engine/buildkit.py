@@ -151,7 +151,8 @@ class Trace:
         for log in status.logs:
             yield from self._logged(log.vertex, log.stream, log.msg)
         for item in status.statuses:
-            if item.current and (known := self._vertices.get(item.vertex)):
+            known = self._vertices.get(item.vertex)
+            if known and item.current:
                 yield StepProgress(
                     step=item.vertex,
                     name=known.name,

@@ -39,10 +39,10 @@ def changes_by_step(
                 continue  # a step below has removed it, and was named for that
             if path not in after:
                 removed.append(path)
-            elif after[path] is not before[path] and (
-                difference := describe_difference(entry, after[path])
-            ):
-                replaced[f"/{path}"] = difference
+            elif after[path] is not before[path]:
+                difference = describe_difference(entry, after[path])
+                if difference:
+                    replaced[f"/{path}"] = difference
         if replaced or removed:
             topmost = [f"/{path}" for path in without_contents(removed)]
             changes.append(StepChanges(step=step, replaced=replaced, removed=topmost))

@@ -95,7 +95,11 @@ def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[
 
     trl calls this with further arguments, which are ignored.
     """
-    return [sum(token % 2 for token in ids) / len(ids) for ids in completion_ids]
+    shares = []
+    for ids in completion_ids:
+        odd_count = sum(token % 2 for token in ids)
+        shares.append(odd_count / len(ids))
+    return shares
 
 
 def make_trainer(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:

@@ -1,0 +1,92 @@
+"""Rules of our own style that ruff has no rule for ("How our code reads" in CONTRIBUTING.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import ROOT
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+EXEMPT = {
+    # The bytes of the pruner's readers are part of recorded hashes (images/context/pruner.py).
+    "validate/binaries/elf.py",
+    "validate/binaries/fatbin.py",
+    "validate/binaries/kernel_states.py",
+}
+
+
+def product_modules() -> list[str]:
+    """Return the paths of our own modules, without generated ones."""
+    paths = []
+    for package in ("images", "validate"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if not path.name.endswith("_pb2.py"):
+                paths.append(str(path.relative_to(ROOT)))
+    return paths
+
+
+def find_nested_comprehensions(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each comprehension that has a second `for`, or another one inside."""
+    for node in ast.walk(tree):
+        if not isinstance(node, COMPREHENSIONS):
+            continue
+        inner = [child for child in ast.walk(node) if isinstance(child, COMPREHENSIONS)]
+        if len(node.generators) > 1 or len(inner) > 1:
+            yield node.lineno
+
+
+def find_hidden_assignments(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each `:=` that is not the whole condition of an `if` or `while`.
+
+    `if (name := f()) is None` and `if not (name := f())` are whole conditions, too.
+    """
+    allowed = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.While):
+            condition = node.test
+            if isinstance(condition, ast.UnaryOp):
+                condition = condition.operand
+            if isinstance(condition, ast.Compare):
+                condition = condition.left
+            allowed.add(condition)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.NamedExpr) and node not in allowed:
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("a = [b for b in c]", []),
+        ("a = [b for c in d for b in c]", [1]),
+        ("a = [[b for b in c] for c in d]", [1]),
+    ],
+)
+def test_nested_comprehensions_are_found(source: str, lines: list[int]) -> None:
+    assert list(find_nested_comprehensions(ast.parse(source))) == lines
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("if a := b():\n    pass", []),
+        ("while (a := b()) is not None:\n    pass", []),
+        ("if not (a := b()):\n    pass", []),
+        ("if c and (a := b()):\n    pass", [1]),
+        ("f(a := b())", [1]),
+    ],
+)
+def test_hidden_assignments_are_found(source: str, lines: list[int]) -> None:
+    assert list(find_hidden_assignments(ast.parse(source))) == lines
+
+
+def test_statements_hold_one_thought() -> None:
+    places = []
+    for path in product_modules():
+        tree = ast.parse(Path(ROOT, path).read_text(encoding="utf-8"))
+        for line in [*find_nested_comprehensions(tree), *find_hidden_assignments(tree)]:
+            if path not in EXEMPT:
+                places.append(f"{path}:{line}")
+    assert not places, "write a loop, a named function, or an assignment of its own"
