@@ -297,7 +297,7 @@ def machine_claim(
     """
     image = describe_as_image(environment, code, facts).image
     if image:
-        summary = chooser.summary(image, facts)
+        summary = chooser.summarize(image, facts)
         obstacles = list(chooser.answer(summary, machine, chooser.Options()).against)
     else:
         obstacles = list(chooser.wrong_for_gpu(machine))

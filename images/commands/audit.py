@@ -70,7 +70,7 @@ def audit(
         raise wrong(reference, "is a list of packages, no image and no environment", then)
     if out:
         require_writable(out)
-    machine = chooser.described(gpu, arch, driver) if gpu or arch or driver else None
+    machine = chooser.machine_from_options(gpu, arch, driver) if gpu or arch or driver else None
     options = Options(facts=matrix_files.load_facts(), machine=machine, run=run, say=common.tell)
     if Path(reference).is_dir():
         evidence = measure.audit_folder(Path(reference), options)

@@ -78,7 +78,10 @@ def choose(
 
     Also says why not the nearest others. Exits with 1 if none fits.
     """
-    machine = chooser.described(gpu, arch, driver) if gpu or arch else _detect_machine(driver)
+    if gpu or arch:
+        machine = chooser.machine_from_options(gpu, arch, driver)
+    else:
+        machine = _detect_machine(driver)
     sources = common.sources(matrix)
     recorded = _recorded_images(sources)
     summaries = _summarize_images(recorded, sources, source)
@@ -112,7 +115,9 @@ def _detect_machine(driver: str) -> Machine:
     for folder in ("", *host_gpus.DRIVER_FOLDERS):
         inventory = host_gpus.inventory(folder)
         if inventory is not None:
-            machine = chooser.detected(inventory, platforms.of_machine(platform.machine()))
+            machine = chooser.machine_from_inventory(
+                inventory, platforms.of_machine(platform.machine())
+            )
             if driver:
                 machine = replace(machine, driver=chooser.parse_driver(driver))
             return machine
@@ -156,7 +161,7 @@ def _summarize_images(
         # A run with packages in other versions proves nothing about today's image.
         current_runs = [run for run in image.runs if not image.drifts[run.id]]
         passed_on = records.passed_on(current_runs)
-        summaries.append(chooser.summary(image.image, sources.facts, obstacle, passed_on))
+        summaries.append(chooser.summarize(image.image, sources.facts, obstacle, passed_on))
     return summaries
 
 

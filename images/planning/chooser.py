@@ -1,11 +1,14 @@
-"""Which image to pull for a machine, why, and why not the others. Pure, but for reading gpu_models.yaml."""
+"""Choose an image for a machine: which one to pull, why, and why not the others.
+
+This module is pure, apart from reading gpu_models.yaml.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
@@ -23,12 +26,14 @@ from validate import compute_capability
 from validate.compute_capability import ON_ARM_ALONE, Fit, runs_on
 from validate.judging import listed
 
-_NEAREST = 4
-_some = partial(listed, limit=_NEAREST)
+_MOST_NAMED = 4
+"""How many images or models a sentence names, and how many groups of unfit images are shown."""
+_some = partial(listed, limit=_MOST_NAMED)
 version_of = cache(Version)
-"""The site's table compares the same few versions for each GPU and driver."""
+"""Parse a version. Cached: the site's table compares the same few for each GPU and driver."""
 _CARDS = ((8, 6), (8, 9))
-"""Graphics cards that no board has: in an ARM server they run what they run elsewhere (A10, L4, L40S)."""
+"""Graphics cards (A10, L4, L40S), which no ARM board has built in. In an ARM server they run the
+same code as elsewhere."""
 _GRACE_HOPPER = Arch(9, 0)
 """GH200, where the host processor is ARM; beside x86-64 it is an H100 or H200."""
 _FIRST_BRANCH = 100
@@ -36,13 +41,17 @@ _FIRST_BRANCH = 100
 _TRITONS_FIRST = Arch(7, 0)
 """torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
-"""Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`, `RTX 4090`. Not Quadro:
-a Quadro RTX 6000 is no RTX 6000 Ada."""
+"""Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`,
+`RTX 4090`. Not Quadro: a Quadro RTX 6000 is no RTX 6000 Ada."""
 _VARIANTS = re.compile(
-    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl\d*|hbm\d\w?|laptop|gpu|notebook|mobile|embedded|with|max|q|design|super|"
-    r"generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|dgx|spark|nvgpu"
+    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl\d*|hbm\d\w?|laptop|gpu|notebook|mobile|embedded|with|max|q|"
+    r"design|super|generation|edition|server|workstation|active|sff|d|v\d|3e|ac|lc|oem|oam|cnx|mig|"
+    r"dgx|spark|nvgpu"
 )
 """Words of a model's variants, which all have its capability."""
+
+
+# --- GPU models -----------------------------------------------------------------------------------
 
 
 class ModelRow(Row):
@@ -69,109 +78,188 @@ class DriverRow(Row):
 
 @cache
 def drivers() -> dict[Arch, DriverRow]:
-    """Architecture -> its row of gpu_models.yaml; none where drivers come with a board's own system (Jetson)."""
-    rows = map(DriverRow.model_validate, yamlfile.table("gpu_models.yaml")["drivers"])
-    return {Arch.parse(text): row for row in rows for text in row.capabilities}
+    """Return the row of gpu_models.yaml about drivers for each architecture.
+
+    An architecture has none if its drivers come with a board's own system (Jetson).
+    """
+    rows: dict[Arch, DriverRow] = {}
+    for fields in yamlfile.table("gpu_models.yaml")["drivers"]:
+        row = DriverRow.model_validate(fields)
+        for capability in row.capabilities:
+            rows[Arch.parse(capability)] = row
+    return rows
 
 
 @cache
 def models() -> dict[str, ModelRow]:
-    """Model -> its row of gpu_models.yaml."""
-    rows = map(ModelRow.model_validate, yamlfile.table("gpu_models.yaml")["models"])
-    return {name: row for row in rows for name in row.names}
+    """Return the row of gpu_models.yaml for each GPU model, by the model's name there."""
+    rows: dict[str, ModelRow] = {}
+    for fields in yamlfile.table("gpu_models.yaml")["models"]:
+        row = ModelRow.model_validate(fields)
+        for name in row.names:
+            rows[name] = row
+    return rows
 
 
 @cache
 def find_model(text: str) -> tuple[str, ModelRow]:
-    """The model that a driver's or a person's name means, and its row. Raises UserError naming near ones.
+    """Return the name of the model that a driver's or a person's text means, and its row.
 
-    Of the models that have all its words (brands and variants apart), the one whose words all others of them have too.
+    Words are compared without brands and variants. Of the models that have all words of the text,
+    it is the most general: `RTX 3090` is no RTX 3090 Ti. Raises UserError, which names similar
+    models, if no model has all words, or several are equally general.
     """
-    asked = frozenset(key(text).split())
-    wider = {
-        name: own for name in models() if asked and asked <= (own := frozenset(key(name).split()))
-    }
-    least = [
-        name for name, own in wider.items() if not any(other < own for other in wider.values())
-    ]
-    if len(least) == 1:
-        return least[0], models()[least[0]]
-    short = {key(name): name for name in models()}
-    near = [short[one] for one in get_close_matches(key(text), short, n=3, cutoff=0.6)]
-    told = f"nearest: {_some(least or near)}; or " if least or near else ""
-    then = f"{told}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there"
+    text_words = frozenset(model_words(text).split())
+    candidates: dict[str, frozenset[str]] = {}
+    for name in models():
+        words = frozenset(model_words(name).split())
+        if text_words and text_words <= words:
+            candidates[name] = words
+
+    # A model is most general if no other candidate does with fewer of its words.
+    most_general = []
+    for name, words in candidates.items():
+        if not any(other_words < words for other_words in candidates.values()):
+            most_general.append(name)
+    if len(most_general) == 1:
+        (name,) = most_general
+        return name, models()[name]
+
+    similar = most_general
+    if not similar:
+        name_by_words = {model_words(name): name for name in models()}
+        close = get_close_matches(model_words(text), name_by_words, n=3, cutoff=0.6)
+        similar = [name_by_words[words] for words in close]
+    nearest = f"nearest: {_some(similar)}; or " if similar else ""
     raise wrong(
         f"--gpu {text!r}",
-        f"is {'more than one' if least else 'no'} GPU of images/data/gpu_models.yaml",
-        then,
+        f"is {'more than one' if most_general else 'no'} GPU of images/data/gpu_models.yaml",
+        f"{nearest}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there",
     )
+
+
+def model_words(name: str) -> str:
+    """Return the words that tell a model from all others, sorted, with a space between them.
+
+    They are in lower case, without brands and words of variants: `NVIDIA GeForce RTX4090 Laptop
+    GPU` gives `4090 rtx`. Series, number and `Ti` count as words of their own.
+    """
+    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", name.lower())
+    words = set(re.findall(r"[a-z0-9]+", spaced)) - _BRANDS
+    return " ".join(sorted(word for word in words if not _VARIANTS.fullmatch(word)))
+
+
+def model_of(name: str) -> str:
+    """Return the table's name of a GPU, or the driver's name for it if the table has none."""
+    try:
+        return find_model(name)[0]
+    except UserError:
+        return name
+
+
+# --- what a person gives --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where the image shall run. `driver` is empty where it is not known."""
+    """The machine that an image shall run on."""
 
     gpus: tuple[str, ...]
+    """The names of its GPUs, each once."""
     archs: tuple[Arch, ...]
-    """Of all its GPUs, each once, ascending."""
+    """The architectures of its GPUs, each once, ascending."""
     driver: str = ""
+    """The version of its driver; empty: not known."""
     arm: bool = False
+    """Whether its host processor is ARM."""
 
     def __str__(self) -> str:
+        gpus = ", ".join(self.gpus)
+        archs = ", ".join(str(arch) for arch in self.archs)
         driver = f"driver {self.driver}" if self.driver else "driver not known"
-        return f"{', '.join(self.gpus)} ({', '.join(map(str, self.archs))}), {driver}"
+        return f"{gpus} ({archs}), {driver}"
 
 
-def detected(found: Inventory, processor: Platform | None) -> Machine:
-    """The machine as its driver and its kernel describe it, without the table of models.
+def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> Machine:
+    """Return the machine as its driver and its kernel describe it, without the table of models.
 
-    A GPU does not tell its processor: sm_90 is an H100 beside x86-64, and a GH200.
+    `processor`: of the host. A GPU does not tell it: sm_90 is an H100 beside x86-64, and a GH200.
     """
-    archs = sorted({Arch(*gpu.capability) for gpu in found.gpus})
-    gpus = tuple(dict.fromkeys(gpu.name for gpu in found.gpus))
-    driver = parse_driver(found.driver) if found.driver else ""
-    return Machine(gpus=gpus, archs=tuple(archs), driver=driver, arm=processor is Platform.ARM64)
+    archs = sorted({Arch(*gpu.capability) for gpu in inventory.gpus})
+    names = dict.fromkeys(gpu.name for gpu in inventory.gpus)
+    return Machine(
+        gpus=tuple(names),
+        archs=tuple(archs),
+        driver=parse_driver(inventory.driver) if inventory.driver else "",
+        arm=processor is Platform.ARM64,
+    )
 
 
-def described(gpu: str, arch: str, driver: str) -> Machine:
-    """The machine as a person describes it. Raises UserError: unknown model, arch or driver, or two that contradict."""
-    number = parse_driver(driver) if driver else ""
+def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
+    """Return the machine that a person describes with --gpu, --arch and --driver.
+
+    Empty texts were not given. A model that the table lacks needs `arch`. Raises UserError for an
+    unknown model without `arch`, an unreadable architecture or driver, and for a model that has
+    another architecture than `arch`.
+    """
+    driver_version = parse_driver(driver) if driver else ""
     try:
-        found = Arch.parse(arch) if arch else None
+        given_arch = Arch.parse(arch) if arch else None
     except ValueError as error:
         raise wrong(f"--arch {arch}", str(error), "write sm_89, sm89 or 8.9") from None
+
     try:
         name, row = find_model(gpu)
     except UserError:
-        if found is None:
+        if given_arch is None:
             raise
         return Machine(
-            gpus=(gpu or str(found),), archs=(found,), driver=number, arm=found in ON_ARM_ALONE
+            gpus=(gpu or str(given_arch),),
+            archs=(given_arch,),
+            driver=driver_version,
+            arm=given_arch in ON_ARM_ALONE,
         )
-    own = Arch.parse(row.capability)
-    if found and found != own:
-        raise wrong(f"--arch {arch}", f"{name} is {own}", f"leave out --arch, or give {own}")
-    return Machine(gpus=(name,), archs=(own,), driver=number, arm=row.arm)
+
+    models_arch = Arch.parse(row.capability)
+    if given_arch and given_arch != models_arch:
+        raise wrong(
+            f"--arch {arch}", f"{name} is {models_arch}", f"leave out --arch, or give {models_arch}"
+        )
+    return Machine(gpus=(name,), archs=(models_arch,), driver=driver_version, arm=row.arm)
 
 
 def parse_driver(text: str) -> str:
-    """Read a driver's version, `550.90` or `550.90.07`. Raises UserError."""
-    cause, then = "is no version of a driver", "write it as nvidia-smi does: 550.90.07"
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
-        if not 0 < int(text.partition(".")[0]) < _FIRST_BRANCH:
-            return text
-        cause, then = (
+    """Return a driver's version, such as `550.90` or `550.90.07`, as it was given.
+
+    Raises UserError for another text, and for CUDA's version, which nvidia-smi shows beside it.
+    """
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
+        raise wrong(
+            f"--driver {text}",
+            "is no version of a driver",
+            "write it as nvidia-smi does: 550.90.07",
+        )
+    branch = int(text.partition(".")[0])
+    if 0 < branch < _FIRST_BRANCH:
+        raise wrong(
+            f"--driver {text}",
             "is CUDA's version",
             "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints",
         )
-    raise wrong(f"--driver {text}", cause, then)
+    return text
 
 
 def torch_range(text: str) -> SpecifierSet:
-    """Read `>=2.7`, `==2.8.*`, `2.8` or `2.7.1`. Raises UserError."""
-    whole = f"=={text}" if text.count(".") > 1 else f"=={text}.*"
+    """Return the range of torch versions that `>=2.7`, `==2.8.*`, `2.8` or `2.7.1` means.
+
+    `2.8` means all its patch releases. Raises UserError for another text.
+    """
+    specifier = text
+    if re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", text):
+        is_patch_release = text.count(".") > 1
+        specifier = f"=={text}" if is_patch_release else f"=={text}.*"
     try:
-        return SpecifierSet(whole if re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", text) else text)
+        return SpecifierSet(specifier)
     except InvalidSpecifier:
         raise wrong(
             f"--torch {text}", "is no range of versions", "write '>=2.7', '<2.9', 2.8 or 2.7.1"
@@ -179,10 +267,14 @@ def torch_range(text: str) -> SpecifierSet:
 
 
 def python_minor(text: str) -> str:
-    """Read `3.11`, or `3.11.9` as `3.11`. Raises UserError."""
-    if found := re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text):
-        return found[1]
-    raise wrong(f"--python {text}", "is no version of Python", "write 3.11")
+    """Return the minor release of a Python version: `3.11` for `3.11` or `3.11.9`.
+
+    Raises UserError for another text.
+    """
+    version = re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text)
+    if not version:
+        raise wrong(f"--python {text}", "is no version of Python", "write 3.11")
+    return version[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +282,16 @@ class Options:
     """What the person wants of an image."""
 
     profile: str | None = None
+    """The image's profile; None: an image without one."""
     torch: SpecifierSet = field(default_factory=SpecifierSet)
+    """The torch versions that are acceptable; by default, all."""
     python: str = ""
+    """Its Python, such as `3.11`; empty: the matrix's own."""
     devel: bool = False
+    """Whether it has the devel toolkit."""
+
+
+# --- what the choice knows of an image ------------------------------------------------------------
 
 
 class ImageSummary(Row):
@@ -222,37 +321,46 @@ class ImageSummary(Row):
     native_driver: VersionText
     """First driver of the wheel's own CUDA; PTX needs it."""
     compilers: dict[str, list[Capability]] = {}
-    """What compiles while programs run (Triton's ptxas, NVRTC, with devel nvcc), and the GPUs each knows."""
+    """Compilers of run time (Triton's ptxas, NVRTC, with devel nvcc), and the GPUs each knows."""
     silent: list[str] = []
     """Silent faults that plain training meets there."""
     libraries: dict[str, list[Capability]] = {}
-    """Packages that the rest runs without, and the known GPUs that each has machine code of its own for."""
+    """Optional packages, and the known GPUs that each has machine code of its own for."""
     passed_on: list[str] = []
     """GPU models on which the newest run of its gpu tier passed."""
     blocked: str = ""
-    """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
+    """Why it can't be built yet, with the next command. Empty: it can be, or is published."""
 
     def fit(self, gpu: Arch) -> Fit:
-        """How a GPU runs its code: `cubin`, `ptx` or `no`."""
-        archs, ptx = (list(map(Arch.parse, code)) for code in (self.archs, self.ptx))
+        """Return how a GPU runs its code: `cubin` (machine code), `ptx` or `no`."""
+        archs = [Arch.parse(capability) for capability in self.archs]
+        ptx = [Arch.parse(capability) for capability in self.ptx]
         return compute_capability.fit(archs, ptx, gpu)
 
 
-def summary(
+def summarize(
     image: Image, facts: Facts, blocked: str = "", passed_on: Collection[str] = ()
 ) -> ImageSummary:
-    """An image of the plan, as the choice sees it. `passed_on`: names of GPUs, as drivers have them."""
-    pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
-    triton = image.pin("triton")
+    """Return what the choice must know of an image of the plan.
+
+    `blocked`: why it can't be built yet; empty: it can. `passed_on`: the GPUs on which its gpu tier
+    passed, by the names that drivers give them.
+    """
+    torch, triton = image.pin("torch"), image.pin("triton")
+    cuda = facts.cuda.get(str(image.wheel_cuda))
     compilers = facts.run_time_compilers(
         triton.version if triton else "",
         image.wheel_cuda,
         image.toolkit_cuda if image.name.devel else None,
     )
+    ordinary_faults = []
+    for fault in silent.known(image.versions).values():
+        if fault.is_ordinary(image.versions["torch"]):
+            ordinary_faults.append(str(fault))
     return ImageSummary(
         name=str(image.name),
         profile=image.name.profile,
-        torch=pin.version if pin else str(image.name.torch),
+        torch=torch.version if torch else str(image.name.torch),
         python=str(image.python),
         default_python=image.name.python is None,
         devel=image.name.devel,
@@ -262,53 +370,63 @@ def summary(
         archs=[arch.capability for arch in image.archs],
         ptx=[arch.capability for arch in image.ptx],
         min_driver=image.min_driver,
-        native_driver=own.driver if own else image.min_driver,
+        native_driver=cuda.driver if cuda else image.min_driver,
         compilers=compilers,
-        silent=[
-            str(row)
-            for row in silent.known(image.versions).values()
-            if row.is_ordinary(image.versions["torch"])
-        ],
-        libraries=dict(_libraries(image, facts)),
+        silent=ordinary_faults,
+        libraries=_gpus_of_optional_packages(image, facts),
         passed_on=sorted({model_of(name) for name in passed_on}),
         blocked=blocked,
     )
 
 
-def model_of(name: str) -> str:
-    """The table's name of a GPU; one that the table lacks keeps the name that its driver gives it."""
-    try:
-        return find_model(name)[0]
-    except UserError:
-        return name
+def _gpus_of_optional_packages(image: Image, facts: Facts) -> dict[str, list[str]]:
+    """Return the capabilities that each optional package has machine code of its own for.
 
-
-def _libraries(image: Image, facts: Facts) -> Iterator[tuple[str, list[str]]]:
-    """Packages with kernels that torch's and bitsandbytes' archs don't speak of, and the known GPUs they serve."""
+    The key is the package with its version. These are packages that the image runs without, and
+    whose code can differ from that of torch and bitsandbytes: xformers, our prebuilt wheels and
+    flash-attn-4. Only capabilities of GPUs in the table of models are looked at.
+    """
     gpus = sorted({Arch.parse(row.capability) for row in models().values()})
     versions = {pin.name: pin.version for pin in image.pins}
-    if (version := versions.get("xformers", "")) and (row := facts.xformers.get(version)):
-        served = [
-            gpu.capability for gpu in gpus if row.covers(gpu) == "cubin" and not row.refuses(gpu)
+    capabilities: dict[str, list[str]] = {}
+
+    xformers = versions.get("xformers", "")
+    xformers_facts = facts.xformers.get(xformers)
+    if xformers_facts:
+        capabilities[f"xformers {xformers}"] = [
+            gpu.capability
+            for gpu in gpus
+            if xformers_facts.covers(gpu) == "cubin" and not xformers_facts.refuses(gpu)
         ]
-        yield f"xformers {version}", served
+
     for wheel in image.prebuilt:
-        fits = {gpu.capability: compute_capability.fit(wheel.archs, wheel.ptx, gpu) for gpu in gpus}
-        yield f"{wheel.name} {wheel.version}", [gpu for gpu, fit in fits.items() if fit == "cubin"]
-    if (version := versions.get("flash-attn-4", "")) in (
-        known := facts.compilers.get("flash-attn-4", {})
-    ):
-        yield f"flash-attn-4 {version}", known[version].archs
+        served = []
+        for gpu in gpus:
+            if compute_capability.fit(wheel.archs, wheel.ptx, gpu) == "cubin":
+                served.append(gpu.capability)
+        capabilities[f"{wheel.name} {wheel.version}"] = served
+
+    flash_attn_4 = versions.get("flash-attn-4", "")
+    flash_attn_4_facts = facts.compilers.get("flash-attn-4", {}).get(flash_attn_4)
+    if flash_attn_4_facts:
+        capabilities[f"flash-attn-4 {flash_attn_4}"] = flash_attn_4_facts.archs
+    return capabilities
+
+
+# --- the choice -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One image, held against a machine."""
+    """How one image fits a machine and what the person wants."""
 
     image: ImageSummary
     fit: Fit
+    """How that of the machine's GPUs runs its code that runs it worst."""
     reasons: tuple[str, ...]
+    """What a person should know of the image on this machine."""
     against: tuple[str, ...]
+    """Why the image can't be taken; empty: it can."""
     native: bool
     """The driver is of the wheel's own CUDA or newer."""
     passed: bool
@@ -320,10 +438,12 @@ class Answer:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Greater is better: passed on this GPU, machine code, newest torch, a CUDA that the driver knows, newest CUDA,
-        with a toolkit of it: PTX of a newer one wants a newer driver.
+        """Return a key to sort by; the greatest is the best image.
 
-        An arch image is its parent without code that this GPU can't run, so smaller.
+        In this order: passed on this GPU, machine code, the newest torch, a CUDA that the driver
+        knows, the newest CUDA. Then a toolkit of the same CUDA, because PTX of a newer one needs a
+        newer driver. At last an arch image, which is its parent without code for other GPUs, and so
+        smaller.
         """
         image = self.image
         wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
@@ -338,6 +458,7 @@ class Answer:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the entry of this image in the output of `choose --json`."""
         return {
             "name": self.name,
             "torch": self.image.torch,
@@ -348,192 +469,257 @@ class Answer:
         }
 
 
+class UnfitImages(NamedTuple):
+    """Images that can't be taken for the same reasons."""
+
+    names: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Images that run, best first, and the nearest that don't, with one row for those of the same reasons."""
+    """The images that run on a machine, and the nearest that don't."""
 
     fitting: tuple[Answer, ...]
-    others: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-    """(names, reasons), nearest first."""
+    """Best first."""
+    others: tuple[UnfitImages, ...]
+    """Nearest first."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the choice as `choose --json` prints it."""
         others = [
-            {"names": list(names), "against": list(reasons)} for names, reasons in self.others
+            {"names": list(unfit.names), "against": list(unfit.reasons)} for unfit in self.others
         ]
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
 def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> Choice:
-    """The images that run on a machine with what is wanted, best first, and why the nearest others don't."""
+    """Return the images that run on a machine and are as wanted, best first, and the nearest
+    others.
+
+    The others are grouped by the reasons against them. They are only of the wanted profile and kind
+    (devel or not), and at most _MOST_NAMED groups.
+    """
     answers = [answer(image, machine, options) for image in images]
-    fitting = sorted(
-        (one for one in answers if not one.against), key=lambda one: one.rank, reverse=True
-    )
-    # First those of the torch that was asked for: why they don't run is what the person wants to know.
-    failing = sorted(
-        (one for one in answers if one.against),
-        key=lambda one: (
-            options.torch.contains(one.image.torch, prereleases=True),
-            -len(one.against),
-            one.rank,
-        ),
-        reverse=True,
-    )
-    grouped: dict[tuple[str, ...], list[str]] = {}
-    for one in failing:
-        if one.image.profile == options.profile and one.image.devel == options.devel:
-            grouped.setdefault(one.against, []).append(one.name)
-    others = [(tuple(names), reasons) for reasons, names in grouped.items()]
-    return Choice(fitting=tuple(fitting), others=tuple(others[:_NEAREST]))
+    fitting = [candidate for candidate in answers if not candidate.against]
+    fitting.sort(key=lambda candidate: candidate.rank, reverse=True)
+
+    def nearness(candidate: Answer) -> tuple[Any, ...]:
+        # First those of the wanted torch: the person wants to know why they don't run.
+        has_wanted_torch = options.torch.contains(candidate.image.torch, prereleases=True)
+        return has_wanted_torch, -len(candidate.against), candidate.rank
+
+    unfit = [candidate for candidate in answers if candidate.against]
+    unfit.sort(key=nearness, reverse=True)
+    names_by_reasons: dict[tuple[str, ...], list[str]] = {}
+    for candidate in unfit:
+        image = candidate.image
+        if image.profile == options.profile and image.devel == options.devel:
+            names_by_reasons.setdefault(candidate.against, []).append(image.name)
+    others = [UnfitImages(tuple(names), reasons) for reasons, names in names_by_reasons.items()]
+    return Choice(fitting=tuple(fitting), others=tuple(others[:_MOST_NAMED]))
 
 
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
-    """One image, held against a machine and what is wanted."""
-    fits = {arch: image.fit(arch) for arch in machine.archs}
-    worst = max(fits.values(), key=("cubin", "ptx", "no").index)
-    native = not machine.driver or version_of(machine.driver) >= version_of(image.native_driver)
+    """Return how an image fits a machine and what the person wants."""
+    fit_by_arch = {arch: image.fit(arch) for arch in machine.archs}
+    worst_fit = max(fit_by_arch.values(), key=("cubin", "ptx", "no").index)
+    is_native = not machine.driver or version_of(machine.driver) >= version_of(image.native_driver)
     against = [
-        *_unwanted(image, options),
+        *_unwanted_properties(image, options),
         *wrong_for_gpu(machine),
-        *_wrong_arch(image, machine, fits),
+        *_wrong_arch(image, machine, fit_by_arch),
     ]
-    # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility).
+    # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA
+    # Compatibility).
     if machine.driver and version_of(machine.driver) < version_of(image.min_driver):
-        against.append(
-            f"CUDA {image.wheel_cuda.partition('.')[0]} needs driver {image.min_driver} or newer"
-        )
-    elif worst == "ptx" and not native:
+        cuda_major = image.wheel_cuda.partition(".")[0]
+        against.append(f"CUDA {cuda_major} needs driver {image.min_driver} or newer")
+    elif worst_fit == "ptx" and not is_native:
         against.append(
             f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
         )
-    passed = bool(machine.gpus) and {model_of(gpu) for gpu in machine.gpus} <= set(image.passed_on)
-    reasons = [f"torch {image.torch}"]
-    for arch, fit in fits.items():
-        if fit == "cubin":
-            own = max(own for own in map(Arch.parse, image.archs) if runs_on(own, arch))
-            through = "" if own == arch else f" through {own}, of the same major"
-            reasons.append(f"machine code for {arch}{through}")
-    ptx = [arch for arch, fit in fits.items() if fit == "ptx"]
-    reasons += [
-        f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in ptx
+    reasons = [
+        f"torch {image.torch}",
+        *_code_reasons(image, fit_by_arch),
+        *image.silent,
+        _driver_reason(image, machine, is_native=is_native),
+        *_kernel_module_reasons(machine),
     ]
-    if old := ", ".join(str(arch) for arch in fits if arch < _TRITONS_FIRST):
-        reasons.append(f"torch.compile refuses {old}: Triton begins at {_TRITONS_FIRST}")
-    for name, served in image.libraries.items():
-        if lacking := ", ".join(str(arch) for arch in fits if arch.capability not in served):
-            reasons.append(f"{name} has no machine code of its own for {lacking}")
-    reasons += image.silent
-    if not machine.driver:
-        reasons.append(f"needs driver {image.min_driver} or newer")
-    elif native:
-        reasons.append(
-            f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({image.native_driver} is its first)"
-        )
-    else:
-        older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {image.native_driver}"
-        reasons.append(f"{older}, new enough by minor version compatibility ({image.min_driver})")
-    modules = {
-        row.architecture: row.modules for arch in machine.archs if (row := drivers().get(arch))
-    }
-    if machine.arm and _GRACE_HOPPER in machine.archs:
-        modules["Grace Hopper"] = "open"
-    needed = {architecture: kind for architecture, kind in modules.items() if kind != "either"}
-    reasons += [
-        f"{architecture} needs the driver's {kind} kernel modules"
-        for architecture, kind in needed.items()
-    ]
+    models_here = {model_of(gpu) for gpu in machine.gpus}
     return Answer(
         image=image,
-        fit=worst,
+        fit=worst_fit,
         reasons=tuple(reasons),
         against=tuple(against),
-        native=native,
-        passed=passed,
+        native=is_native,
+        passed=bool(models_here) and models_here <= set(image.passed_on),
     )
 
 
-def wrong_for_gpu(machine: Machine) -> Iterator[str]:
-    """Why a driver can't run these GPUs, whatever the image: each architecture has a first and a last branch."""
-    branch = int(machine.driver.partition(".")[0] or 0)
-    for arch in machine.archs if machine.driver else ():
+def _code_reasons(image: ImageSummary, fit_by_arch: Mapping[Arch, Fit]) -> Iterator[str]:
+    """Yield what code the image, torch.compile and optional packages have for each of these GPUs.
+
+    `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
+    """
+    for arch, fit in fit_by_arch.items():
+        if fit == "cubin":
+            built_for = [Arch.parse(capability) for capability in image.archs]
+            used = max(candidate for candidate in built_for if runs_on(candidate, arch))
+            through = "" if used == arch else f" through {used}, of the same major"
+            yield f"machine code for {arch}{through}"
+    for arch, fit in fit_by_arch.items():
+        if fit == "ptx":
+            yield f"only PTX for {arch}: compiled at the first run, and by torch alone"
+
+    too_old = [str(arch) for arch in fit_by_arch if arch < _TRITONS_FIRST]
+    if too_old:
+        yield f"torch.compile refuses {', '.join(too_old)}: Triton begins at {_TRITONS_FIRST}"
+    for package, served in image.libraries.items():
+        lacking = [str(arch) for arch in fit_by_arch if arch.capability not in served]
+        if lacking:
+            yield f"{package} has no machine code of its own for {', '.join(lacking)}"
+
+
+def _driver_reason(image: ImageSummary, machine: Machine, *, is_native: bool) -> str:
+    """Return how the machine's driver serves the image's CUDA, or which driver it needs.
+
+    `is_native`: whether the driver is of that CUDA or newer.
+    """
+    if not machine.driver:
+        return f"needs driver {image.min_driver} or newer"
+    if is_native:
+        return (
+            f"driver {machine.driver} knows CUDA {image.wheel_cuda} "
+            f"({image.native_driver} is its first)"
+        )
+    return (
+        f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own "
+        f"{image.native_driver}, new enough by minor version compatibility ({image.min_driver})"
+    )
+
+
+def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
+    """Yield each architecture of the machine that only one kind of NVIDIA's kernel modules runs."""
+    modules_by_architecture: dict[str, str] = {}
+    for arch in machine.archs:
         row = drivers().get(arch)
-        if row and branch < row.first:
-            also = ", with the open kernel modules" if row.modules == "open" else ""
-            yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{also}"
-        if row and row.last and branch > row.last:
+        if row:
+            modules_by_architecture[row.architecture] = row.modules
+    if machine.arm and _GRACE_HOPPER in machine.archs:
+        modules_by_architecture["Grace Hopper"] = "open"
+    for architecture, modules in modules_by_architecture.items():
+        if modules != "either":
+            yield f"{architecture} needs the driver's {modules} kernel modules"
+
+
+def wrong_for_gpu(machine: Machine) -> Iterator[str]:
+    """Yield why the machine's driver can't run its GPUs, whatever the image.
+
+    Each architecture has a first branch of drivers, and some have a last one. Nothing is yielded if
+    the driver is not known.
+    """
+    if not machine.driver:
+        return
+    branch = int(machine.driver.partition(".")[0])
+    for arch in machine.archs:
+        row = drivers().get(arch)
+        if row is None:
+            continue
+        if branch < row.first:
+            modules = ", with the open kernel modules" if row.modules == "open" else ""
+            yield f"{arch} ({row.architecture}) needs driver {row.first} or newer{modules}"
+        if row.last and branch > row.last:
             yield f"branch {row.last} is the last driver for {arch} ({row.architecture})"
 
 
-def _unwanted(image: ImageSummary, options: Options) -> Iterator[str]:
+def _unwanted_properties(image: ImageSummary, options: Options) -> Iterator[str]:
+    """Yield each property of the image that is not as the person wants it.
+
+    An image that can't be built yet is unwanted, too.
+    """
     if image.blocked:
         yield f"has no lock: it can't be built before `{command('lock')}` has made one"
     if image.profile != options.profile:
-        yield (
-            f"is for the profile {image.profile}"
-            if image.profile
-            else f"has no profile {options.profile}"
-        )
+        if image.profile:
+            yield f"is for the profile {image.profile}"
+        else:
+            yield f"has no profile {options.profile}"
     if not options.torch.contains(image.torch, prereleases=True):
         yield f"torch {image.torch} is not {options.torch}"
     if options.python and image.python != options.python:
         yield f"Python {image.python} is not {options.python}"
     if not options.python and not image.default_python:
         yield f"Python {image.python} was not asked for (--python {image.python})"
-    if image.devel != options.devel:
-        yield (
-            "has a devel toolkit, which was not asked for (--devel)"
-            if image.devel
-            else "has no devel toolkit"
-        )
+    if image.devel and not options.devel:
+        yield "has a devel toolkit, which was not asked for (--devel)"
+    if options.devel and not image.devel:
+        yield "has no devel toolkit"
 
 
-def _wrong_arch(image: ImageSummary, machine: Machine, fits: Mapping[Arch, Fit]) -> Iterator[str]:
-    for_arm = image.name.endswith(f"-{Platform.ARM64.suffix}")
-    if machine.arm and not for_arm:
+def _wrong_arch(
+    image: ImageSummary, machine: Machine, fit_by_arch: Mapping[Arch, Fit]
+) -> Iterator[str]:
+    """Yield why the image can't run on this machine's processor or GPUs, whatever the driver.
+
+    `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
+    """
+    is_for_arm = image.name.endswith(f"-{Platform.ARM64.suffix}")
+    if machine.arm and not is_for_arm:
         yield "is for x86-64, and this GPU's host processor is ARM"
-    elif for_arm and not machine.arm:
+        return
+    if is_for_arm and not machine.arm:
         yield "is for ARM processors"
-    else:
-        for arch, fit in fits.items():
-            # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
-            unseen = machine.arm and arch not in _CARDS and arch.capability not in image.archs
-            if fit == "no" or unseen:
-                yield f"has no code for {arch} (it has {' '.join(str(Arch.parse(text)) for text in image.archs)})"
-                continue
-            for program, known in image.compilers.items():
-                if arch.capability not in known:
-                    yield f"{program} does not know {arch}: what is compiled at run time fails there"
+        return
+    for arch, fit in fit_by_arch.items():
+        # A GPU of an ARM board runs code of its family only where that was tried: on those that
+        # the image names.
+        is_untried = machine.arm and arch not in _CARDS and arch.capability not in image.archs
+        if fit == "no" or is_untried:
+            archs = " ".join(str(Arch.parse(capability)) for capability in image.archs)
+            yield f"has no code for {arch} (it has {archs})"
+            continue
+        for program, known_capabilities in image.compilers.items():
+            if arch.capability not in known_capabilities:
+                yield f"{program} does not know {arch}: what is compiled at run time fails there"
+
+
+# --- the choice in sentences ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a site or recorded runs say of an image besides."""
+    """What a site or recorded runs know of an image, besides its summary."""
 
     get: str
+    """How to get it."""
     sentence: str
+    """What was proved of it on this machine's GPUs."""
 
 
 def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
-    """The choice for a person, the best image first. `known`: of each that fits."""
+    """Yield the lines that tell a person which image to take, and why not the others.
+
+    `known`: name of each image that fits -> what is known of it.
+    """
     yield str(machine)
     if not choice.fitting:
-        none = "No image is of this profile and kind: leave out --profile or --devel."
-        if faults := "; ".join(wrong_for_gpu(machine)):
-            yield f"No image fits: {faults}."
+        driver_faults = list(wrong_for_gpu(machine))
+        if driver_faults:
+            # No image can help: reasons against single images would mislead.
+            yield f"No image fits: {'; '.join(driver_faults)}."
             return
-        yield "No image fits." if choice.others else none
-    for best in choice.fitting[:1]:
+        if choice.others:
+            yield "No image fits."
+        else:
+            yield "No image is of this profile and kind: leave out --profile or --devel."
+    else:
+        best = choice.fitting[0]
         yield f"Take {best.name}: {'; '.join(best.reasons)}"
         yield f"    {known[best.name].get}"
         yield known[best.name].sentence
-    if rest := [one.name for one in choice.fitting[1:]]:
-        yield f"These fit too: {_some(rest)}"
-    for names, reasons in choice.others:
-        yield f"Not {_some(names)}: {'; '.join(reasons)}"
-
-
-def key(name: str) -> str:
-    """The words that tell one model from all others, as one text: `RTX4090`, `RTX 4090` and `4090Ti` come apart."""
-    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", name.lower())
-    words = {*re.findall(r"[a-z0-9]+", spaced)} - _BRANDS
-    return " ".join(sorted(word for word in words if not _VARIANTS.fullmatch(word)))
+    also_fitting = [candidate.name for candidate in choice.fitting[1:]]
+    if also_fitting:
+        yield f"These fit too: {_some(also_fitting)}"
+    for unfit in choice.others:
+        yield f"Not {_some(unfit.names)}: {'; '.join(unfit.reasons)}"

@@ -116,7 +116,7 @@ def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
         get = f"docker pull {inputs.repository}:{name}"
     else:
         get = _build_command(name, image, is_blocked=bool(blocked))
-    summary = chooser.summary(image, inputs.sources.facts, blocked, passed_on)
+    summary = chooser.summarize(image, inputs.sources.facts, blocked, passed_on)
     aliases = [alias for alias, meant in matrix.aliases.items() if meant == name]
     return ImageRow(
         **summary.model_dump(),

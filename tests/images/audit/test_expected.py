@@ -158,7 +158,7 @@ def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told:
         code("torch/lib/libtorch_cuda.so", "torch", sm_80=1 << 30, sm_86=1 << 30, sm_90=1 << 30),
         code("torchao/_C.abi3.so", "torchao", sm_80=1 << 20),
     ]
-    machine = chooser.described(gpu, "", driver)
+    machine = chooser.machine_from_options(gpu, "", driver)
     claim = expected.machine_claim(
         environment(distribution("torch", "2.7.1")), libraries, FACTS, machine
     )

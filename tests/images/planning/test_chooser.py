@@ -25,7 +25,7 @@ from tests.support.sources import image
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
-OFFERS = [chooser.summary(image, MATRIX.facts) for image in OF_THE_MATRIX]
+OFFERS = [chooser.summarize(image, MATRIX.facts) for image in OF_THE_MATRIX]
 MACHINES = yaml.load(
     (ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"),
     Loader=yaml.CSafeLoader,
@@ -34,11 +34,11 @@ MACHINES = yaml.load(
 
 def choose(images: Sequence[Image], machine: Machine, options: Options) -> chooser.Choice:
     facts = MATRIX.facts if images is OF_THE_MATRIX else SOURCES.facts
-    return chooser.rank([chooser.summary(image, facts) for image in images], machine, options)
+    return chooser.rank([chooser.summarize(image, facts) for image in images], machine, options)
 
 
 def answer(gpu: str = "", driver: str = "", arch: str = "", **options: object) -> chooser.Choice:
-    machine = chooser.described(gpu, arch, driver)
+    machine = chooser.machine_from_options(gpu, arch, driver)
     return choose(IMAGES, machine, Options(**options))  # type: ignore[arg-type]
 
 
@@ -79,7 +79,7 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
 )
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
 def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
-    machine = chooser.described(gpu, "", driver)
+    machine = chooser.machine_from_options(gpu, "", driver)
     found = choose(IMAGES, machine, Options())
     for one in found.fitting:
         assert not driver or Version(driver) >= Version(one.image.min_driver)
@@ -96,7 +96,7 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     new, old = (
         Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver)
     )
-    known = chooser.summary(image, SOURCES.facts).model_copy(update={"compilers": {}})
+    known = chooser.summarize(image, SOURCES.facts).model_copy(update={"compilers": {}})
     (one,) = chooser.rank([known], new, Options()).fitting
     assert one.fit == "ptx" and any(
         reason.startswith("only PTX for sm_990") for reason in one.reasons
@@ -110,7 +110,7 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     "gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10", "RTX 5090"]
 )
 def test_arm_hosts_get_images_for_arm64_and_no_others_do(gpu: str) -> None:
-    found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
+    found = choose(OF_THE_MATRIX, chooser.machine_from_options(gpu, "", ""), Options())
     on_arm = gpu != "RTX 5090"
     assert found.fitting and {one.name.endswith("-arm64") for one in found.fitting} == {on_arm}
     why = (
@@ -124,9 +124,9 @@ def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_ther
         ("Jetson AGX Orin", "has no code for sm_87 (it"),
         ("GTX 980", "has no code for sm_52 (it"),
     ):
-        found = choose(OF_THE_MATRIX, chooser.described(gpu, "", ""), Options())
+        found = choose(OF_THE_MATRIX, chooser.machine_from_options(gpu, "", ""), Options())
         assert not found.fitting and any(reasons[0].startswith(said) for _, reasons in found.others)
-    thor = choose(OF_THE_MATRIX, chooser.described("Thor", "", ""), Options())
+    thor = choose(OF_THE_MATRIX, chooser.machine_from_options("Thor", "", ""), Options())
     assert "cu130-torch211-arm64" not in [
         one.name for one in thor.fitting
     ]  # Triton 3.6 can't assemble for it
@@ -159,7 +159,9 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int
     found = Inventory(
         driver="580.95.05", gpus=(Gpu(name="x", capability=capability, memory=1),), source="NVML"
     )
-    fitting = choose(OF_THE_MATRIX, chooser.detected(found, Platform.ARM64), Options()).fitting
+    fitting = choose(
+        OF_THE_MATRIX, chooser.machine_from_inventory(found, Platform.ARM64), Options()
+    ).fitting
     assert fitting and all(one.name.endswith("-arm64") for one in fitting)
 
 
@@ -189,7 +191,7 @@ def test_wrong_words_are_told() -> None:
         ("H100", "sm_86", "", "H100 is sm_90"),
     ):
         with pytest.raises(UserError, match=said):
-            chooser.described(gpu, arch, driver)
+            chooser.machine_from_options(gpu, arch, driver)
     with pytest.raises(UserError, match="no range of versions"):
         chooser.torch_range("newest")
     with pytest.raises(UserError, match="no version of Python"):
@@ -198,13 +200,15 @@ def test_wrong_words_are_told() -> None:
         "==2.7.1",
         "3.11",
     )
-    assert chooser.described("GH200", "9.0", "") == chooser.described("GH200", "", "")
-    assert chooser.described("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
+    assert chooser.machine_from_options("GH200", "9.0", "") == chooser.machine_from_options(
+        "GH200", "", ""
+    )
+    assert chooser.machine_from_options("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
 
 
 def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
-    machine = chooser.described("RTX 4090", "", "550.90")
+    machine = chooser.machine_from_options("RTX 4090", "", "550.90")
     best = found.fitting[0].name
     known = {
         one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", sentence="No run.")
@@ -237,15 +241,15 @@ def test_the_command_line_answers_with_its_status(
 
 def test_an_arch_image_goes_before_its_parent() -> None:
     small = image("cu126-torch27-sm90", SOURCES)
-    machine = chooser.described("H100", "", "580.65")
+    machine = chooser.machine_from_options("H100", "", "580.65")
     found = choose([*IMAGES, small], machine, Options(torch=chooser.torch_range("2.7")))
     names = [one.name for one in found.fitting]
     assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
 
 
 def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
-    machine = chooser.described("RTX 4090", "", "550.90")
-    offers = [chooser.summary(image, SOURCES.facts) for image in IMAGES]
+    machine = chooser.machine_from_options("RTX 4090", "", "550.90")
+    offers = [chooser.summarize(image, SOURCES.facts) for image in IMAGES]
     best = chooser.rank(offers, machine, Options()).fitting[0].name
     without = [
         one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers
@@ -264,7 +268,7 @@ def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
 def test_machines_get_the_builds_that_documents_say_run_there(
     gpu: str, driver: str, torch: str, builds: list[str], why: list[str]
 ) -> None:
-    machine = chooser.described(gpu, "", driver)
+    machine = chooser.machine_from_options(gpu, "", driver)
     of_this = [
         one
         for one in OFFERS
@@ -287,7 +291,9 @@ def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> Non
     ]
     for gpu, first in (("NVIDIA H200 NVL", old.name), ("H100", "cu132-torch215")):
         assert (
-            chooser.rank(offers, chooser.described(gpu, "", "595.45.04"), Options()).fitting[0].name
+            chooser.rank(offers, chooser.machine_from_options(gpu, "", "595.45.04"), Options())
+            .fitting[0]
+            .name
             == first
         )
     for gpu, needs in (
@@ -296,20 +302,26 @@ def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> Non
         ("H100", []),
         ("GH200", ["Grace Hopper open"]),
     ):
-        (best, *_) = chooser.rank(OFFERS, chooser.described(gpu, "", "580.95"), Options()).fitting
+        (best, *_) = chooser.rank(
+            OFFERS, chooser.machine_from_options(gpu, "", "580.95"), Options()
+        ).fitting
         told = [text for text in best.reasons if "kernel modules" in text]
         assert [
             text.replace(" needs the driver's", "").removesuffix(" kernel modules") for text in told
         ] == needs
     b200 = chooser.rank(
-        OFFERS, chooser.described("B200", "", ""), Options(torch=chooser.torch_range("2.8"))
+        OFFERS,
+        chooser.machine_from_options("B200", "", ""),
+        Options(torch=chooser.torch_range("2.8")),
     ).fitting[0]
     assert any(
         text.startswith("xformers ") and text.endswith("machine code of its own for sm_100")
         for text in b200.reasons
     )
     own = chooser.rank(
-        OFFERS, chooser.described("V100", "", ""), Options(torch=chooser.torch_range("2.8"))
+        OFFERS,
+        chooser.machine_from_options("V100", "", ""),
+        Options(torch=chooser.torch_range("2.8")),
     ).fitting[0]
     assert any(text.startswith("silently wrong: conv3d in bfloat16") for text in own.reasons), (
         own.reasons

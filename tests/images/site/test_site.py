@@ -390,7 +390,9 @@ def test_the_choose_page_has_the_answers_of_the_command_line() -> None:
         # A driver that is the newest bound of its range, for each row of the table.
         for drivers, answers in by_model[model].rows:
             driver = "1" if drivers.startswith("older") else drivers.split()[0]
-            machine = chooser.Machine(**{**vars(chooser.described(gpu, "", "")), "driver": driver})
+            machine = chooser.Machine(
+                **{**vars(chooser.machine_from_options(gpu, "", "")), "driver": driver}
+            )
             for profile, name in zip((None, "axolotl"), answers.images, strict=True):
                 fitting = chooser.rank(images, machine, chooser.Options(profile=profile)).fitting
                 assert name == (fitting[0].name if fitting else ""), (gpu, driver, profile)
