@@ -85,7 +85,8 @@ class ImageName:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a name. Raises UserError with the grammar for what is none."""
-        # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match it.
+        # The platform is cut off first: otherwise `-PROFILE`, which may have hyphens, would match
+        # it.
         without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
         match = _NAME.fullmatch(without_platform)
         # A profile's name with an architecture in it could be mistaken for a platform.

@@ -75,8 +75,9 @@ def _read_node(
 ) -> Any:
     """Return the plain data of a node (lists, dicts and texts), and note lines and duplicates.
 
-    `path` leads to the node in the file `name`. The line of every node below it is added to `lines`,
-    and a problem for every duplicate key to `duplicates`: the first of two equal keys counts.
+    `path` leads to the node in the file `name`. The line of every node below it is added to
+    `lines`, and a problem for every duplicate key to `duplicates`: the first of two equal keys
+    counts.
     """
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):

@@ -201,8 +201,8 @@ def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[
     """Return the command that writes the tar of a base to its standard output."""
     command = ["mmdebstrap", "--variant=minbase"]
     if base.platform is not of_machine(os.uname().machine):
-        # The base is for another processor. mmdebstrap's check that programs for it run here needs a
-        # package (arch-test). Without the check, the first program that does not run says so.
+        # The base is for another processor. mmdebstrap's check that programs for it run here needs
+        # a package (arch-test). Without the check, the first program that does not run says so.
         command += [f"--architectures={lock.architecture}", "--skip=check/qemu"]
     command += [f"--include={','.join(debian.EXTRA_PACKAGES_OF_BASE)}", "--format=tar"]
     command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]

@@ -92,8 +92,8 @@ def _labels_of_matrix(
     They are named without the beginning of our labels, and may be empty.
     """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too. An image on a
-    # custom base has none, as the base may bring code for other architectures.
+    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too. An image on
+    # a custom base has none, as the base may bring code for other architectures.
     pruned = ""
     if image.pruning and not custom_base:
         pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"

@@ -234,8 +234,9 @@ def _stages(
 ) -> Iterator[Stage]:
     """Yield the stages of the image's Python layers, bottom first.
 
-    `files` are those of the context so far, `wheels` the names of the wheels' files in it, `missing`
-    the packages that the image goes without, and `index` the installer's arguments for the index.
+    `files` are those of the context so far, `wheels` the names of the wheels' files in it,
+    `missing` the packages that the image goes without, and `index` the installer's arguments for
+    the index.
     """
     below = "system"
     if f"locks/{LIBRARIES}.txt" in files:

@@ -1,4 +1,6 @@
-"""Files into a tar stream, byte for byte the same for the same files: build contexts and what goes into containers."""
+"""Files into a tar stream, byte for byte the same for the same files: build contexts and what
+goes into containers.
+"""
 
 import io
 import tarfile
@@ -16,10 +18,10 @@ _CHUNK = 1 << 20
 def pack(files: Files) -> Iterator[bytes]:
     """The tar of `files` in chunks, never held in memory as a whole.
 
-    Sorted, dated 1970, owned by root; 0755 for folders, for bytes that are a script (`#!`) or a program (ELF), and
-    for what is executable on disk, else 0644.
-    GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
-    missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
+    Sorted, dated 1970, owned by root; 0755 for folders, for bytes that are a script (`#!`) or a
+    program (ELF), and for what is executable on disk, else 0644. GNU format: BuildKit takes a PAX
+    archive for a Dockerfile. Parent folders are written too, because the engine makes missing ones
+    readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
     content: dict[str, bytes | Path | None] = {
         str(PurePosixPath(name)): files[name] for name in files
@@ -65,7 +67,9 @@ def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
 
 
 class ChunkReader(io.RawIOBase):
-    """A readable stream over chunks that arrive one by one (an HTTP answer), for tarfile's stream modes."""
+    """A readable stream over chunks that arrive one by one (an HTTP answer), for tarfile's
+    stream modes.
+    """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         super().__init__()

@@ -1,8 +1,11 @@
-"""What BuildKit says about a running build, as plain events. Pure: the engine's messages in, events out.
+"""What BuildKit says about a running build, as plain events.
 
-The engine wraps each report, a protobuf `moby.buildkit.v1.StatusResponse`, into the JSON stream of its classic build
-endpoint. `buildkit_pb2.py` reads it; after a change of `buildkit.proto` it is made anew, by a protoc before 26 (later
-ones write code for their own series of the library alone), in the root of the checkout:
+Pure: the engine's messages in, events out.
+
+The engine wraps each report, a protobuf `moby.buildkit.v1.StatusResponse`, into the JSON stream of
+its classic build endpoint. `buildkit_pb2.py` reads it; after a change of `buildkit.proto` it is
+made anew, by a protoc before 26 (later ones write code for their own series of the library alone),
+in the root of the checkout:
 
     python3 -m venv /tmp/pb && /tmp/pb/bin/pip install grpcio-tools==1.62.3 "setuptools<81"
     /tmp/pb/bin/python -m grpc_tools.protoc -I. --python_out=. images/engine/buildkit.proto
@@ -48,7 +51,9 @@ class StepFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgress:
-    """How far a download, an extraction or an export is; both numbers in bytes, `total` 0 where it is unknown."""
+    """How far a download, an extraction or an export is; both numbers in bytes, `total` 0 where
+    it is unknown.
+    """
 
     step: str
     name: str
@@ -90,7 +95,8 @@ class _Vertex:
     cached: bool = False
     error: str = ""
     partial: dict[int, bytes] = field(default_factory=dict)
-    """The begun line of each stream: what a step writes to its two outputs reaches us interleaved."""
+    """The begun line of each stream: what a step writes to its two outputs reaches us
+    interleaved."""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
 
     def finished(self, digest: str, error: str = "") -> StepFinished:
@@ -102,7 +108,9 @@ class _Vertex:
 
 
 class Trace:
-    """Decodes the reports of one build; remembers its steps and the ends of their logs, less what `redact` hides."""
+    """Decodes the reports of one build; remembers its steps and the ends of their logs, less
+    what `redact` hides.
+    """
 
     def __init__(self, redact: Callable[[str], str] = str) -> None:
         self._vertices: dict[str, _Vertex] = {}
@@ -111,7 +119,10 @@ class Trace:
     def image_id(
         self, messages: Iterable[dict[str, Any]], on_event: Callable[[BuildEvent], None]
     ) -> str:
-        """The image's ID at the end of the engine's messages. Raises BuildFailed, or UserError when they break off."""
+        """The image's ID at the end of the engine's messages.
+
+        Raises BuildFailed, or UserError when they break off.
+        """
         found = ""
         for message in messages:
             if "errorDetail" in message or "error" in message:
@@ -170,7 +181,9 @@ class Trace:
         return tuple(vertex.finished(digest) for digest, vertex in done)
 
     def failed(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """Name, error and last log lines of the step that failed; not of those that were cancelled because of it."""
+        """Name, error and last log lines of the step that failed; not of those that were
+        cancelled because of it.
+        """
         failures = [vertex for vertex in self._vertices.values() if vertex.error]
         failures.sort(key=lambda vertex: CANCELLED in vertex.error)
         return (failures[0].name, failures[0].error, tuple(failures[0].log)) if failures else None
@@ -197,6 +210,8 @@ class Trace:
 
 
 def plain_line(line: bytes) -> str:
-    """What a terminal would show of a line in the end: no colours, only the last state of a progress bar."""
+    """What a terminal would show of a line in the end: no colours, only the last state of a
+    progress bar.
+    """
     text = _ANSI.sub("", line.decode(errors="replace")).rstrip()
     return text.rsplit("\r", 1)[-1]

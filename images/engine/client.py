@@ -1,8 +1,9 @@
 """The Docker Engine: one class with all that we ask of it, and which engine that is.
 
-The SDK's session reaches an engine by a local socket, by TCP with TLS, and by SSH. Its own methods for builds, pushes
-and registries hide what we need (BuildKit's stream, the headers with credentials, the words of a registry), so this
-module, and no other, uses what the SDK keeps private.
+The SDK's session reaches an engine by a local socket, by TCP with TLS, and by SSH. Its own methods
+for builds, pushes and registries hide what we need (BuildKit's stream, the headers with
+credentials, the words of a registry), so this module, and no other, uses what the SDK keeps
+private.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
 _TAR = {"Content-Type": "application/x-tar"}
 _ATTEMPTS = 3
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
-_PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
+_PULL_HINT = (
+    "check the name and that its registry can be reached; `docker login` where it asks for a "
+    "password"
+)
 
 
 def ignore(_: BuildEvent) -> None:
@@ -69,7 +73,10 @@ class Engine(AbstractContextManager["Engine"]):
     """A connection to one Docker Engine. Thread safe; use it as a context manager."""
 
     def __init__(self, base_url: str, tls: TLSConfig | bool = False) -> None:
-        """Connect. Raises UserError when it has no BuildKit, the SDK's and OS errors when it doesn't answer."""
+        """Connect.
+
+        Raises UserError when it has no BuildKit, the SDK's and OS errors when it doesn't answer.
+        """
         address, host = base_url, base_url.removeprefix("ssh://")
         if host != base_url and ":" not in host and shutil.which("ssh"):
             # The port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22.
@@ -100,11 +107,15 @@ class Engine(AbstractContextManager["Engine"]):
         self.sdk.close()
 
     def cancel(self) -> None:
-        """Stop all builds and containers of this connection, from any thread: their callers get Cancelled."""
+        """Stop all builds and containers of this connection, from any thread: their callers get
+        Cancelled.
+        """
         self._work.cancel()
 
     def _cancel_build(self, build_id: str) -> None:
-        """An engine that doesn't answer is no error: closing the connection, which has happened, cancels it as well."""
+        """An engine that doesn't answer is no error: closing the connection, which has happened,
+        cancels it as well.
+        """
         with suppress(*_UNREACHABLE):
             self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
 
@@ -139,12 +150,15 @@ class Engine(AbstractContextManager["Engine"]):
         redact: Callable[[str], str] = str,
         sleep: Callable[[float], object] | None = None,
     ) -> BuildResult:
-        """Build a context with BuildKit and tag the result. `network`: of its steps; None: the engine's default.
+        """Build a context with BuildKit and tag the result.
 
-        A failure of the network, or of an engine that lost the context, is tried again twice, with doubled pauses
-        (`sleep` gets seconds). The tag is set after the end, so that an interrupted build can't leave one. What steps
-        print goes through `redact` before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`),
-        UserError when the engine refuses or goes away. Any exception cancels the build in the engine.
+        `network`: of its steps; None: the engine's default.
+
+        A failure of the network, or of an engine that lost the context, is tried again twice, with
+        doubled pauses (`sleep` gets seconds). The tag is set after the end, so that an interrupted
+        build can't leave one. What steps print goes through `redact` before anybody sees it. Raises
+        BuildFailed, Cancelled (see `cancel`), UserError when the engine refuses or goes away. Any
+        exception cancels the build in the engine.
         """
         parameters = {
             "version": "2",  # BuildKit
@@ -194,7 +208,8 @@ class Engine(AbstractContextManager["Engine"]):
 
     @contextmanager
     def container(self, spec: ContainerSpec) -> Iterator[Container]:
-        """A container that is created but not started, and removed with its volumes on every way out.
+        """A container that is created but not started, and removed with its volumes on every way
+        out.
 
         Raises NoSuchImage, UserError, Cancelled.
         """
@@ -204,7 +219,10 @@ class Engine(AbstractContextManager["Engine"]):
             yield Container(self.sdk, container_id, spec.name or spec.image)
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove containers that killed runs of this machine left behind, with their volumes. Returns their names."""
+        """Remove containers that killed runs of this machine left behind, with their volumes.
+
+        Returns their names.
+        """
         return containers.sweep(self.sdk)
 
     @contextmanager
@@ -247,16 +265,25 @@ class Engine(AbstractContextManager["Engine"]):
             return None
 
     def history(self, ref: str) -> list[tuple[str, int]]:
-        """How the image came to be, newest step first: the steps, each with the bytes it added. Raises NoSuchImage."""
+        """How the image came to be, newest step first: the steps, each with the bytes it added.
+
+        Raises NoSuchImage.
+        """
         with asking(ref, image=ref):
             return [(one["CreatedBy"], one["Size"]) for one in self.sdk.history(ref)]
 
     def steps(self, ref: str) -> list[str]:
-        """The build steps of an image, the first first, those of its base included. Raises NoSuchImage."""
+        """The build steps of an image, the first first, those of its base included.
+
+        Raises NoSuchImage.
+        """
         return [step for step, _ in reversed(self.history(ref))]
 
     def tag(self, source: str, name: str) -> None:
-        """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
+        """Give an image one more name (`repository:tag`), taking it from whatever bore it.
+
+        Raises NoSuchImage.
+        """
         repository, tag = parse_repository_tag(name)
         with asking(source, image=source):
             self.sdk.tag(source, repository, tag or "latest", force=True)
@@ -272,7 +299,10 @@ class Engine(AbstractContextManager["Engine"]):
     untag = remove
 
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-        """Each blob of an exported image, layers too, readable until the next is asked for. Raises NoSuchImage."""
+        """Each blob of an exported image, layers too, readable until the next is asked for.
+
+        Raises NoSuchImage.
+        """
         with asking(ref, image=ref):
             # No limit: an engine says nothing until it has written the whole export to its disk.
             answer = self.sdk._get(self.sdk._url("/images/{0}/get", ref), stream=True, timeout=None)
@@ -284,7 +314,8 @@ class Engine(AbstractContextManager["Engine"]):
                         yield member, data
 
     def parts(self, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-        """The configuration of an image and its wanted layers (by diff ID), as they came; readers check each digest.
+        """The configuration of an image and its wanted layers (by diff ID), as they came; readers
+        check each digest.
 
         An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
         """
@@ -293,9 +324,11 @@ class Engine(AbstractContextManager["Engine"]):
         return exported.parts(self, info, wanted)
 
     def load(self, files: Files, name: str) -> ImageInfo:
-        """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.
+        """An image in the form that `docker save` writes (manifest.json, its config, layers), which
+        gives it `name`.
 
-        Its ID follows from these bytes alone, where an imported one bears the time of its import. Raises UserError.
+        Its ID follows from these bytes alone, where an imported one bears the time of its import.
+        Raises UserError.
         """
         with asking(name), self._messages("/images/load", {"quiet": "1"}, _TAR, files) as messages:
             for message in messages:
@@ -304,10 +337,11 @@ class Engine(AbstractContextManager["Engine"]):
         return self.inspect(name)
 
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
-        """Write a built image's configuration anew, so that its ID follows from what is in it, and give that `name`.
+        """Write a built image's configuration anew, so that its ID follows from what is in it, and
+        give that `name`.
 
-        What can't be written so stays as it is, see images/engine/configuration.py; the containerd image store, too.
-        Raises UserError.
+        What can't be written so stays as it is, see images/engine/configuration.py; the containerd
+        image store, too. Raises UserError.
         """
         built = self.inspected(image_id)
         config = configuration.canonical(built, self.steps(image_id))
@@ -333,9 +367,11 @@ class Engine(AbstractContextManager["Engine"]):
         return info
 
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:
-        """The digest (`sha256:...`) a registry has for `ref` now; None when no registry answered within `timeout` s.
+        """The digest (`sha256:...`) a registry has for `ref` now; None when no registry answered
+        within `timeout` s.
 
-        Raises EngineError when the registry answered that there is no such image, or that we may not have it.
+        Raises EngineError when the registry answered that there is no such image, or that we may
+        not have it.
         """
         registry, _ = auth.resolve_repository_name(ref.split("@")[0])
         stored = auth.get_config_header(self.sdk, registry)  # by `docker login`
@@ -356,7 +392,10 @@ class Engine(AbstractContextManager["Engine"]):
             return None
 
     def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
-        """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
+        """Fetch an image (`name:tag`, `name@digest`) from its registry.
+
+        Raises UserError with the registry's words.
+        """
         repository, tag = parse_repository_tag(ref)
         with asking(ref, then=_PULL_HINT):
             for message in self.sdk.pull(
@@ -375,10 +414,12 @@ class NoEngine(UserError):  # noqa: N818  # said as an event
 
 
 def connect(url: str | None = None) -> Engine:
-    """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a socket that answers.
+    """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a
+    socket that answers.
 
-    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was named but does not
-    answer is an error, never a reason to take another one. Raises UserError, `NoEngine` when none answers at all.
+    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was
+    named but does not answer is an error, never a reason to take another one. Raises UserError,
+    `NoEngine` when none answers at all.
     """
     if named := _named_engine(url):
         source, address, tls = named

@@ -1,8 +1,10 @@
-"""An image's configuration as a function of what is in it, and what of an image a recorded verdict is about. Pure.
+"""An image's configuration as a function of what is in it, and what of an image a recorded verdict
+is about. Pure.
 
-An engine writes the time of the build into a configuration, and each version its own words: the same layers have
-another image ID on each machine. So what BuildKit made is written anew, over the same layers (OCI image specification,
-config.md), and its ID is that of every build with these layers and settings.
+An engine writes the time of the build into a configuration, and each version its own words: the
+same layers have another image ID on each machine. So what BuildKit made is written anew, over the
+same layers (OCI image specification, config.md), and its ID is that of every build with these
+layers and settings.
 """
 
 import json
@@ -15,9 +17,11 @@ from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
 
 CREATED = "2024-01-01T00:00:00Z"
-"""The date of every image and step: that of the files that a build writes (images/context/templates.py, EPOCH)."""
+"""The date of every image and step: that of the files that a build writes
+(images/context/templates.py, EPOCH)."""
 SUITE = "suite"
-"""The layer with the suite and the commands to add packages, which moves with this project (layers.read_layers)."""
+"""The layer with the suite and the commands to add packages, which moves with this project
+(layers.read_layers)."""
 ABOVE = "above"
 """A layer of a step that is not ours, in an image that somebody built on one of ours."""
 SETTINGS = "settings"
@@ -41,7 +45,8 @@ def step(text: str) -> str:
 
 
 def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | None:
-    """The configuration of an image, from what the engine tells of it and its steps, the first first.
+    """The configuration of an image, from what the engine tells of it and its steps, the first
+    first.
 
     None where the steps can't be told from the layers: a base of another builder.
     """
@@ -64,7 +69,9 @@ def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | Non
 
 
 def layer_name(step_text: str) -> str:
-    """Return the name of the layer that a step of our Dockerfiles makes; empty for any other step."""
+    """Return the name of the layer that a step of our Dockerfiles makes; empty for any other
+    step.
+    """
     match = _LAYER.search(step(step_text))
     return next(filter(None, match.groups())).lower() if match else ""
 
@@ -72,7 +79,8 @@ def layer_name(step_text: str) -> str:
 def layer_names(steps: Sequence[str]) -> list[str]:
     """Return a name for each layer, from the steps that made them, the lowest first.
 
-    Layers below the first step of ours are the base's; other steps above it are somebody else's (`above`).
+    Layers below the first step of ours are the base's; other steps above it are somebody else's
+    (`above`).
     """
     names: list[str] = []
     times = Counter[str]()
@@ -87,10 +95,11 @@ def layer_names(steps: Sequence[str]) -> list[str]:
 
 
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
-    """Return what a verdict about an image is about: layer -> diff ID, the lowest first, and a digest of its settings.
+    """Return what a verdict about an image is about: layer -> diff ID, the lowest first, and a
+    digest of its settings.
 
-    `steps`: its history, the first first. Labels are left out: they change with this project. Empty where the steps
-    can't be told from the layers.
+    `steps`: its history, the first first. Labels are left out: they change with this project. Empty
+    where the steps can't be told from the layers.
     """
     made = [one for one in steps if not empty(one)]
     if len(made) != len(info.layers):
@@ -108,7 +117,8 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
 
 
 def steps_above(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return the steps of a derived image that stand above ours, the first first; none of an image of ours, or another.
+    """Return the steps of a derived image that stand above ours, the first first; none of an image
+    of ours, or another.
 
     `steps`: all steps of an image, the first first.
     """

@@ -1,6 +1,7 @@
 """What the layers of a derived image do to the files of the image below it. Pure.
 
-Only the layers themselves are asked: their tars name each file that a step wrote, and each that it removed.
+Only the layers themselves are asked: their tars name each file that a step wrote, and each that it
+removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ class StepChanges:
 
     step: str
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """Path -> what of it is another: `content`, `mode`, `owner`, `target`, or the kind that it has become."""
+    """Path -> what of it is another: `content`, `mode`, `owner`, `target`, or the kind that it
+    has become."""
     removed: Sequence[str] = ()
     """A folder stands for all that was in it."""
 
@@ -23,7 +25,8 @@ class StepChanges:
 def changes_by_step(
     layers: Sequence[Sequence[LayerEntry]], below: int, steps: Sequence[str]
 ) -> list[StepChanges]:
-    """Return what each step above changed of the `below` lowest layers; nothing of steps that only added files.
+    """Return what each step above changed of the `below` lowest layers; nothing of steps that only
+    added files.
 
     `steps`: those that made the layers above, the lowest first.
     """
@@ -51,7 +54,9 @@ def changes_by_step(
 
 
 def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
-    """Return what of a path is another; empty where an engine copied it up as it was, with another time, say."""
+    """Return what of a path is another; empty where an engine copied it up as it was, with
+    another time, say.
+    """
     is_file = {before.kind, after.kind} <= {"file", "hard link"}
     if before.kind != after.kind and not is_file:
         return f"is a {after.kind} now"

@@ -14,7 +14,9 @@ from images.hardware.inventory import GpuMode, Inventory
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """How a container gets GPUs: fields of a ContainerSpec, and what they are called in the report."""
+    """How a container gets GPUs: fields of a ContainerSpec, and what they are called in the
+    report.
+    """
 
     mode: GpuMode
     reason: str

@@ -1,9 +1,10 @@
 """The layers of images that the engine holds, as the very tars that they came as.
 
-An export (`docker save`) copies the whole image to the engine's disk first, and hands all of it out. The engine's own
-store (overlay2) gives single layers, at the speed of the disk, to who may read it: root on the engine's machine. Beside
-each layer's files it keeps the tar without their contents ("tar-split": github.com/vbatts/tar-split, `tar/storage`;
-moby `layer/filestore.go` has the paths). Whether a tar is the right one is told by its digest, which readers check.
+An export (`docker save`) copies the whole image to the engine's disk first, and hands all of it
+out. The engine's own store (overlay2) gives single layers, at the speed of the disk, to who may
+read it: root on the engine's machine. Beside each layer's files it keeps the tar without their
+contents ("tar-split": github.com/vbatts/tar-split, `tar/storage`; moby `layer/filestore.go` has the
+paths). Whether a tar is the right one is told by its digest, which readers check.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 CONFIGURATIONS = "image/overlay2/imagedb/content/sha256"
 CANONICAL = "canonical-layers-1"
-"""Folder of the cache with canonical diff IDs. A change of the canonical form takes another number."""
+"""Folder of the cache with canonical diff IDs.
+
+A change of the canonical form takes another number.
+"""
 FILE, SEGMENT = 1, 2
-"""Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
+"""Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers,
+padding)."""
 _OF_THE_SUITE = (
     *(b"opt/truetag/", b"etc/profile.d/truetag_", b"etc/apt/apt.conf.d/docker-clean"),
     *(b"usr/local/bin/validate", b"usr/local/bin/doctor"),
@@ -51,7 +56,10 @@ _OF_THE_SUITE = (
 
 @dataclass(frozen=True, kw_only=True)
 class StoredLayer:
-    """A layer in the store. `diff_id` is the digest of its tar, `size` the bytes of its files, no headers."""
+    """A layer in the store.
+
+    `diff_id` is the digest of its tar, `size` the bytes of its files, no headers.
+    """
 
     diff_id: str
     size: int
@@ -72,7 +80,9 @@ def reading(where: str) -> Iterator[None]:
 
 
 def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
-    """The layers of an image, given bottom first, by diff ID; nothing unless each of them can be read here."""
+    """The layers of an image, given bottom first, by diff ID; nothing unless each of them can be
+    read here.
+    """
     found: dict[str, StoredLayer] = {}
     chain = ""
     for diff_id in diff_ids:
@@ -91,13 +101,15 @@ def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
 
 
 def canonical_diff_id(layer: StoredLayer) -> str:
-    """Return the diff ID of a layer's files as engines of today write what a step made, whichever engine this is.
+    """Return the diff ID of a layer's files as engines of today write what a step made, whichever
+    engine this is.
 
-    Docker 20.10 writes the kind of a file into its mode, and the names that the engine's machine has for users and
-    groups; 26.1 and 28.5 write neither. And overlay2 walks the folder of a layer, but above a step that was built again
-    and came out as a layer that was there it compares two folders, and sorts by whole path: `cuda.h` then stands before
-    what `cuda/` holds (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID).
-    The files are read once for each layer. Raises OSError, ValueError for a store that is damaged.
+    Docker 20.10 writes the kind of a file into its mode, and the names that the engine's machine
+    has for users and groups; 26.1 and 28.5 write neither. And overlay2 walks the folder of a layer,
+    but above a step that was built again and came out as a layer that was there it compares two
+    folders, and sorts by whole path: `cuda.h` then stands before what `cuda/` holds (moby,
+    builder-next/adapters/snapshot/layer.go: a parent with another cache ID). The files are read
+    once for each layer. Raises OSError, ValueError for a store that is damaged.
     """
     known = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
     if known.is_file():
@@ -121,7 +133,8 @@ def canonical_diff_id(layer: StoredLayer) -> str:
 
 
 def _without_names(header: bytes) -> bytes:
-    """Return the header of a file without the names of its owners, and without its kind in the mode.
+    """Return the header of a file without the names of its owners, and without its kind in the
+    mode.
 
     Its last block is the ustar one.
     """
@@ -135,20 +148,28 @@ def _without_names(header: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReading:
-    """What the layers and the settings of an image come to, for comparing them with recorded ones."""
+    """What the layers and the settings of an image come to, for comparing them with recorded
+    ones.
+    """
 
     payload: Mapping[str, str]
-    """Layer -> canonical diff ID, the lowest first, and the settings (configuration.payload), with the suite's."""
+    """Layer -> canonical diff ID, the lowest first, and the settings (configuration.payload),
+    with the suite's."""
     as_stored: Mapping[str, str]
     """Layer -> diff ID as this engine wrote it."""
     canonical: bool
-    """The engine's store could be read. Else a layer that differs may hold the same files in another form."""
+    """The engine's store could be read.
+
+    Else a layer that differs may hold the same files in another form.
+    """
     beside_suite: tuple[str, ...] = ()
     """Paths in the suite's layer that are not the suite's."""
 
     @property
     def compared(self) -> dict[str, str]:
-        """Return the payload without the suite's layer, where that holds the suite and nothing else."""
+        """Return the payload without the suite's layer, where that holds the suite and nothing
+        else.
+        """
         is_only_suite = self.canonical and not self.beside_suite
         return {
             name: digest
@@ -158,9 +179,11 @@ class LayerReading:
 
 
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
-    """Read the layers of an image in the engine's own store; of an engine elsewhere, take them as it names them.
+    """Read the layers of an image in the engine's own store; of an engine elsewhere, take them as
+    it names them.
 
-    `known`: diff ID as some engine writes it -> canonical one, of layers that need not be read. Raises EngineError.
+    `known`: diff ID as some engine writes it -> canonical one, of layers that need not be read.
+    Raises EngineError.
     """
     found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
     by_diff_id = canonical_diff_ids(found, known, info.id)
@@ -189,7 +212,10 @@ def canonical_diff_ids(
 
 
 def beside_suite(layer: StoredLayer) -> tuple[str, ...]:
-    """Return the paths of the suite's layer that are not the suite's own. Folders on the way there are no finding."""
+    """Return the paths of the suite's layer that are not the suite's own.
+
+    Folders on the way there are no finding.
+    """
     names = [name_of(entry) for entry in split(layer) if entry["type"] == FILE]
     strange = [
         name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)
@@ -204,7 +230,9 @@ def split(layer: StoredLayer) -> Iterator[Any]:
 
 
 def members_of(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:
-    """Yield the header of each file in a layer's tar, and its entry; at last what ends the tar, without one."""
+    """Yield the header of each file in a layer's tar, and its entry; at last what ends the tar,
+    without one.
+    """
     pending, padding = b"", 0
     for entry in split(layer):
         if entry["type"] == SEGMENT:

@@ -42,8 +42,8 @@ def update(
     does not move all others. With `upgrade`, the newest versions that fit are taken instead.
 
     `others` are the other images of the plan. With `upgrade`, those that share a layer with one of
-    `images` are locked again, too, so that the layer stays the same. `run` calls uv, and `tell` gets
-    a line for each image.
+    `images` are locked again, too, so that the layer stays the same. `run` calls uv, and `tell`
+    gets a line for each image.
 
     An index that does not answer is asked only once. Raises UserError with the problems of all
     images at once.

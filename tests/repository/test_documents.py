@@ -1,5 +1,6 @@
 """What README and docs/ list is what there is: runs on GPUs, verbs, claims, packages, references to pull."""
 
+import json
 import re
 from pathlib import Path
 
@@ -47,3 +48,16 @@ def test_references_to_pull_are_those_that_publish_makes(path: Path) -> None:
     assert not re.findall(
         r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+", path.read_text(encoding="utf-8")
     )
+
+
+def test_the_page_on_origin_lists_the_recorded_images() -> None:
+    page = " ".join((ROOT / "docs" / "reproducible.md").read_text(encoding="utf-8").split())
+    record = json.loads((ROOT / "locks" / "layers.json").read_text(encoding="utf-8"))
+    images = set()
+    for row in record.values():
+        images.update(build["image"] for build in row["builds"])
+
+    listed = re.search(r"records (\d+) images: (.*?)\. ", page)
+    assert listed
+    assert set(re.findall(r"cu\d+-[a-z0-9-]+", listed[2])) == images
+    assert int(listed[1]) == len(images)
