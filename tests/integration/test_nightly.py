@@ -73,7 +73,7 @@ def test_a_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    monkeypatch.setattr(sets, "refused_by_facts", lambda *_: {})  # they know that it breaks
+    monkeypatch.setattr(sets, "find_refused_versions", lambda *_: {})  # they know that it breaks
     ranges = {pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins}
     matrix = SOURCES.matrix.model_copy(update={"nightly": Nightly(ranges=ranges)})
     control = Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))
