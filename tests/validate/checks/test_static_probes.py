@@ -504,6 +504,15 @@ def test_an_assembler_knows_each_gpu_that_it_is_said_to_know(
         says(finding, words)
 
 
+def test_an_assembler_that_crashes_after_its_list_is_a_fault(site: Site) -> None:
+    site.install("triton", "3.9.0")
+    site.start_with()
+    script = b"#!/bin/sh\necho \"'sm_75'\"\nkill -SEGV $$\n"
+    site.write("nv/bin/ptxas", script).chmod(0o755)
+    crashing = claim("toolkit", "ptxas", "assemblers", folder="nv/bin", archs=[75])
+    fails(judged(assemblers, crashing), "`ptxas --help` ended with status -11")
+
+
 def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(
     site: Site, cuda: Path
 ) -> None:

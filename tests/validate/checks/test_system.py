@@ -44,6 +44,13 @@ GOOD: Mapping[str, Any] = {
             "lacks ibv_open_de",
         ),
         (
+            # Evidence from before 2026-11-29 has a path, and no error.
+            "libraries",
+            "libibverbs.so.1",
+            {**LIBRARY, "path": None},
+            "the loader finds no libibverbs.so.1",
+        ),
+        (
             "providers",
             "mlx5",
             {**PROVIDER, "error": "No such file"},

@@ -98,6 +98,9 @@ def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
     if not archs:
         reason = telling_line(done.stderr or done.stdout) or "it lists no GPU"
         return {"asked": expected_archs, "archs": [], "error": reason}
+    if done.returncode != 0:
+        reason = f"`ptxas --help` ended with status {done.returncode}"
+        return {"asked": expected_archs, "archs": archs, "error": reason}
     return {"asked": expected_archs, "archs": archs, "error": ""}
 
 

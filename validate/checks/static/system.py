@@ -99,6 +99,8 @@ class Library(_Library, total=False):
 
     error: str
     """Why the loader did not open it."""
+    path: str | None
+    """Only in evidence from before 2026-11-29. None: the loader finds no such library."""
 
 
 class _Provider(TypedDict):
@@ -296,27 +298,35 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
             "this is another loader than ours"
         )
 
-    faults = []
-    for name, measured in evidence["libraries"].items():
-        if "error" in measured:
-            faults.append(
-                f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets"
-            )
-        elif measured["lacking"]:
-            faults.append(f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets")
-    for name in expect["providers"]:
-        if name not in evidence["providers"]:
-            faults.append(f"/etc/libibverbs.d names no driver {name}")
-    for provider in evidence["providers"].values():
-        if "error" in provider:
-            faults.append(f"the provider {provider['path']} can't be opened: {provider['error']}")
-
+    faults = [*library_faults(evidence["libraries"]), *provider_faults(expect, evidence)]
     symbols = sum(len(library["symbols"]) for library in libraries.values())
     providers = len(evidence["providers"])
     return conclude(
         faults,
         f"NCCL finds {listed(list(libraries))} with {symbols} functions, and {providers} providers",
     )
+
+
+def library_faults(libraries: Mapping[str, Library]) -> Iterator[str]:
+    """Yield what NCCL would not get of rdma-core's libraries (SONAME -> what was measured)."""
+    for name, measured in libraries.items():
+        if "path" in measured and measured["path"] is None:
+            # Evidence from before 2026-11-29, when the loader was followed and not asked.
+            yield f"the loader finds no {name}: NCCL goes over sockets"
+        elif "error" in measured:
+            yield f"the loader does not take {name} ({measured['error']}): NCCL goes over sockets"
+        elif measured["lacking"]:
+            yield f"{name} lacks {listed(measured['lacking'])}: NCCL goes over sockets"
+
+
+def provider_faults(expect: VerbsExpect, evidence: VerbsEvidence) -> Iterator[str]:
+    """Yield the network drivers that are not named below /etc/libibverbs.d, or can't be opened."""
+    for name in expect["providers"]:
+        if name not in evidence["providers"]:
+            yield f"/etc/libibverbs.d names no driver {name}"
+    for provider in evidence["providers"].values():
+        if "error" in provider:
+            yield f"the provider {provider['path']} can't be opened: {provider['error']}"
 
 
 CLAIMS = {"system/tools": judge_tools, "system/verbs": judge_verbs}
