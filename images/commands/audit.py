@@ -39,7 +39,8 @@ def audit(
         ),
     ],
     gpu: Annotated[
-        str, typer.Option("--gpu", metavar="MODEL", help="The GPU it shall run on: B200, say.")
+        str,
+        typer.Option("--gpu", metavar="MODEL", help="The GPU that it has to run on: B200, say."),
     ] = "",
     arch: Annotated[
         str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")

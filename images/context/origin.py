@@ -80,7 +80,8 @@ def of_labels(
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
     own_recipe = labels.get(f"{LABELS}.recipe", "")
-    if today.recipe and today.recipe.digest == own_recipe:
+    # Nothing can be recorded of an image on an unknown base, whatever its label says.
+    if today.recipe is None or today.recipe.digest == own_recipe:
         return today
     layers = layer_record.layers_of(today.record, own_recipe, str(image.name))
     if not layers:

@@ -78,15 +78,6 @@ def read(locks: Path) -> LayerRecord:
         raise wrong(str(file), cause, "restore it from git") from None
 
 
-def canonical_diff_ids(record: LayerRecord) -> dict[str, str]:
-    """Return the canonical diff ID of each layer, by every diff ID that an engine gave it."""
-    canonical = {}
-    for layer in record.values():
-        for diff_id in layer.written_as:
-            canonical[diff_id] = layer.diff_id
-    return canonical
-
-
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
     """Return the recorded layers of an image (by name) that was built by `recipe`: recipe -> layer.
 

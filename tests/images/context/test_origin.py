@@ -81,6 +81,18 @@ def test_why_a_recipe_is_not_known_is_said_with_the_next_step(
     assert claim(found).unproven == found.unknown and claim(found).required
 
 
+@pytest.mark.parametrize("base_origin", ["tag", "custom", ""])
+def test_a_recorded_recipe_in_a_label_proves_nothing_on_an_unknown_base(base_origin: str) -> None:
+    record = layer_record.read(CHECKOUT.locks)
+    recorded_recipe = next(
+        recipe
+        for recipe, layer in record.items()
+        if layer.layer == "settings" and layer.builds[0].image == NAME
+    )
+    found = of_labels(base="debian:x", base_origin=base_origin, recipe=recorded_recipe)
+    assert found.recipe is None and found.unknown
+
+
 def test_a_build_on_a_custom_base_has_a_recipe_of_its_own_and_the_command_names_the_base() -> None:
     one, other = (
         of_build(reference="mine", origin="custom", digest=digest)
