@@ -31,7 +31,7 @@ from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
 from images.engine import Engine, ImageInfo, configuration, exported, layers, private_engine
 from images.engine.configuration import SUITE
-from images.engine.exported import LayerEntry
+from images.engine.layer_tree import LayerEntry
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, failed
 from images.host import checkout
@@ -153,12 +153,12 @@ def read_image(
     Where the engine's store can't be read, layers are taken as it names them: engines from 26.1 on write canonical
     ones. Then no files are known.
     """
-    stored = layers.stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
+    stored = layers.find_layers(engine, info)
     canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(
         stored, {}, info.id
     )
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
-    history = [text for text in engine.steps(info.id) if not configuration.empty(text)]
+    history = [text for text in engine.steps(info.id) if configuration.has_layer(text)]
     # Names are given without the marker's step, which is none of ours.
     kept = [index for index in range(len(info.layers)) if index != marker]
     names = configuration.layer_names([history[index] for index in kept])

@@ -1,5 +1,7 @@
-"""Files into a tar stream, byte for byte the same for the same files: build contexts and what
-goes into containers.
+"""Packs files into tar streams for the engine, and makes streams of its answers readable.
+
+The same files always give the same bytes. Build contexts are sent like this, and files that are
+copied into containers.
 """
 
 import io
@@ -10,82 +12,101 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 Files = Mapping[str, bytes | Path]
-"""Path inside the archive to its content; a file on disk is read when its turn comes."""
+"""Path inside an archive -> its content, or the file on disk that has the content."""
 
 _CHUNK = 1 << 20
 
 
 def pack(files: Files) -> Iterator[bytes]:
-    """The tar of `files` in chunks, never held in memory as a whole.
+    """Yield the tar of these files in chunks of about 1 MiB. A file on disk is read in its turn.
 
-    Sorted, dated 1970, owned by root; 0755 for folders, for bytes that are a script (`#!`) or a
-    program (ELF), and for what is executable on disk, else 0644. GNU format: BuildKit takes a PAX
-    archive for a Dockerfile. Parent folders are written too, because the engine makes missing ones
-    readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
+    Members are sorted, belong to root and are dated 1970. Folders have mode 0755, and so have
+    programs: what is executable on disk, and bytes that are a script (`#!`) or an ELF file. All
+    others have 0644. Raises OSError if a file can't be read, or changes its size meanwhile.
     """
-    content: dict[str, bytes | Path | None] = {
-        str(PurePosixPath(name)): files[name] for name in files
-    }
-    for name in list(content):
-        while name := name.rpartition("/")[0]:
-            content.setdefault(name)
-    gathered = bytearray()  # of thousands of small files, each chunk would be sent by itself
-    for name in sorted(content):
-        for part in _member(name, content[name]):
-            gathered += part
-            if len(gathered) >= _CHUNK:
-                yield bytes(gathered)
-                gathered.clear()
-    yield bytes(gathered) + bytes(tarfile.BLOCKSIZE * 2)
+    # Small files are sent together: there are thousands, and a chunk of each would be slow.
+    chunk = bytearray()
+    contents = _with_parent_folders(files)
+    for name in sorted(contents):
+        for part in _member(name, contents[name]):
+            chunk += part
+            if len(chunk) >= _CHUNK:
+                yield bytes(chunk)
+                chunk.clear()
+    end_of_archive = bytes(tarfile.BLOCKSIZE * 2)
+    yield bytes(chunk) + end_of_archive
+
+
+def _with_parent_folders(files: Files) -> dict[str, bytes | Path | None]:
+    """Return the files by their paths in normal form, and each folder above them as None.
+
+    Without an entry for a folder, the engine makes one that only root can read.
+    """
+    contents: dict[str, bytes | Path | None] = {}
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        contents[str(path)] = content
+        # The last parent of a relative path is `.`, of an absolute one `/`.
+        for folder in list(path.parents)[:-1]:
+            contents.setdefault(str(folder))
+    return contents
 
 
 def _member(name: str, content: bytes | Path | None) -> Iterator[bytes]:
-    """Yield header, content and padding of one file or (None) folder."""
-    info = tarfile.TarInfo(name)
+    """Yield header, content and padding of one file, or of a folder (`content` is None).
+
+    The format is GNU's: BuildKit takes an archive in PAX format for a Dockerfile.
+    """
+    header = tarfile.TarInfo(name)
     if content is None:
-        info.type, info.mode = tarfile.DIRTYPE, 0o755
-        yield info.tobuf(format=tarfile.GNU_FORMAT)
+        header.type = tarfile.DIRTYPE
+        header.mode = 0o755
+        yield header.tobuf(format=tarfile.GNU_FORMAT)
         return
 
+    stream: IO[bytes]
     if isinstance(content, bytes):
-        info.size = len(content)
+        header.size = len(content)
         is_program = content.startswith((b"#!", b"\x7fELF"))
-        stream: IO[bytes] = io.BytesIO(content)
+        stream = io.BytesIO(content)
     else:
         status = content.stat()
-        info.size = status.st_size
+        header.size = status.st_size
         is_program = bool(status.st_mode & 0o111)
         stream = content.open("rb")
-    info.mode = 0o755 if is_program else 0o644
+    header.mode = 0o755 if is_program else 0o644
 
     with stream:
-        yield info.tobuf(format=tarfile.GNU_FORMAT)
+        yield header.tobuf(format=tarfile.GNU_FORMAT)
         yield from iter(partial(stream.read, _CHUNK), b"")
-        if stream.tell() != info.size:
+        if stream.tell() != header.size:
             raise OSError(f"{name} changed its size while it was read")
-    yield bytes(-info.size % tarfile.BLOCKSIZE)
+    yield bytes(-header.size % tarfile.BLOCKSIZE)
 
 
 class ChunkReader(io.RawIOBase):
-    """A readable stream over chunks that arrive one by one (an HTTP answer), for tarfile's
-    stream modes.
+    """A readable file over chunks of bytes that arrive one by one, such as an HTTP answer.
+
+    It can't seek, so tarfile reads it in its stream modes (`r|`).
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         super().__init__()
         self._chunks = chunks
-        self._rest = b""
+        self._unread = b""  # what is left of the last chunk
 
     def readable(self) -> bool:
+        """Return True: this is what makes the file one that can be read."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's buffer type is private
-        while not self._rest:
+        """Fill the buffer with at most one chunk. Return the number of bytes; 0 at the end."""
+        while not self._unread:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return 0
-            self._rest = chunk
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+            self._unread = chunk
+        count = min(len(buffer), len(self._unread))
+        buffer[:count] = self._unread[:count]
+        self._unread = self._unread[count:]
         return count

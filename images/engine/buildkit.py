@@ -1,11 +1,9 @@
-"""What BuildKit says about a running build, as plain events.
+"""Reads what BuildKit reports of a running build, and returns it as events. Pure.
 
-Pure: the engine's messages in, events out.
-
-The engine wraps each report, a protobuf `moby.buildkit.v1.StatusResponse`, into the JSON stream of
-its classic build endpoint. `buildkit_pb2.py` reads it; after a change of `buildkit.proto` it is
-made anew, by a protoc before 26 (later ones write code for their own series of the library alone),
-in the root of the checkout:
+The engine sends a stream of JSON messages. Those of BuildKit hold a protobuf message each, a
+`moby.buildkit.v1.StatusResponse`, which buildkit_pb2.py decodes. After a change of buildkit.proto,
+make that file anew in the root of the checkout, with a protoc before 26 (later ones write code that
+needs their own series of the library):
 
     python3 -m venv /tmp/pb && /tmp/pb/bin/pip install grpcio-tools==1.62.3 "setuptools<81"
     /tmp/pb/bin/python -m grpc_tools.protoc -I. --python_out=. images/engine/buildkit.proto
@@ -16,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from images.engine import buildkit_pb2
 from images.engine.failures import CANCELLED, BuildFailed
@@ -26,20 +24,21 @@ LOG_TAIL = 200
 """Lines of each step's log that are kept: enough to hold the first error of a failed compile."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
+"""A terminal's escape sequence: colours, movements of the cursor, titles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepStarted:
-    """A step began to run (or to be looked up in the cache)."""
+    """A step began to run, or to be looked up in the build cache."""
 
     step: str
-    """Its key: the same for all events of a step."""
+    """The step's key, which all events of a step have in common."""
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFinished:
-    """A step ended. `error` and the end of its `log` are empty unless it failed."""
+    """A step ended. `error` and `log`, the end of what it printed, are empty unless it failed."""
 
     step: str
     name: str
@@ -51,22 +50,23 @@ class StepFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgress:
-    """How far a download, an extraction or an export is; both numbers in bytes, `total` 0 where
-    it is unknown.
-    """
+    """How far a download, an extraction or an export is."""
 
     step: str
     name: str
     what: str
     current: int
+    """Bytes."""
     total: int
+    """Bytes; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """One line that a step printed, without colours and without what a progress bar overwrote.
+    """A line that a step printed, without colours and without what a progress bar overwrote.
 
-    Without a step: all steps ended, as the network failed, and the build begins again.
+    If `step` is empty, the build broke off because of the network, all its steps have ended, and it
+    begins again.
     """
 
     step: str
@@ -79,27 +79,38 @@ BuildEvent = StepStarted | StepFinished | StepProgress | LogLine
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """A finished build. `seconds` is the wall time, attempts included."""
+    """A finished build."""
 
     image_id: str
     steps: tuple[StepFinished, ...]
     seconds: float
+    """How long the build took, with all its attempts."""
+
+
+class FailedStep(NamedTuple):
+    """The step that made a build fail: its name, its error, and the end of its log."""
+
+    name: str
+    error: str
+    log: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
 class _Vertex:
+    """What is known so far of a step. BuildKit calls the steps of a build vertexes."""
+
     name: str = ""
     running_since: float | None = None
     intervals: dict[float, float] = field(default_factory=dict)
-    """Start to end: BuildKit can run one vertex several times (lookup, then transfer)."""
+    """Start -> end. BuildKit can run a step several times: first a lookup, then a transfer."""
     cached: bool = False
     error: str = ""
-    partial: dict[int, bytes] = field(default_factory=dict)
-    """The begun line of each stream: what a step writes to its two outputs reaches us
-    interleaved."""
+    unfinished_lines: dict[int, bytes] = field(default_factory=dict)
+    """Output (1 or 2) -> the line that it has begun; parts of both outputs arrive interleaved."""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
 
     def finished(self, digest: str, error: str = "") -> StepFinished:
+        """Return the event that this step ended. `error` is empty if it succeeded."""
         seconds = sum(end - start for start, end in self.intervals.items())
         log = tuple(self.log) if error else ()
         return StepFinished(
@@ -108,65 +119,65 @@ class _Vertex:
 
 
 class Trace:
-    """Decodes the reports of one build; remembers its steps and the ends of their logs, less
-    what `redact` hides.
+    """Decodes the messages of one build, and remembers its steps and the ends of their logs.
+
+    Each printed line goes through `redact` before it is kept or passed on.
     """
 
     def __init__(self, redact: Callable[[str], str] = str) -> None:
         self._vertices: dict[str, _Vertex] = {}
         self._redact = redact
 
-    def image_id(
+    def read_image_id(
         self, messages: Iterable[dict[str, Any]], on_event: Callable[[BuildEvent], None]
     ) -> str:
-        """The image's ID at the end of the engine's messages.
+        """Read the engine's messages to their end, and return the ID of the image.
 
-        Raises BuildFailed, or UserError when they break off.
+        `on_event` gets the events meanwhile. Raises BuildFailed if a step failed, and UserError if
+        the messages end with neither an image nor an error.
         """
-        found = ""
+        image_id = ""
         for message in messages:
             if "errorDetail" in message or "error" in message:
-                error = str(message.get("errorDetail", {}).get("message") or message.get("error"))
-                step, cause, log = self.failed() or ("build", error, ())
-                raise BuildFailed(step=step, error=f"{error}\n{cause}", log=log)
+                raise self._build_failed(message)
             if message.get("id") == "moby.buildkit.trace":
                 for event in self.feed(base64.b64decode(message["aux"])):
                     on_event(event)
             elif message.get("id") == "moby.image.id":
-                found = message["aux"]["ID"]
-        if not found:
+                image_id = message["aux"]["ID"]
+        if not image_id:
+            cause = "the engine ended the build without an image and without an error"
             then = "is the engine still running (`docker info`)? its log tells more"
-            raise failed(
-                "build", "the engine ended the build without an image and without an error", then
-            )
-        return found
+            raise failed("build", cause, then)
+        return image_id
+
+    def _build_failed(self, message: dict[str, Any]) -> BuildFailed:
+        """Return the exception for the engine's message that the build failed."""
+        error = str(message.get("errorDetail", {}).get("message") or message.get("error"))
+        step = self.failed_step()
+        if step is None:
+            return BuildFailed(step="build", error=f"{error}\n{error}", log=())
+        return BuildFailed(step=step.name, error=f"{error}\n{step.error}", log=step.log)
 
     def feed(self, report: bytes) -> Iterator[BuildEvent]:
-        """The events of one report. Raises ValueError when the bytes are not such a report."""
+        """Yield the events of one protobuf message. Raises ValueError if it can't be decoded."""
         try:
             status: Any = buildkit_pb2.StatusResponse.FromString(report)
-        except (
-            Exception
-        ) as error:  # protobuf raises DecodeError, of a class that differs between its backends
+        # DecodeError, whose class differs between the implementations of protobuf.
+        except Exception as error:
             raise ValueError(f"not a BuildKit report: {error}") from error
+
+        # One message may tell of a step's start, its output and its end: in this order.
         for message in status.vertexes:
-            vertex = self._vertices.setdefault(message.digest, _Vertex())
-            vertex.name = " ".join(message.name.split()) or vertex.name
-            start = message.started.ToNanoseconds() / 1e9
-            if message.HasField("started") and start not in (
-                *vertex.intervals,
-                vertex.running_since,
-            ):
-                vertex.running_since = start
-                yield StepStarted(step=message.digest, name=vertex.name)
+            yield from self._started(message)
         for log in status.logs:
             yield from self._logged(log.vertex, log.stream, log.msg)
         for item in status.statuses:
-            known = self._vertices.get(item.vertex)
-            if known and item.current:
+            vertex = self._vertices.get(item.vertex)
+            if vertex and item.current:
                 yield StepProgress(
                     step=item.vertex,
-                    name=known.name,
+                    name=vertex.name,
                     what=item.ID,
                     current=item.current,
                     total=item.total,
@@ -175,20 +186,40 @@ class Trace:
             yield from self._finished(message)
 
     def steps(self) -> tuple[StepFinished, ...]:
-        """Finished steps in the order they first ran."""
-        done = [(digest, vertex) for digest, vertex in self._vertices.items() if vertex.intervals]
-        done.sort(key=lambda one: min(one[1].intervals))
-        return tuple(vertex.finished(digest) for digest, vertex in done)
+        """Return the finished steps, in the order in which they first ran."""
+        first_starts = {}
+        for digest, vertex in self._vertices.items():
+            if vertex.intervals:
+                first_starts[digest] = min(vertex.intervals)
+        in_order = sorted(first_starts, key=first_starts.__getitem__)
+        return tuple(self._vertices[digest].finished(digest) for digest in in_order)
 
-    def failed(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """Name, error and last log lines of the step that failed; not of those that were
-        cancelled because of it.
+    def failed_step(self) -> FailedStep | None:
+        """Return the step that failed; None if none did.
+
+        Steps that were cancelled because another one failed have an error, too: they come last.
         """
         failures = [vertex for vertex in self._vertices.values() if vertex.error]
+        if not failures:
+            return None
         failures.sort(key=lambda vertex: CANCELLED in vertex.error)
-        return (failures[0].name, failures[0].error, tuple(failures[0].log)) if failures else None
+        cause = failures[0]
+        return FailedStep(cause.name, cause.error, tuple(cause.log))
+
+    def _started(self, message: Any) -> Iterator[StepStarted]:
+        """Note that a step has started, if the message says so and it is news."""
+        vertex = self._vertices.setdefault(message.digest, _Vertex())
+        vertex.name = " ".join(message.name.split()) or vertex.name
+        if not message.HasField("started"):
+            return
+        start = message.started.ToNanoseconds() / 1e9
+        # BuildKit repeats the start of a step in later messages.
+        if start not in vertex.intervals and start != vertex.running_since:
+            vertex.running_since = start
+            yield StepStarted(step=message.digest, name=vertex.name)
 
     def _finished(self, message: Any) -> Iterator[BuildEvent]:
+        """Note that a step has ended, if the message says so and the step was running."""
         vertex = self._vertices[message.digest]
         vertex.cached = vertex.cached or message.cached
         vertex.error = message.error or vertex.error
@@ -196,13 +227,17 @@ class Trace:
             return
         vertex.intervals[vertex.running_since] = message.completed.ToNanoseconds() / 1e9
         vertex.running_since = None
-        for stream in [stream for stream, begun in vertex.partial.items() if begun]:
-            yield from self._logged(message.digest, stream, b"\n")
+        # The last line of an output may have no end.
+        for stream, unfinished in list(vertex.unfinished_lines.items()):
+            if unfinished:
+                yield from self._logged(message.digest, stream, b"\n")
         yield vertex.finished(message.digest, message.error)
 
     def _logged(self, digest: str, stream: int, data: bytes) -> Iterator[LogLine]:
+        """Yield the lines that a piece of a step's output completes, and keep its last part."""
         vertex = self._vertices.setdefault(digest, _Vertex())
-        *lines, vertex.partial[stream] = (vertex.partial.get(stream, b"") + data).split(b"\n")
+        output = vertex.unfinished_lines.get(stream, b"") + data
+        *lines, vertex.unfinished_lines[stream] = output.split(b"\n")
         for line in lines:
             text = self._redact(plain_line(line))
             vertex.log.append(text)
@@ -210,8 +245,9 @@ class Trace:
 
 
 def plain_line(line: bytes) -> str:
-    """What a terminal would show of a line in the end: no colours, only the last state of a
-    progress bar.
+    """Return what a terminal shows of a line in the end.
+
+    That is without colours, and of a progress bar only its last state.
     """
     text = _ANSI.sub("", line.decode(errors="replace")).rstrip()
     return text.rsplit("\r", 1)[-1]

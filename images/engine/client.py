@@ -1,9 +1,8 @@
-"""The Docker Engine: one class with all that we ask of it, and which engine that is.
+"""The connection to a Docker Engine, with all that we ask of it, and the choice of the engine.
 
-The SDK's session reaches an engine by a local socket, by TCP with TLS, and by SSH. Its own methods
-for builds, pushes and registries hide what we need (BuildKit's stream, the headers with
-credentials, the words of a registry), so this module, and no other, uses what the SDK keeps
-private.
+The Docker SDK reaches an engine by a local socket, by TCP with TLS, or by SSH. Its own methods for
+builds and registries hide what we need: BuildKit's messages, the headers with credentials, the
+words of a registry. So this module uses what the SDK keeps private, and no other module does.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import docker
 import docker.errors
@@ -34,7 +33,7 @@ from docker.utils import kwargs_from_env, parse_repository_tag
 from images.engine import configuration, containers
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine, Trace
-from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
+from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, engine_errors
 from images.engine.failures import (
     BuildFailed,
     Cancelled,
@@ -54,50 +53,43 @@ if TYPE_CHECKING:
 OnEvent = Callable[[BuildEvent], None]
 
 _UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
-"""What is raised when an engine does not answer."""
-_TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
+"""What the SDK raises if an engine does not answer."""
+_TIMEOUT = 120.0  # seconds of silence after which a request that has nothing long to do fails
 _TAR = {"Content-Type": "application/x-tar"}
 _ATTEMPTS = 3
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
+_RETRIED_FAILURES = ("network", "engine")
+"""Kinds of failures (images/data/build_failures.yaml) that may be gone at the next attempt."""
 _PULL_HINT = (
     "check the name and that its registry can be reached; `docker login` where it asks for a "
     "password"
 )
+_SSH = "ssh://"
+_SSH_PORT = "22"
 
 
 def ignore(_: BuildEvent) -> None:
-    """Takes events that nobody wants."""
+    """Do nothing with an event."""
 
 
 class Engine(AbstractContextManager["Engine"]):
     """A connection to one Docker Engine. Thread safe; use it as a context manager."""
 
     def __init__(self, base_url: str, tls: TLSConfig | bool = False) -> None:
-        """Connect.
+        """Connect to the engine at `base_url`.
 
-        Raises UserError when it has no BuildKit, the SDK's and OS errors when it doesn't answer.
+        Raises UserError if it is no Docker Engine for Linux containers, and errors of the SDK or
+        the system if it does not answer.
         """
-        address, host = base_url, base_url.removeprefix("ssh://")
-        if host != base_url and ":" not in host and shutil.which("ssh"):
-            # The port that ~/.ssh/config says: where none is named, the SDK asks `ssh` for 22.
-            said = subprocess.run(
-                ["ssh", "-G", "--", host], capture_output=True, text=True, check=False
-            ).stdout
-            ports = [
-                line.removeprefix("port ") for line in said.splitlines() if line.startswith("port ")
-            ]
-            address = f"{base_url}:{ports[0] if ports else 22}"
-        self.sdk: Any = (
-            docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
-                base_url=address,
-                tls=tls,
-                version="auto",
-                timeout=cast(int, _TIMEOUT),
-                max_pool_size=64,
-                use_ssh_client=base_url.startswith(
-                    "ssh://"
-                ),  # OpenSSH's, with its configuration, keys and agent
-            )
+        # Any: the published types of the SDK lack most of its parameters.
+        self.sdk: Any = docker.APIClient(
+            base_url=_with_ssh_port(base_url),
+            tls=tls,
+            version="auto",
+            timeout=cast(int, _TIMEOUT),
+            max_pool_size=64,
+            # The user's own ssh, with its configuration, keys and agent.
+            use_ssh_client=base_url.startswith(_SSH),
         )
         self.run_id = uuid.uuid4().hex[:12]
         self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info())
@@ -106,18 +98,14 @@ class Engine(AbstractContextManager["Engine"]):
     def __exit__(self, *_: object) -> None:
         self.sdk.close()
 
+    # --- work that can be cancelled ---------------------------------------------------------------
+
     def cancel(self) -> None:
-        """Stop all builds and containers of this connection, from any thread: their callers get
-        Cancelled.
+        """Stop all builds and containers of this connection; whoever waits for one gets Cancelled.
+
+        Any thread may call it.
         """
         self._work.cancel()
-
-    def _cancel_build(self, build_id: str) -> None:
-        """An engine that doesn't answer is no error: closing the connection, which has happened,
-        cancels it as well.
-        """
-        with suppress(*_UNREACHABLE):
-            self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
 
     @contextmanager
     def hold_lock(self, work: str, on_wait: Callable[[], None]) -> Iterator[None]:
@@ -132,9 +120,10 @@ class Engine(AbstractContextManager["Engine"]):
             if self._work.cancelled.wait(seconds):
                 raise Cancelled
 
-        where = self.facts.data_root if self.facts.local else self.facts.url
-        known = f"{socket.gethostname()}\n{where}\n{work}"
-        file = cache.folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
+        # Machines may share a home, and with it the folder of locks, but not their engines.
+        place = self.facts.data_root if self.facts.local else self.facts.url
+        key = f"{socket.gethostname()}\n{place}\n{work}"
+        file = cache.folder() / "locks" / f"{sha256(key.encode())[:16]}.lock"
         with cache.hold_lock(file, on_wait=on_wait, pause=pause):
             yield
 
@@ -150,15 +139,14 @@ class Engine(AbstractContextManager["Engine"]):
         redact: Callable[[str], str] = str,
         sleep: Callable[[float], object] | None = None,
     ) -> BuildResult:
-        """Build a context with BuildKit and tag the result.
+        """Build a context with BuildKit, and tag the result.
 
-        `network`: of its steps; None: the engine's default.
+        `network` is that of the build steps; None: the engine's default. What they print goes
+        through `redact` before anybody sees it. If the network fails, or the engine loses the
+        context, the build is tried twice more after pauses (`sleep` gets the seconds).
 
-        A failure of the network, or of an engine that lost the context, is tried again twice, with
-        doubled pauses (`sleep` gets seconds). The tag is set after the end, so that an interrupted
-        build can't leave one. What steps print goes through `redact` before anybody sees it. Raises
-        BuildFailed, Cancelled (see `cancel`), UserError when the engine refuses or goes away. Any
-        exception cancels the build in the engine.
+        Raises BuildFailed, Cancelled (see `cancel`), and UserError if the engine refuses or goes
+        away. With any exception, the engine is told to cancel the build.
         """
         parameters = {
             "version": "2",  # BuildKit
@@ -167,73 +155,190 @@ class Engine(AbstractContextManager["Engine"]):
             "networkmode": network,
             "nocache": "1" if no_cache else None,
         }
-        known = (
-            self.sdk._auth_configs.get_all_credentials()
-        )  # what `docker login` stored for all registries
-        headers = (
-            {**_TAR, "X-Registry-Config": auth.encode_header(known).decode()} if known else _TAR
-        )
+        headers = {**_TAR, **self._registry_credentials()}
 
         start = time.monotonic()
-        for number in itertools.count(1):
-            trace, build_id = Trace(redact), uuid.uuid4().hex
+        for attempt in itertools.count(1):
+            trace = Trace(redact)
             try:
-                with (
-                    self._work.going_on(partial(self._cancel_build, build_id), always=False),
-                    asking("build"),
-                    self._messages(
-                        "/build", {**parameters, "buildid": build_id}, headers, files
-                    ) as said,
-                ):
-                    image_id = trace.image_id(said, on_event)
-                    break
-            except (
-                BuildFailed
-            ) as error:  # a step may be silent for as long as it likes: what it says counts
-                if error.failure.kind not in ("network", "engine") or number == _ATTEMPTS:
+                image_id = self._build_once(files, parameters, headers, trace, on_event)
+                break
+            except BuildFailed as error:
+                # No limit of time: a step may be silent as long as it likes. Its error decides.
+                if error.failure.kind not in _RETRIED_FAILURES or attempt == _ATTEMPTS:
                     raise
-                delay = _BACKOFF * 2 ** (number - 1)
-                again = f"attempt {number + 1} of {_ATTEMPTS} in {delay:g} s"
-                on_event(
-                    LogLine(
-                        step="",
-                        name="",
-                        text=f"{error.failure.cause} ({error.failure.line}); {again}",
-                    )
-                )
-                (sleep or self._work.cancelled.wait)(delay)
+                delay = _BACKOFF * 2 ** (attempt - 1)
+                next_attempt = f"attempt {attempt + 1} of {_ATTEMPTS} in {delay:g} s"
+                text = f"{error.failure.cause} ({error.failure.line}); {next_attempt}"
+                on_event(LogLine(step="", name="", text=text))
+                wait = sleep or self._work.cancelled.wait
+                wait(delay)
+
+        # Only a finished build gets the tag: an interrupted one must not leave it.
         if tag:
             self.tag(image_id, tag)
         return BuildResult(image_id=image_id, steps=trace.steps(), seconds=time.monotonic() - start)
 
+    def _registry_credentials(self) -> dict[str, str]:
+        """Return the header with what `docker login` stored for all registries; none if nothing."""
+        credentials = self.sdk._auth_configs.get_all_credentials()
+        if not credentials:
+            return {}
+        return {"X-Registry-Config": auth.encode_header(credentials).decode()}
+
+    def _build_once(
+        self,
+        files: Files,
+        parameters: Mapping[str, str | None],
+        headers: Mapping[str, str],
+        trace: Trace,
+        on_event: OnEvent,
+    ) -> str:
+        """Make one attempt at a build (see `build`), and return the ID of the image."""
+        build_id = uuid.uuid4().hex
+        cancel_build = partial(self._cancel_build, build_id)
+        parameters = {**parameters, "buildid": build_id}
+        with (
+            self._work.registered(cancel_build, always=False),
+            engine_errors("build"),
+            self._send(files, "/build", parameters, headers) as messages,
+        ):
+            return trace.read_image_id(messages, on_event)
+
+    def _cancel_build(self, build_id: str) -> None:
+        """Tell the engine to cancel a build.
+
+        Errors are ignored: the connection is closed by now, and that cancels the build as well.
+        """
+        with suppress(*_UNREACHABLE):
+            self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
+
     @contextmanager
     def container(self, spec: ContainerSpec) -> Iterator[Container]:
-        """A container that is created but not started, and removed with its volumes on every way
-        out.
+        """Create a container without starting it, and remove it with its volumes at the end.
 
-        Raises NoSuchImage, UserError, Cancelled.
+        Raises NoSuchImage, EngineError, and Cancelled (see `cancel`).
         """
-        labels = {RUN_LABEL: self.run_id, OWNER_LABEL: containers.owner(os.getpid())}
+        labels = {RUN_LABEL: self.run_id, OWNER_LABEL: containers.process_identity(os.getpid())}
         container_id = containers.create(self.sdk, spec, labels)
-        with self._work.going_on(partial(containers.remove, self.sdk, container_id), always=True):
+        remove = partial(containers.remove, self.sdk, container_id)
+        with self._work.registered(remove, always=True):
             yield Container(self.sdk, container_id, spec.name or spec.image)
 
     def sweep(self) -> tuple[str, ...]:
         """Remove containers that killed runs of this machine left behind, with their volumes.
 
-        Returns their names.
+        Returns their names. Raises EngineError.
         """
         return containers.sweep(self.sdk)
 
+    # --- images that the engine has ---------------------------------------------------------------
+
+    def inspect(self, ref: str) -> ImageInfo:
+        """Return an image by its name, ID or NAME@DIGEST. Raises NoSuchImage, EngineError."""
+        return image_info(self.inspect_raw(ref))
+
+    def inspect_raw(self, ref: str) -> Mapping[str, Any]:
+        """Return the engine's answer about an image, as it is. Raises NoSuchImage, EngineError."""
+        with engine_errors(ref, image=ref):
+            return cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
+
+    def find(self, ref: str) -> ImageInfo | None:
+        """Return an image as `inspect` does; None if the engine lacks it. Raises EngineError."""
+        try:
+            return self.inspect(ref)
+        except NoSuchImage:
+            return None
+
+    def history(self, ref: str) -> list[tuple[str, int]]:
+        """Return the build steps of an image, and the bytes that each added. The last comes first.
+
+        Raises NoSuchImage, EngineError.
+        """
+        with engine_errors(ref, image=ref):
+            return [(step["CreatedBy"], step["Size"]) for step in self.sdk.history(ref)]
+
+    def steps(self, ref: str) -> list[str]:
+        """Return the build steps of an image, its base's included. The first comes first.
+
+        Raises NoSuchImage, EngineError.
+        """
+        return [step for step, _size in reversed(self.history(ref))]
+
+    def tag(self, source: str, name: str) -> None:
+        """Give an image one more name (`repository:tag`); another image of this name loses it.
+
+        Raises NoSuchImage, EngineError.
+        """
+        repository, tag = parse_repository_tag(name)
+        with engine_errors(source, image=source):
+            self.sdk.tag(source, repository, tag or "latest", force=True)
+
+    def remove(self, ref: str, *, force: bool = False) -> None:
+        """Take a name from an image, and delete the image if that was its last one.
+
+        Does nothing if there is no such image. Raises EngineError.
+        """
+        with suppress(NoSuchImage), engine_errors(ref, image=ref):
+            self.sdk.remove_image(ref, force=force)
+
+    untag = remove
+
+    def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+        """Yield each file of an image's export (`docker save`): configuration, manifests, layers.
+
+        Each file must be read before the next one is asked for. Raises NoSuchImage, EngineError.
+        """
+        with engine_errors(ref, image=ref):
+            # No limit of time: the classic store first writes the whole export to its disk.
+            answer = self.sdk._get(self.sdk._url("/images/{0}/get", ref), stream=True, timeout=None)
+            self.sdk._raise_for_status(answer)
+            stream = cast("IO[bytes]", ChunkReader(answer.iter_content(1 << 21)))
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as export:
+                for member in export:
+                    content = export.extractfile(member) if member.isfile() else None
+                    if content:
+                        yield member, content
+
+    def parts(self, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+        """Yield the configuration of an image, and its layers whose diff IDs are in `wanted`.
+
+        See `exported.parts`. Raises NoSuchImage, EngineError.
+        """
+        from images.engine import exported  # it imports this module
+
+        return exported.parts(self, info, wanted)
+
+    # --- images that come from elsewhere ----------------------------------------------------------
+
+    def load(self, files: Files, name: str) -> ImageInfo:
+        """Load an image from the files that `docker save` writes, and return it by its name.
+
+        `files` has manifest.json, which gives the image its `name`, the configuration and the
+        layers. The image's ID follows from these bytes alone; `docker import` would put the time
+        into it. Raises UserError.
+        """
+        with (
+            engine_errors(name),
+            self._send(files, "/images/load", {"quiet": "1"}, _TAR) as messages,
+        ):
+            for message in messages:
+                if "error" in message:
+                    raise failed(name, f"can't be loaded: {message['error']}")
+        return self.inspect(name)
+
     @contextmanager
-    def _messages(
+    def _send(
         self,
+        files: Files,
         path: str,
         parameters: Mapping[str, str | None],
         headers: Mapping[str, str],
-        files: Files,
     ) -> Iterator[Iterator[dict[str, Any]]]:
-        """The JSON messages of a long request, which may be silent for as long as it likes."""
+        """Post files as a tar to a path of the engine's API, and yield its JSON messages.
+
+        There is no limit of time: the engine may be silent as long as it likes.
+        """
         response = self.sdk._post(
             self.sdk._url(path),
             params=parameters,
@@ -248,229 +353,186 @@ class Engine(AbstractContextManager["Engine"]):
         finally:
             response.close()
 
-    def inspect(self, ref: str) -> ImageInfo:
-        """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
-        return image_info(self.inspected(ref))
-
-    def inspected(self, ref: str) -> Mapping[str, Any]:
-        """All that the engine says of an image. Raises NoSuchImage."""
-        with asking(ref, image=ref):
-            return cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
-
-    def find(self, ref: str) -> ImageInfo | None:
-        """The image, or None where the engine lacks it."""
-        try:
-            return self.inspect(ref)
-        except NoSuchImage:
-            return None
-
-    def history(self, ref: str) -> list[tuple[str, int]]:
-        """How the image came to be, newest step first: the steps, each with the bytes it added.
-
-        Raises NoSuchImage.
-        """
-        with asking(ref, image=ref):
-            return [(one["CreatedBy"], one["Size"]) for one in self.sdk.history(ref)]
-
-    def steps(self, ref: str) -> list[str]:
-        """The build steps of an image, the first first, those of its base included.
-
-        Raises NoSuchImage.
-        """
-        return [step for step, _ in reversed(self.history(ref))]
-
-    def tag(self, source: str, name: str) -> None:
-        """Give an image one more name (`repository:tag`), taking it from whatever bore it.
-
-        Raises NoSuchImage.
-        """
-        repository, tag = parse_repository_tag(name)
-        with asking(source, image=source):
-            self.sdk.tag(source, repository, tag or "latest", force=True)
-
-    def remove(self, ref: str, *, force: bool = False) -> None:
-        """Take a name away, and the image with its last one. One that isn't there is no error."""
-        try:
-            with asking(ref, image=ref):
-                self.sdk.remove_image(ref, force=force)
-        except NoSuchImage:
-            return
-
-    untag = remove
-
-    def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-        """Each blob of an exported image, layers too, readable until the next is asked for.
-
-        Raises NoSuchImage.
-        """
-        with asking(ref, image=ref):
-            # No limit: an engine says nothing until it has written the whole export to its disk.
-            answer = self.sdk._get(self.sdk._url("/images/{0}/get", ref), stream=True, timeout=None)
-            self.sdk._raise_for_status(answer)
-            stream = cast("IO[bytes]", ChunkReader(answer.iter_content(1 << 21)))
-            with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as outer:
-                for member in outer:
-                    if data := outer.extractfile(member) if member.isfile() else None:
-                        yield member, data
-
-    def parts(self, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-        """The configuration of an image and its wanted layers (by diff ID), as they came; readers
-        check each digest.
-
-        An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
-        """
-        from images.engine import exported
-
-        return exported.parts(self, info, wanted)
-
-    def load(self, files: Files, name: str) -> ImageInfo:
-        """An image in the form that `docker save` writes (manifest.json, its config, layers), which
-        gives it `name`.
-
-        Its ID follows from these bytes alone, where an imported one bears the time of its import.
-        Raises UserError.
-        """
-        with asking(name), self._messages("/images/load", {"quiet": "1"}, _TAR, files) as messages:
-            for message in messages:
-                if "error" in message:
-                    raise failed(name, f"can't be loaded: {message['error']}")
-        return self.inspect(name)
-
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
-        """Write a built image's configuration anew, so that its ID follows from what is in it, and
-        give that `name`.
+        """Write a built image's configuration anew, give the new image a name, and return it.
 
-        What can't be written so stays as it is, see images/engine/configuration.py; the containerd
-        image store, too. Raises UserError.
+        The new ID depends only on what is in the image, not on the engine or the time of the build.
+        An image stays as it is if its configuration can't be written so (see
+        `configuration.canonical_bytes`), or if the engine has the containerd image store. Raises
+        UserError.
         """
-        built = self.inspected(image_id)
-        config = configuration.canonical(built, self.steps(image_id))
+        built = self.inspect_raw(image_id)
+        config = configuration.canonical_bytes(built, self.steps(image_id))
         if config is None or self.facts.containerd_images:
             return self.inspect(image_id)
+
         repository, tag = parse_repository_tag(name)
-        # The engine has the layers: it opens none of these files.
-        layers = [
-            f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in built["RootFS"]["Layers"]
-        ]
+        # The engine has these layers already, so it does not look for their files in the archive.
+        layers = []
+        for diff_id in built["RootFS"]["Layers"]:
+            layers.append(f"{diff_id.removeprefix('sha256:')}/layer.tar")
         manifest = {
             "Config": "config.json",
             "RepoTags": [f"{repository}:{tag or 'latest'}"],
             "Layers": layers,
         }
-        info = self.load(
-            {"config.json": config, "manifest.json": json.dumps([manifest]).encode()}, name
-        )
-        former = self.find(image_id)
-        if former and former.id != info.id and not former.tags:
-            with suppress(EngineError):  # a container of an earlier build of it
+        files = {"config.json": config, "manifest.json": json.dumps([manifest]).encode()}
+        info = self.load(files, name)
+
+        built_info = self.find(image_id)
+        if built_info and built_info.id != info.id and not built_info.tags:
+            # It can't be removed while a container of an earlier build uses it.
+            with suppress(EngineError):
                 self.remove(image_id)
         return info
 
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:
-        """The digest (`sha256:...`) a registry has for `ref` now; None when no registry answered
-        within `timeout` s.
+        """Return the digest (`sha256:...`) that a registry has for an image at the moment.
 
-        Raises EngineError when the registry answered that there is no such image, or that we may
-        not have it.
+        None if no registry answers within `timeout` seconds. Raises EngineError if the registry
+        says that there is no such image, or that we may not have it.
         """
         registry, _ = auth.resolve_repository_name(ref.split("@")[0])
-        stored = auth.get_config_header(self.sdk, registry)  # by `docker login`
+        credentials = auth.get_config_header(self.sdk, registry)  # from `docker login`
+        headers = {"X-Registry-Auth": credentials.decode()} if credentials else {}
         try:
             url = self.sdk._url("/distribution/{0}/json", ref)
-            headers = {"X-Registry-Auth": stored.decode()} if stored else {}
             answer = self.sdk._get(url, headers=headers, timeout=timeout)
             self.sdk._raise_for_status(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except docker.errors.APIError as error:
             reason = str(error.explanation or error)
             kind = engine_error_kind(reason)
+            # Anything else, such as a name that is not resolved, is no answer of a registry.
             if kind not in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE):
                 return None
-            cause, then = f"the registry refuses it: {reason}", "check the name, or `docker login`"
-            raise EngineError(Problem(where=ref, cause=cause, then=then), kind) from None
+            cause = f"the registry refuses it: {reason}"
+            problem = Problem(where=ref, cause=cause, then="check the name, or `docker login`")
+            raise EngineError(problem, kind) from None
         except _UNREACHABLE:
             return None
 
     def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
-        """Fetch an image (`name:tag`, `name@digest`) from its registry.
+        """Pull an image (`NAME:TAG` or `NAME@DIGEST`) from its registry, and return it.
 
-        Raises UserError with the registry's words.
+        Raises EngineError with the registry's words.
         """
         repository, tag = parse_repository_tag(ref)
-        with asking(ref, then=_PULL_HINT):
-            for message in self.sdk.pull(
+        with engine_errors(ref, then=_PULL_HINT):
+            messages = self.sdk.pull(
                 repository, tag or "latest", stream=True, decode=True, platform=platform
-            ):
+            )
+            for message in messages:
                 if "error" in message:
                     cause = f"can't be pulled: {message['error']}"
-                    raise EngineError(
-                        Problem(where=ref, cause=cause, then=_PULL_HINT), engine_error_kind(cause)
-                    )
+                    problem = Problem(where=ref, cause=cause, then=_PULL_HINT)
+                    raise EngineError(problem, engine_error_kind(cause))
         return self.inspect(ref)
 
 
+def _with_ssh_port(url: str) -> str:
+    """Return an address of an engine, with a port if it is an SSH address without one.
+
+    The port is the one in ~/.ssh/config, else 22. The SDK would always take 22.
+    """
+    host = url.removeprefix(_SSH)
+    if host == url or ":" in host or not shutil.which("ssh"):
+        return url
+    # `ssh -G` prints the settings for a host, one on a line.
+    answer = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, check=False)
+    for line in answer.stdout.splitlines():
+        if line.startswith("port "):
+            return f"{url}:{line.removeprefix('port ')}"
+    return f"{url}:{_SSH_PORT}"
+
+
+# --- which engine ---------------------------------------------------------------------------------
+
+
 class NoEngine(UserError):  # noqa: N818  # said as an event
-    """No engine was named and none answers on the usual sockets."""
+    """No engine was named, and none answers on the usual sockets."""
+
+
+class _NamedEngine(NamedTuple):
+    """An engine that the user named."""
+
+    source: str
+    """Where: an option, a variable or a docker context."""
+    address: str
+    tls: TLSConfig | bool
 
 
 def connect(url: str | None = None) -> Engine:
-    """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a
-    socket that answers.
+    """Connect to the engine that the user named, else to one that answers on a usual socket.
 
-    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was
-    named but does not answer is an error, never a reason to take another one. Raises UserError,
-    `NoEngine` when none answers at all.
+    An engine is named by `url`, by DOCKER_HOST or by docker's current context, in this order. If it
+    does not answer, that is an error, and no other engine is taken. The usual sockets are the
+    default one, that of rootless Docker, and that of our private engine. Raises UserError, and
+    NoEngine if none was named and none answers.
     """
-    if named := _named_engine(url):
-        source, address, tls = named
-        try:
-            return Engine(address, tls)
-        except _UNREACHABLE as error:
-            cause = f"no Docker Engine answers: {root_cause(error)}"
-            then = "start that engine, or name another one with --engine URL"
-            if address.startswith("ssh://"):
-                then = f"make `docker -H {address} version` work, without a question for a password"
-            raise failed(f"{source}: {address}", cause, then) from None
-    rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
-    sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless)]
+    named = _named_engine(url)
+    if named:
+        return _connect_to(named)
+
+    sockets = [Path("/var/run/docker.sock")]
+    runtime_folder = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime_folder:
+        sockets.append(Path(runtime_folder) / "docker.sock")
     sockets.append(private_home() / "docker.sock")
-    tried = []
+    errors = []
     for path in sockets:
         try:
             return Engine(base_url=f"unix://{path}")
         except _UNREACHABLE as error:
-            tried.append(f"{path}: {root_cause(error)}")
+            errors.append(f"{path}: {root_cause(error)}")
     then = (
-        f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere install Docker and "
-        "`systemctl start docker`; or name another machine's: --engine ssh://HOST"
+        f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere "
+        "install Docker and `systemctl start docker`; or name another machine's: "
+        "--engine ssh://HOST"
     )
-    raise NoEngine(
-        Problem(where="Docker Engine", cause=f"none answers ({'; '.join(tried)})", then=then),
-        code=1,
-    )
+    cause = f"none answers ({'; '.join(errors)})"
+    raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
+
+
+def _connect_to(named: _NamedEngine) -> Engine:
+    """Connect to an engine that the user named. Raises UserError if it does not answer."""
+    address = named.address
+    try:
+        return Engine(address, named.tls)
+    except _UNREACHABLE as error:
+        cause = f"no Docker Engine answers: {root_cause(error)}"
+        then = "start that engine, or name another one with --engine URL"
+        if address.startswith(_SSH):
+            then = f"make `docker -H {address} version` work, without a question for a password"
+        raise failed(f"{named.source}: {address}", cause, then) from None
 
 
 def private_home() -> Path:
-    """The folder of the private engine: its data, its log, its socket docker.sock."""
+    """Return the folder of the private engine: its data, its log, its socket docker.sock."""
     return cache.folder() / "engine"
 
 
-def _named_engine(url: str | None) -> tuple[str, str, TLSConfig | bool] | None:
-    """Who named an engine, its address, and how it is reached; None: nobody did."""
-    of_environment = kwargs_from_env()
-    tls = of_environment.get("tls", False)
+def _named_engine(url: str | None) -> _NamedEngine | None:
+    """Return the engine that the user named; None if there is none (see `connect`).
+
+    Raises UserError if docker's current context can't be read or does not exist.
+    """
+    settings = kwargs_from_env()
+    tls = settings.get("tls", False)
     if url:
-        return "--engine", url, tls
+        return _NamedEngine("--engine", url, tls)
     if os.environ.get("DOCKER_HOST"):
-        return "DOCKER_HOST", of_environment["base_url"], tls
+        return _NamedEngine("DOCKER_HOST", settings["base_url"], tls)
     try:
         context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
-    except Exception as error:  # the SDK lets every parse error of the context store through
-        raise wrong(
-            "docker context", f"can't be read: {error}", "`docker context use default`"
-        ) from None
+    # The SDK lets every error of a parser through.
+    except Exception as error:
+        cause = f"can't be read: {error}"
+        raise wrong("docker context", cause, "`docker context use default`") from None
     if context is None:
         raise wrong("docker context", "the current context does not exist", "`docker context ls`")
+    # The default context stands for the usual sockets.
     if context.name == "default" or not context.Host:
         return None
-    return f"docker context {context.name}", context.Host, context.TLSConfig or False
+    source = f"docker context {context.name}"
+    return _NamedEngine(source, context.Host, context.TLSConfig or False)

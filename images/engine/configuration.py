@@ -1,10 +1,9 @@
-"""An image's configuration as a function of what is in it, and what of an image a recorded verdict
-is about. Pure.
+"""Writes an image's configuration anew, and says what a recorded verdict is about. Pure.
 
-An engine writes the time of the build into a configuration, and each version its own words: the
-same layers have another image ID on each machine. So what BuildKit made is written anew, over the
-same layers (OCI image specification, config.md), and its ID is that of every build with these
-layers and settings.
+An engine writes the time of the build into a configuration, and each version has its own words for
+the steps. So the same layers have another configuration, and another digest of it, on each machine.
+What BuildKit made is therefore written anew, over the same layers (OCI image specification,
+config.md): every build that gives these layers and settings then has the same digest.
 """
 
 import json
@@ -20,67 +19,85 @@ CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes
 (images/context/templates.py, EPOCH)."""
 SUITE = "suite"
-"""The layer with the suite and the commands to add packages, which moves with this project
-(layers.read_layers)."""
+"""The layer with the suite and the commands to add packages. It changes with this project, so it is
+not compared if it holds nothing else (layers.read_layers)."""
 ABOVE = "above"
 """A layer of a step that is not ours, in an image that somebody built on one of ours."""
 SETTINGS = "settings"
-"""Beside the layers: variables, user, folder, entrypoint and command."""
+"""The name of the settings beside the layers: variables, user, folder, entrypoint and command."""
 
-_SAID = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
-_NO_LAYER = frozenset(
+_SETTINGS_WRITTEN = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
+_INSTRUCTIONS_WITHOUT_LAYER = frozenset(
     "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
 )
 _LAST_STEPS = ("WORKDIR /workspace", 'CMD ["bash"]')
 """How our Dockerfiles end (templates/stages/image.j2)."""
-_LAYER = re.compile(
+_STEP_OF_LAYER = re.compile(
     r"/run/locks/([\w-]+)\.txt|/run/wheels/([\w.]+)-|/run/scripts/(debian|compilers|suite)\.sh"
     r"|/run/(toolkit|entrypoint)\b|^(WORKDIR) /workspace$"
 )
+"""What a step of our Dockerfiles has in its text, with the name of its layer in a group."""
 
 
-def step(text: str) -> str:
-    """An instruction of a history as every builder writes it."""
+def normal_step(text: str) -> str:
+    """Return a step of a history in one form, without the words that only some builders add."""
     return " ".join(text.removeprefix("/bin/sh -c #(nop)").removesuffix("# buildkit").split())
 
 
-def canonical(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | None:
-    """The configuration of an image, from what the engine tells of it and its steps, the first
-    first.
+def has_layer(text: str) -> bool:
+    """Return whether a step of a history made a layer. WORKDIR makes one in BuildKit."""
+    return normal_step(text).partition(" ")[0] not in _INSTRUCTIONS_WITHOUT_LAYER
 
-    None where the steps can't be told from the layers: a base of another builder.
+
+def canonical_bytes(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes | None:
+    """Return the configuration of an image, written from what the engine tells of it.
+
+    `inspected`: the engine's answer about the image. `steps`: its history, the first step first.
+    None if the steps do not match the layers, as with a base of another builder.
     """
     layers = inspected["RootFS"]["Layers"]
-    said = [(step(one), empty(one)) for one in steps]
-    if [empty for _, empty in said].count(False) != len(layers):
+    if len([text for text in steps if has_layer(text)]) != len(layers):
         return None
+
+    settings = {}
+    for key in _SETTINGS_WRITTEN:
+        if inspected["Config"].get(key):
+            settings[key] = inspected["Config"][key]
+    history = []
+    for text in steps:
+        row: dict[str, Any] = {"created": CREATED, "created_by": normal_step(text)}
+        if not has_layer(text):
+            row["empty_layer"] = True
+        history.append(row)
     content = {
         "architecture": inspected["Architecture"],
         "os": "linux",
         "created": CREATED,
-        "config": {key: inspected["Config"][key] for key in _SAID if inspected["Config"].get(key)},
-        "history": [
-            {"created": CREATED, "created_by": text, **({"empty_layer": True} if empty else {})}
-            for text, empty in said
-        ],
+        "config": settings,
+        "history": history,
         "rootfs": {"type": "layers", "diff_ids": layers},
     }
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def layer_name(step_text: str) -> str:
-    """Return the name of the layer that a step of our Dockerfiles makes; empty for any other
-    step.
+    """Return the name of the layer that a step of our Dockerfiles makes.
+
+    Empty for any other step.
     """
-    match = _LAYER.search(step(step_text))
-    return next(filter(None, match.groups())).lower() if match else ""
+    match = _STEP_OF_LAYER.search(normal_step(step_text))
+    if match is None:
+        return ""
+    # Each alternative of the pattern has one group; that of the matching one is set.
+    name: str = next(filter(None, match.groups()))
+    return name.lower()
 
 
 def layer_names(steps: Sequence[str]) -> list[str]:
     """Return a name for each layer, from the steps that made them, the lowest first.
 
-    Layers below the first step of ours are the base's; other steps above it are somebody else's
-    (`above`).
+    Layers below the first step of ours are the base's. Other steps above it are somebody else's
+    (`above`). A name that occurs again gets a number: `above`, `above-2`.
     """
     names: list[str] = []
     times = Counter[str]()
@@ -95,16 +112,16 @@ def layer_names(steps: Sequence[str]) -> list[str]:
 
 
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
-    """Return what a verdict about an image is about: layer -> diff ID, the lowest first, and a
-    digest of its settings.
+    """Return what a verdict about an image is about: its layers, and its settings.
 
-    `steps`: its history, the first first. Labels are left out: they change with this project. Empty
-    where the steps can't be told from the layers.
+    That is layer -> diff ID, the lowest first, and `settings` -> a digest. Labels are left out:
+    they change with this project. `steps`: the image's history, the first step first. Empty if the
+    steps do not match the layers.
     """
-    made = [one for one in steps if not empty(one)]
-    if len(made) != len(info.layers):
+    steps_with_layer = [text for text in steps if has_layer(text)]
+    if len(steps_with_layer) != len(info.layers):
         return {}
-    found = dict(zip(layer_names(made), info.layers, strict=True))
+    layers = dict(zip(layer_names(steps_with_layer), info.layers, strict=True))
     settings: list[Any] = [
         sorted(info.env.items()),
         info.user,
@@ -112,24 +129,21 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
         info.entrypoint,
         info.command,
     ]
-    settings += [info.further] if info.further else []
-    return {**found, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
+    # Images of ours have none of these, and recorded digests are those of the list without them.
+    if info.further:
+        settings.append(info.further)
+    return {**layers, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
 
 
 def steps_above(steps: Sequence[str]) -> tuple[str, ...]:
-    """Return the steps of a derived image that stand above ours, the first first; none of an image
-    of ours, or another.
+    """Return the steps that a derived image has on top of ours, the first first.
 
-    `steps`: all steps of an image, the first first.
+    `steps`: all steps of an image, the first first. Empty if it is one of our images, or has no
+    steps of ours.
     """
-    instructions = [step(text) for text in steps]
-    for number in range(2, len(instructions) + 1):
-        # The first place that looks so is our own end: derived images may end alike.
-        if tuple(instructions[number - 2 : number]) == _LAST_STEPS:
+    instructions = [normal_step(text) for text in steps]
+    for number in range(len(_LAST_STEPS), len(instructions) + 1):
+        # The first place that looks like our end is it: a derived image may end in the same way.
+        if tuple(instructions[number - len(_LAST_STEPS) : number]) == _LAST_STEPS:
             return tuple(steps[number:])
     return ()
-
-
-def empty(text: str) -> bool:
-    """Whether a step made no layer. WORKDIR makes one in BuildKit."""
-    return step(text).partition(" ")[0] in _NO_LAYER

@@ -41,7 +41,7 @@ _USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image"
 
 
 @contextmanager
-def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[None]:
+def engine_errors(where: str, *, image: str | None = None, then: str = "") -> Iterator[None]:
     """Turn errors of the Docker SDK and of the connection into EngineError, within a `with` block.
 
     `where` names the object of the request, for messages. `image` is the image that the request
@@ -64,7 +64,7 @@ def asking(where: str, *, image: str | None = None, then: str = "") -> Iterator[
 def _refusal(
     error: docker.errors.APIError, where: str, image: str | None, then: str
 ) -> EngineError:
-    """Return our error for a request that the engine refused (see `asking`)."""
+    """Return our error for a request that the engine refused (see `engine_errors`)."""
     not_found = isinstance(error, docker.errors.NotFound)
     reason = str(error.explanation if not_found else error.explanation or error)
     kind = engine_error_kind(reason, not_found=not_found)
@@ -116,7 +116,7 @@ class Container:
         If its root is read-only, `to` must lie in one of the spec's volumes: the engine refuses all
         other places. Raises EngineError.
         """
-        with asking(self.name):
+        with engine_errors(self.name):
             self._sdk.put_archive(self.id, to, pack(files))
 
     def get_file(self, path: str, *, most: int = -1) -> bytes:
@@ -125,7 +125,7 @@ class Container:
         The container need not run; files of a tmpfs are gone once it has ended. Raises
         FileNotFoundError if there is no regular file at the path, and EngineError.
         """
-        with asking(self.name), suppress(docker.errors.NotFound):
+        with engine_errors(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
             stream = cast("IO[bytes]", ChunkReader(iter(chunks)))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -138,7 +138,7 @@ class Container:
 
     def has(self, path: str) -> bool:
         """Return whether the container has a file, folder or link (even a broken one) at a path."""
-        with asking(self.name), suppress(docker.errors.NotFound):
+        with engine_errors(self.name), suppress(docker.errors.NotFound):
             self._sdk.get_archive(self.id, path)
             return True
         return False
@@ -148,7 +148,7 @@ class Container:
 
         Its output is kept from the first byte on; `lines` returns it. Raises EngineError.
         """
-        with asking(self.name):
+        with engine_errors(self.name):
             self._output = self._sdk.attach(
                 self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False
             )
@@ -174,7 +174,7 @@ class Container:
         printed = 0
         has_ended = False
         try:
-            with self._deadline(timeout), asking(self.name):
+            with self._deadline(timeout), engine_errors(self.name):
                 for chunks in self._output:
                     printed += sum(len(chunk or b"") for chunk in chunks)
                     if most is not None and printed > most:
@@ -218,7 +218,7 @@ class Container:
 
         After `timeout` seconds it is killed and Stopped is raised. Raises EngineError.
         """
-        with self._deadline(timeout), asking(self.name):
+        with self._deadline(timeout), engine_errors(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
             state = details["State"]
@@ -332,7 +332,7 @@ def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
         ),
         **restrictions,
     )
-    with asking(spec.name or spec.image, image=spec.image):
+    with engine_errors(spec.name or spec.image, image=spec.image):
         created = sdk.create_container(
             spec.image,
             list(spec.cmd),
@@ -380,7 +380,7 @@ def sweep(sdk: Any) -> tuple[str, ...]:
     Returns their names. Raises EngineError.
     """
     removed = []
-    with asking("what killed runs left behind"):
+    with engine_errors("what killed runs left behind"):
         for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
             if not is_orphan(container["Labels"] or {}):
                 continue
@@ -392,7 +392,7 @@ def sweep(sdk: Any) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def owner(pid: int) -> str:
+def process_identity(pid: int) -> str:
     """Return a text that identifies a process of this machine for good: HOST/BOOT:PID:START.
 
     BOOT is Linux's ID of the machine's last start, because machines that share an engine may have
@@ -417,8 +417,8 @@ def is_orphan(labels: Mapping[str, str]) -> bool:
     """
     owner_label = labels.get(OWNER_LABEL, "")
     machine, _, process = owner_label.partition(":")
-    this_machine = owner(os.getpid()).partition(":")[0]
+    this_machine = process_identity(os.getpid()).partition(":")[0]
     pid = process.partition(":")[0]
     if machine != this_machine or not pid.isdigit():
         return False
-    return owner(int(pid)) != owner_label
+    return process_identity(int(pid)) != owner_label

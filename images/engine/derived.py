@@ -1,13 +1,12 @@
-"""What the layers of a derived image do to the files of the image below it. Pure.
+"""Finds what a derived image changes of the files of the image that it was built on. Pure.
 
-Only the layers themselves are asked: their tars name each file that a step wrote, and each that it
-removed.
+Only the layers are read: their tars name each file that a step wrote, and each that it removed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from images.engine.exported import LayerEntry, tree
+from images.engine.layer_tree import LayerEntry, Tree, tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,46 +15,57 @@ class StepChanges:
 
     step: str
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """Path -> what of it is another: `content`, `mode`, `owner`, `target`, or the kind that it
-    has become."""
+    """Path -> what is different: `content`, `mode`, `owner`, `target`, or what it is now."""
     removed: Sequence[str] = ()
-    """A folder stands for all that was in it."""
+    """Paths. A folder stands for all that was in it."""
 
 
 def changes_by_step(
     layers: Sequence[Sequence[LayerEntry]], below: int, steps: Sequence[str]
 ) -> list[StepChanges]:
-    """Return what each step above changed of the `below` lowest layers; nothing of steps that only
-    added files.
+    """Return what each step of a derived image changed of the image below.
 
-    `steps`: those that made the layers above, the lowest first.
+    The `below` lowest layers are that image's. `steps` made the layers above, the lowest first. A
+    step that only added files is left out.
     """
     parent = tree(layers[:below])
     changes = []
     before = dict(parent)
     for step, layer in zip(steps, layers[below:], strict=True):
         after = tree([layer], before)
-        replaced = {}
-        removed = []
-        for path, entry in parent.items():
-            if path not in before:
-                continue  # a step below has removed it, and was named for that
-            if path not in after:
-                removed.append(path)
-            elif after[path] is not before[path]:
-                difference = describe_difference(entry, after[path])
-                if difference:
-                    replaced[f"/{path}"] = difference
-        if replaced or removed:
-            topmost = [f"/{path}" for path in without_contents(removed)]
-            changes.append(StepChanges(step=step, replaced=replaced, removed=topmost))
+        step_changes = _changes_of_step(step, parent, before, after)
+        if step_changes.replaced or step_changes.removed:
+            changes.append(step_changes)
         before = after
     return changes
 
 
+def _changes_of_step(step: str, parent: Tree, before: Tree, after: Tree) -> StepChanges:
+    """Return what a step changed of the files of `parent`.
+
+    `before` and `after`: what a container sees without and with the layer of the step.
+    """
+    replaced = {}
+    removed = []
+    for path, entry in parent.items():
+        # A step below has removed it already, and was named for that.
+        if path not in before:
+            continue
+        if path not in after:
+            removed.append(path)
+        # An entry that the layer does not have is the same object in both trees.
+        elif after[path] is not before[path]:
+            difference = describe_difference(entry, after[path])
+            if difference:
+                replaced[f"/{path}"] = difference
+    topmost = [f"/{path}" for path in without_contents(removed)]
+    return StepChanges(step=step, replaced=replaced, removed=topmost)
+
+
 def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
-    """Return what of a path is another; empty where an engine copied it up as it was, with
-    another time, say.
+    """Return what is different at a path: `content and owner`, or `is a folder now`.
+
+    Empty if nothing but the time is, as where an engine copied a file up unchanged.
     """
     is_file = {before.kind, after.kind} <= {"file", "hard link"}
     if before.kind != after.kind and not is_file:
@@ -65,6 +75,7 @@ def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
         differences.append("content")
     if before.kind == "link" and before.link != after.link:
         differences.append("target")
+    # The mode of a link means nothing.
     if before.mode != after.mode and after.kind != "link":
         differences.append("mode")
     if before.owner != after.owner:
@@ -73,6 +84,6 @@ def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
 
 
 def without_contents(paths: Sequence[str]) -> list[str]:
-    """Return these paths without those that lie in a folder among them."""
+    """Return these paths in order, without those that lie in a folder among them."""
     all_paths = set(paths)
     return [path for path in sorted(paths) if path.rpartition("/")[0] not in all_paths]

@@ -1,37 +1,28 @@
 """Reads the layers and the configuration of an image out of the engine.
 
-They come from the engine's own store (layers.py) where that can be read, else from an export.
+They come from the engine's own store if that can be read here, else from an export.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import posixpath
-import tarfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from images.engine import classic_store
 from images.engine.failures import EngineError
-from images.engine.layers import (
-    CONFIGURATIONS,
-    StoredLayer,
-    members_of,
-    open_file,
-    reading,
-    stored,
-    tar_of,
-)
+from images.engine.layer_tree import LayerEntry, find_hidden
+from images.engine.layers import find_layers
 from images.engine.runtime import CLASSIC_STORE, ImageInfo
+from images.engine.stored_layer import layer_errors, read_all
 from images.errors import Problem
 
 if TYPE_CHECKING:
     from images.engine.client import Engine
 
-_CHUNK = 1 << 20
+_MOST_READ = 64 << 20
+"""Bytes that are read of a hidden file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +39,6 @@ class ImagePart:
     """Bytes of all layers that come after this part; 0 if not known."""
 
 
-class LayerEntry(NamedTuple):
-    """A file, folder or link in a layer. Paths have no slash at either end."""
-
-    path: str
-    kind: str
-    """`file`, `folder`, `link`, `hard link`, `whiteout` or `other`.
-
-    A whiteout `.wh.NAME` removes NAME of the layers below.
-    """
-    mode: int
-    owner: tuple[int, int]
-    time: int
-    """Seconds since 1970."""
-    link: str
-    content: str
-    """A text that is equal for files of equal content, among layers that were read together."""
-
-
-Tree = Mapping[str, LayerEntry]
-"""Path, with no slash before it -> what is there."""
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-
-
 def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
     """Yield the configuration of an image, and its layers whose diff IDs are in `wanted`, each
     once.
@@ -82,21 +50,21 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
     """
     if engine.facts.containerd_images:
         raise no_configuration(info.id)
-    root = Path(engine.facts.data_root)
-    layer_by_diff_id = stored(root, info.layers) if engine.facts.local else {}
-    config = root / CONFIGURATIONS / info.id.removeprefix("sha256:")
-    if not layer_by_diff_id or not os.access(config, os.R_OK):
+    layer_by_diff_id = find_layers(engine, info)
+    config = None
+    if layer_by_diff_id:
+        config = classic_store.find_configuration(Path(engine.facts.data_root), info.id)
+    if config is None:
         yield from _exported_parts(engine, info, wanted)
         return
 
     # dict.fromkeys: an image may have a layer twice.
     layers = [layer_by_diff_id[diff_id] for diff_id in dict.fromkeys(wanted)]
     remaining = sum(layer.size for layer in layers)
-    content = config.read_bytes()
-    yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]), following=remaining)
+    yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]), following=remaining)
     for layer in sorted(layers, key=lambda layer: layer.size, reverse=True):
         remaining -= layer.size
-        chunks = _readable(tar_of(layer, members_of(layer)), info.id)
+        chunks = _readable(layer.tar(), info.id)
         yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=remaining)
 
 
@@ -117,7 +85,7 @@ def _exported_parts(
             has_config = b'"rootfs"' in content
             yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
         elif digest in wanted or member.name.endswith("/layer.tar"):
-            chunks = _readable(iter(partial(stream.read, _CHUNK), b""), info.id)
+            chunks = _readable(read_all(stream), info.id)
             yield ImagePart(digest=digest, size=member.size, chunks=chunks)
     if not has_config:
         raise no_configuration(info.id)
@@ -139,7 +107,7 @@ def no_configuration(image_id: str) -> EngineError:
 
 def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
     """Yield the chunks; raise EngineError, which names the image `where`, if reading them fails."""
-    with reading(where):
+    with layer_errors(where):
         yield from chunks
 
 
@@ -148,13 +116,11 @@ def entries(engine: Engine, info: ImageInfo) -> list[list[LayerEntry]] | None:
 
     Returns None if the engine's store can't be read here. Raises EngineError if a layer is damaged.
     """
-    if not engine.facts.local:
-        return None
-    layer_by_diff_id = stored(Path(engine.facts.data_root), info.layers)
+    layer_by_diff_id = find_layers(engine, info)
     if not layer_by_diff_id:
         return None
-    with reading(info.id):
-        return [list(_stored_entries(layer_by_diff_id[diff_id])) for diff_id in info.layers]
+    with layer_errors(info.id):
+        return [list(layer_by_diff_id[diff_id].entries()) for diff_id in info.layers]
 
 
 class HiddenFiles(NamedTuple):
@@ -171,125 +137,23 @@ def read_hidden_files(engine: Engine, info: ImageInfo) -> HiddenFiles | None:
 
     Returns None if the engine's store can't be read here. Raises EngineError if a layer is damaged.
     """
-    layers = entries(engine, info)
-    if layers is None:
+    listed = entries(engine, info)
+    if listed is None:
         return None
-    layer_by_diff_id = stored(Path(engine.facts.data_root), info.layers)
+    hidden_by_layer = group_by_layer(listed)
+    layer_by_diff_id = find_layers(engine, info)
     files = []
-    with reading(info.id):
-        for number, path in find_hidden(layers):
-            with open_file(layer_by_diff_id[info.layers[number]], path) as stream:
-                files.append((number, path, stream.read(_MOST_READ)))
-    return HiddenFiles(files=files, entry_count=sum(map(len, layers)))
+    with layer_errors(info.id):
+        for number, paths in hidden_by_layer.items():
+            layer = layer_by_diff_id[info.layers[number]]
+            for path, content in layer.read_files(paths, _MOST_READ):
+                files.append((number, path, content))
+    return HiddenFiles(files=files, entry_count=sum(map(len, listed)))
 
 
-def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
-    """Yield each file, by its layer's number and its path, that an upper layer replaces or removes.
-
-    A file that is replaced by one of equal content does not count.
-    """
-    visible = tree(layers)
-    for number, layer in enumerate(layers):
-        for entry in layer:
-            if entry.kind != "file":
-                continue
-            final = visible.get(entry.path)
-            if final is None or final.content != entry.content:
-                yield number, entry.path
-
-
-def tree(
-    layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None
-) -> dict[str, LayerEntry]:
-    """Return what a container sees of layers, by path; the lowest layer comes first.
-
-    `below` is the result for the layers under these. Whiteouts and opaque folders are applied (OCI
-    image specification, layer.md).
-    """
-    visible = dict(below or {})
-    for layer in layers:
-        new: dict[str, LayerEntry] = {}
-        for entry in layer:
-            folder, _, name = entry.path.rpartition("/")
-            if name == _OPAQUE:
-                _remove_inside(visible, folder)
-            elif entry.kind == "whiteout":
-                _remove(visible, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
-            else:
-                former = visible.get(entry.path)
-                if former and former.kind == "folder" and entry.kind != "folder":
-                    _remove(visible, entry.path)
-                # A hard link is another name of the file that it links to.
-                target = new.get(entry.link, entry) if entry.kind == "hard link" else entry
-                new[entry.path] = target._replace(path=entry.path)
-        # Added last, because whiteouts remove only what is in the layers below.
-        visible |= new
-    return visible
-
-
-def _remove(entries_by_path: dict[str, LayerEntry], path: str) -> None:
-    """Remove the entry at a path and, if it is a folder or not known, all entries below it."""
-    entry = entries_by_path.pop(path, None)
-    if entry is None or entry.kind == "folder":
-        _remove_inside(entries_by_path, path)
-
-
-def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
-    """Remove all entries below a folder, but not the folder."""
-    for path in list(entries_by_path):
-        if path.startswith(f"{folder}/"):
-            del entries_by_path[path]
-
-
-@lru_cache(maxsize=32)
-def _stored_entries(layer: StoredLayer) -> Sequence[LayerEntry]:
-    """Return the entries of a layer in the engine's store.
-
-    The engine keeps the headers of each layer's tar, with a checksum of each file (tar-split). The
-    result is cached, because an image and those derived from it share most layers.
-    """
-    *members, (end, _) = members_of(layer)
-    headers = [header for header, _ in members]
-    # A tar without its files' contents: each header follows the one before it.
-    stream = io.BytesIO(b"".join([*headers, end, bytes(tarfile.BLOCKSIZE)]))
-    entries = []
-    with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as tar:
-        stream.seek(0)  # opening has read the first header already
-        for _, file in members:
-            content = f"{file.get('size', 0)} {file.get('payload') or ''}"
-            entries.append(_entry(tarfile.TarInfo.fromtarfile(tar), content))
-    return entries
-
-
-_MOST_READ = 64 << 20
-"""Bytes that are read of a hidden file."""
-_KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
-
-
-def _entry(member: tarfile.TarInfo, content: str) -> LayerEntry:
-    """Return the entry for a member of a layer's tar.
-
-    `content` is a text that is equal for files of equal content.
-    """
-    path = _normal(member.name)
-    kind = "file" if member.isreg() else _KINDS.get(member.type, "other")
-    # A layer can't hold an ordinary file of such a name: it always means a deletion.
-    if kind == "file" and path.rpartition("/")[2].startswith(_WHITEOUT):
-        kind = "whiteout"
-    link = member.linkname if kind == "link" else ""
-    if kind == "hard link":
-        link = _normal(member.linkname)
-    return LayerEntry(
-        path=path,
-        kind=kind,
-        mode=member.mode,
-        owner=(member.uid, member.gid),
-        time=int(member.mtime),
-        link=link,
-        content=content if kind == "file" else "",
-    )
-
-
-def _normal(name: str) -> str:
-    """Return a path of a tar in its normal form, without `/` or `./` at the front."""
-    return posixpath.normpath(f"/{name}").lstrip("/")
+def group_by_layer(layers: Sequence[Sequence[LayerEntry]]) -> dict[int, list[str]]:
+    """Return the paths that upper layers hide, by the number of the layer that has the file."""
+    paths_by_layer: dict[int, list[str]] = {}
+    for number, path in find_hidden(layers):
+        paths_by_layer.setdefault(number, []).append(path)
+    return paths_by_layer

@@ -1,4 +1,4 @@
-"""How a container gets the host's GPUs; what there is, and the choice, are of host_gpus.py.
+"""Describes how a container gets the host's GPUs. host_gpus.py finds the GPUs, and chooses.
 
 The inventory goes into the claims, so that an image can't skip its own GPU tier by hiding a GPU.
 """
@@ -14,31 +14,35 @@ from images.hardware.inventory import GpuMode, Inventory
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """How a container gets GPUs: fields of a ContainerSpec, and what they are called in the
-    report.
-    """
+    """How a container gets GPUs: the fields of its ContainerSpec, and words for the report."""
 
     mode: GpuMode
     reason: str
-    """Why this mode; for `none` why there is no GPU."""
+    """Why this mode was chosen; for `none`, why there is no GPU."""
     inventory: Inventory | None = None
+    """The GPUs; None if they are not known."""
     device_requests: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[str, ...] = ()
     binds: Mapping[str, str] = field(default_factory=dict)
     library_path: str = ""
-    """A folder that goes in front of the image's own LD_LIBRARY_PATH."""
+    """A folder to put before those of the image's LD_LIBRARY_PATH; empty: none."""
     injected: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the host that the container gets, too."""
 
     @property
     def attached(self) -> bool:
+        """Return whether the container gets GPUs."""
         return self.mode is not GpuMode.NONE
 
     def environment(self, image: Mapping[str, str]) -> dict[str, str]:
-        """Variables of the container, given the image's."""
-        if not self.library_path:
-            return dict(self.injected)
-        folders = [self.library_path, *filter(None, [image.get("LD_LIBRARY_PATH")])]
-        return {**self.injected, "LD_LIBRARY_PATH": ":".join(folders)}
+        """Return the variables to set in a container. `image`: those that its image sets."""
+        variables = dict(self.injected)
+        if self.library_path:
+            folders = [self.library_path]
+            if image.get("LD_LIBRARY_PATH"):
+                folders.append(image["LD_LIBRARY_PATH"])
+            variables["LD_LIBRARY_PATH"] = ":".join(folders)
+        return variables
 
     def __str__(self) -> str:
         if not self.attached:
@@ -46,7 +50,7 @@ class Attachment:
         return f"{self.inventory or 'GPUs'}, attached by {self.mode} ({self.reason})"
 
     def as_json(self) -> dict[str, Any]:
-        """For the evidence: what the validation run itself added to the container."""
+        """Return what evidence records: what the validation run added to the container."""
         return {
             "mode": str(self.mode),
             "reason": self.reason,

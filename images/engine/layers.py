@@ -1,160 +1,51 @@
-"""The layers of images that the engine holds, as the very tars that they came as.
+"""Compares the layers of an image with recorded ones, whichever engine and store has written them.
 
-An export (`docker save`) copies the whole image to the engine's disk first, and hands all of it
-out. The engine's own store (overlay2) gives single layers, at the speed of the disk, to who may
-read it: root on the engine's machine. Beside each layer's files it keeps the tar without their
-contents ("tar-split": github.com/vbatts/tar-split, `tar/storage`; moby `layer/filestore.go` has the
-paths). Whether a tar is the right one is told by its digest, which readers check.
+Engines write the files of a layer into its tar in different ways, so equal files may have different
+diff IDs. Here they get equal ones: those of the canonical form.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
-import json
-import os
 import tarfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from images.engine import configuration
+from images.engine import classic_store, configuration
 from images.engine.configuration import SUITE
-from images.engine.containers import asking
-from images.engine.failures import EngineError
 from images.engine.runtime import ImageInfo
-from images.errors import Problem
+from images.engine.stored_layer import LayerTar, Member, StoredLayer, layer_errors
 from images.host import cache
-from images.host.hashing import oci_digest
 
 if TYPE_CHECKING:
     from images.engine.client import Engine
 
-_CHUNK = 1 << 20
-CONFIGURATIONS = "image/overlay2/imagedb/content/sha256"
 CANONICAL = "canonical-layers-1"
 """Folder of the cache with canonical diff IDs.
 
 A change of the canonical form takes another number.
 """
-FILE, SEGMENT = 1, 2
-"""Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers,
-padding)."""
-_OF_THE_SUITE = (
-    *(b"opt/truetag/", b"etc/profile.d/truetag_", b"etc/apt/apt.conf.d/docker-clean"),
-    *(b"usr/local/bin/validate", b"usr/local/bin/doctor"),
+_PATHS_OF_SUITE = (
+    "opt/truetag/",
+    "etc/profile.d/truetag_",
+    "etc/apt/apt.conf.d/docker-clean",
+    "usr/local/bin/validate",
+    "usr/local/bin/doctor",
 )
-"""What templates/scripts/suite.sh writes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredLayer:
-    """A layer in the store.
-
-    `diff_id` is the digest of its tar, `size` the bytes of its files, no headers.
-    """
-
-    diff_id: str
-    size: int
-    split: Path
-    files: Path
-
-
-@contextmanager
-def reading(where: str) -> Iterator[None]:
-    """What can't be read of a layer, as an error of the engine."""
-    with asking(where):
-        try:
-            yield
-        except (ValueError, LookupError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            then = "is its disk whole? build the image anew, or take another engine with --engine"
-            problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
-            raise EngineError(problem) from None
-
-
-def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
-    """The layers of an image, given bottom first, by diff ID; nothing unless each of them can be
-    read here.
-    """
-    found: dict[str, StoredLayer] = {}
-    chain = ""
-    for diff_id in diff_ids:
-        chain = oci_digest(f"{chain} {diff_id}".encode()) if chain else diff_id
-        record = data_root / "image/overlay2/layerdb/sha256" / chain.removeprefix("sha256:")
-        try:
-            files = data_root / "overlay2" / (record / "cache-id").read_text().strip() / "diff"
-            size = int((record / "size").read_text())
-        except (OSError, ValueError):
-            return {}
-        split = record / "tar-split.json.gz"
-        if not (os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)):
-            return {}
-        found[diff_id] = StoredLayer(diff_id=diff_id, size=size, split=split, files=files)
-    return found
-
-
-def canonical_diff_id(layer: StoredLayer) -> str:
-    """Return the diff ID of a layer's files as engines of today write what a step made, whichever
-    engine this is.
-
-    Docker 20.10 writes the kind of a file into its mode, and the names that the engine's machine
-    has for users and groups; 26.1 and 28.5 write neither. And overlay2 walks the folder of a layer,
-    but above a step that was built again and came out as a layer that was there it compares two
-    folders, and sorts by whole path: `cuda.h` then stands before what `cuda/` holds (moby,
-    builder-next/adapters/snapshot/layer.go: a parent with another cache ID). The files are read
-    once for each layer. Raises OSError, ValueError for a store that is damaged.
-    """
-    known = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
-    if known.is_file():
-        return known.read_text(encoding="ascii")
-    *members, end = members_of(layer)
-    names = [name_of(entry).rstrip(b"/") for _, entry in members]
-    canonical = [(_without_names(header), entry) for header, entry in members]
-    if names == sorted(names):
-        places = sorted(range(len(names)), key=lambda place: names[place].split(b"/"))
-        canonical = [canonical[place] for place in places]
-    if canonical == members:
-        return layer.diff_id
-
-    digest = hashlib.sha256()
-    for chunk in tar_of(layer, [*canonical, end]):
-        digest.update(chunk)
-    diff_id = f"sha256:{digest.hexdigest()}"
-    with suppress(OSError):  # it is computed again next time
-        cache.write_whole(known, diff_id.encode())
-    return diff_id
-
-
-def _without_names(header: bytes) -> bytes:
-    """Return the header of a file without the names of its owners, and without its kind in the
-    mode.
-
-    Its last block is the ustar one.
-    """
-    block = bytearray(header[-tarfile.BLOCKSIZE :])
-    block[100:108] = b"%07o\0" % (int(block[100:107].rstrip(b"\0 ") or b"0", 8) & 0o7777)
-    block[265:329] = bytes(64)
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return header[: -tarfile.BLOCKSIZE] + bytes(block)
+"""How the paths begin that templates/scripts/suite.sh writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReading:
-    """What the layers and the settings of an image come to, for comparing them with recorded
-    ones.
-    """
+    """The layers and the settings of an image, for comparing them with recorded ones."""
 
     payload: Mapping[str, str]
-    """Layer -> canonical diff ID, the lowest first, and the settings (configuration.payload),
-    with the suite's."""
+    """Layer -> canonical diff ID, the lowest first, and the settings; see
+    `configuration.payload`."""
     as_stored: Mapping[str, str]
     """Layer -> diff ID as this engine wrote it."""
     canonical: bool
@@ -167,98 +58,130 @@ class LayerReading:
 
     @property
     def compared(self) -> dict[str, str]:
-        """Return the payload without the suite's layer, where that holds the suite and nothing
-        else.
-        """
+        """Return the payload, without the suite's layer if that holds nothing but the suite."""
         is_only_suite = self.canonical and not self.beside_suite
-        return {
-            name: digest
-            for name, digest in self.payload.items()
-            if name != SUITE or not is_only_suite
-        }
+        compared = dict(self.payload)
+        if is_only_suite:
+            compared.pop(SUITE, None)
+        return compared
+
+
+def find_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
+    """Return the layers of an image by diff ID; empty unless all can be read in the store here."""
+    if not engine.facts.local:
+        return {}
+    return classic_store.find_layers(Path(engine.facts.data_root), info.layers)
 
 
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
-    """Read the layers of an image in the engine's own store; of an engine elsewhere, take them as
-    it names them.
+    """Read the layers of an image in the engine's store, for comparing them with recorded ones.
 
-    `known`: diff ID as some engine writes it -> canonical one, of layers that need not be read.
-    Raises EngineError.
+    If the store can't be read here, each layer has the diff ID that the engine gives it. `known`:
+    diff ID as some engine writes it -> canonical one, for layers that need not be read. Raises
+    EngineError if a layer is damaged.
     """
-    found = stored(Path(engine.facts.data_root), info.layers) if engine.facts.local else {}
-    by_diff_id = canonical_diff_ids(found, known, info.id)
+    layers = find_layers(engine, info)
+    canonical_ids = canonical_diff_ids(layers, known, info.id)
     steps = engine.steps(info.id)
     as_stored = configuration.payload(info, steps)
-    canonical_layers = tuple(by_diff_id.get(diff_id, diff_id) for diff_id in info.layers)
-    suite = found.get(as_stored.get(SUITE, ""))
+    canonical_layers = []
+    for diff_id in info.layers:
+        canonical_layers.append(canonical_ids.get(diff_id, diff_id))
+    with_canonical_layers = replace(info, layers=tuple(canonical_layers))
+
+    strange_paths: tuple[str, ...] = ()
+    suite = layers.get(as_stored.get(SUITE, ""))
+    if suite:
+        with layer_errors(info.id):
+            strange_paths = beside_suite(suite)
     return LayerReading(
-        payload=configuration.payload(replace(info, layers=canonical_layers), steps),
+        payload=configuration.payload(with_canonical_layers, steps),
         as_stored=as_stored,
-        canonical=bool(found),
-        beside_suite=beside_suite(suite) if suite else (),
+        canonical=bool(layers),
+        beside_suite=strange_paths,
     )
 
 
+def beside_suite(suite: StoredLayer) -> tuple[str, ...]:
+    """Return the paths in the suite's layer that are not the suite's own. Folders do not count."""
+    strange_paths = []
+    for entry in suite.entries():
+        if entry.kind != "folder" and not entry.path.startswith(_PATHS_OF_SUITE):
+            strange_paths.append(f"/{entry.path}")
+    return tuple(strange_paths)
+
+
 def canonical_diff_ids(
-    found: Mapping[str, StoredLayer], known: Mapping[str, str], where: str
+    layers: Mapping[str, StoredLayer], known: Mapping[str, str], where: str
 ) -> dict[str, str]:
-    """Return diff ID -> canonical one, of layers in the store. Raises EngineError."""
+    """Return the canonical diff ID of each layer of a store, by its diff ID.
+
+    `known`: see `read_layers`. `where` names the image, for messages. Raises EngineError.
+    """
 
     def canonical(layer: StoredLayer) -> str:
         return known.get(layer.diff_id) or canonical_diff_id(layer)
 
-    with reading(where), ThreadPoolExecutor() as pool:
-        return dict(zip(found, pool.map(canonical, found.values()), strict=True))
+    with layer_errors(where), ThreadPoolExecutor() as pool:
+        return dict(zip(layers, pool.map(canonical, layers.values()), strict=True))
 
 
-def beside_suite(layer: StoredLayer) -> tuple[str, ...]:
-    """Return the paths of the suite's layer that are not the suite's own.
+def canonical_diff_id(layer: StoredLayer) -> str:
+    """Return the diff ID of a layer in the form in which Docker 26 and 28 write what a step made.
 
-    Folders on the way there are no finding.
+    Other engines write the same files otherwise:
+
+    - Docker 20.10 writes the kind of a file into its mode, and the names of its owners as the
+      engine's machine has them.
+    - A step that was built again, and gave a layer that the store had, is sorted by whole paths:
+      `cuda.h` stands before what `cuda/` holds. All else is in the order of a walk through the
+      folders. (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID.)
+
+    The result is cached for each layer. Raises what reading a damaged store does (StoredLayer).
     """
-    names = [name_of(entry) for entry in split(layer) if entry["type"] == FILE]
-    strange = [
-        name for name in names if not name.endswith(b"/") and not name.startswith(_OF_THE_SUITE)
-    ]
-    return tuple(f"/{os.fsdecode(name)}" for name in strange)
+    cached = cache.folder() / CANONICAL / layer.diff_id.removeprefix("sha256:")
+    if cached.is_file():
+        return cached.read_text(encoding="ascii")
+    tar = layer.read_tar()
+    canonical = in_canonical_form(tar)
+    if canonical == tar:
+        return layer.diff_id
+
+    digest = hashlib.sha256()
+    for chunk in layer.tar_of(canonical):
+        digest.update(chunk)
+    diff_id = f"sha256:{digest.hexdigest()}"
+    # If the cache can't be written, the next run computes it again.
+    with suppress(OSError):
+        cache.write_whole(cached, diff_id.encode())
+    return diff_id
 
 
-def split(layer: StoredLayer) -> Iterator[Any]:
-    """Yield the entries of a layer's tar-split."""
-    with gzip.open(layer.split, "rb") as lines:
-        yield from json.loads(b"[%b]" % b",".join(lines))  # as one list: in half the time
+def in_canonical_form(tar: LayerTar) -> LayerTar:
+    """Return a layer's tar in canonical form (see `canonical_diff_id`)."""
+    members = [member._replace(header=without_names(member.header)) for member in tar.members]
+    if _paths(members) == sorted(_paths(members)):
+        # The order of a walk: a folder's entries come directly after it.
+        members.sort(key=lambda member: member.path.rstrip(b"/").split(b"/"))
+    return LayerTar(members, tar.end)
 
 
-def members_of(layer: StoredLayer) -> Iterator[tuple[bytes, Any]]:
-    """Yield the header of each file in a layer's tar, and its entry; at last what ends the tar,
-    without one.
+def _paths(members: list[Member]) -> list[bytes]:
+    """Return the paths of members, without a slash at the end."""
+    return [member.path.rstrip(b"/") for member in members]
+
+
+def without_names(header: bytes) -> bytes:
+    """Return a member's header without names of its owners, and without its kind in the mode.
+
+    Only the last block is changed, which is the ustar header (POSIX pax, "ustar Interchange
+    Format"): mode at 100, checksum at 148, names of user and group at 265.
     """
-    pending, padding = b"", 0
-    for entry in split(layer):
-        if entry["type"] == SEGMENT:
-            pending += base64.b64decode(entry["payload"])
-        elif entry["type"] == FILE:
-            yield pending[padding:], entry
-            pending, padding = b"", -entry.get("size", 0) % tarfile.BLOCKSIZE
-    yield pending[padding:], None
-
-
-def tar_of(layer: StoredLayer, members: Iterable[tuple[bytes, Any]]) -> Iterator[bytes]:
-    """Yield a layer's tar with these members, in chunks. Raises OSError: a file is gone."""
-    for header, entry in members:
-        yield header
-        if entry and entry.get("size", 0):
-            with open_file(layer, os.fsdecode(name_of(entry))) as stream:
-                yield from iter(partial(stream.read, _CHUNK), b"")
-            yield bytes(-entry["size"] % tarfile.BLOCKSIZE)
-
-
-def name_of(entry: Mapping[str, Any]) -> bytes:
-    """Return the path of an entry, without a slash in front."""
-    raw = entry.get("name_raw")  # of names that are no UTF-8
-    return base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
-
-
-def open_file(layer: StoredLayer, path: str) -> FileIO:
-    """Open a file of a layer. Raises OSError."""
-    return FileIO(f"{layer.files}/{path}")
+    block = bytearray(header[-tarfile.BLOCKSIZE :])
+    mode = int(block[100:107].rstrip(b"\0 ") or b"0", 8)
+    block[100:108] = b"%07o\0" % (mode & 0o7777)
+    block[265:329] = bytes(64)
+    # The checksum is that of the block with blanks in its place.
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return header[: -tarfile.BLOCKSIZE] + bytes(block)

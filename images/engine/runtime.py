@@ -223,7 +223,7 @@ class Work:
             end()
 
     @contextmanager
-    def going_on(self, end: Callable[[], object], *, always: bool) -> Iterator[None]:
+    def registered(self, end: Callable[[], object], *, always: bool) -> Iterator[None]:
         """Register a build or container for the time of a `with` block.
 
         `end` stops it. It is called on `cancel` and if the block fails; with `always`, also if the

@@ -119,6 +119,6 @@ def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[s
     for step, _ in engine.history(image.id):
         # A step holds the values of its build arguments, so its name ends before the first one.
         yield f"the build step `{step[:80].split('=')[0]}`", step
-    for name, value in engine.inspected(image.id)["Config"].items():
+    for name, value in engine.inspect_raw(image.id)["Config"].items():
         if name not in ("Env", "Labels"):
             yield f"{name} of its configuration", json.dumps(value)

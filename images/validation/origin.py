@@ -101,7 +101,9 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     Returns nothing if the engine's store can't be read here; then the evidence is not `canonical`.
     """
     # Steps such as ENV change the configuration alone and have no layer.
-    steps = [configuration.step(text) for text in steps_above if not configuration.empty(text)]
+    steps = [
+        configuration.normal_step(text) for text in steps_above if configuration.has_layer(text)
+    ]
     if not steps:
         return []
     # Imported only here: most images are not derived.

@@ -18,7 +18,7 @@ from images.commands import publish
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import BaseContext
-from images.engine import Engine, connect, exported, layers, private_engine
+from images.engine import Engine, classic_store, connect, exported, private_engine
 from images.fleet import worker
 from images.host.hashing import oci_digest
 from images.planning import expectations
@@ -303,7 +303,7 @@ def test_a_layer_comes_out_of_the_store_as_its_very_tar(
         assert oci_digest(b"".join(layer.chunks)) == layer.digest == info.layers[-1]
         totals = [part.following for part in exported.parts(publisher, info, info.layers)]
         assert totals == sorted(totals, reverse=True) and totals[-1] == 0 < totals[0]
-        assert layers.stored(root, [*info.layers, layer.digest]) == {}
+        assert classic_store.find_layers(root, [*info.layers, layer.digest]) == {}
     finally:
         publisher.remove(tag, force=True)
 

@@ -11,7 +11,7 @@ from images.context import bootstrap
 from images.context.hosting import host_settings
 from images.context.labels import BaseContext
 from images.engine import Engine, ImageInfo
-from images.engine.layers import canonical_diff_id, stored
+from images.engine.layers import canonical_diff_id, find_layers
 from images.engine.progress import Progress
 from images.locking import debian, layer_record
 from images.planning.image import Image
@@ -54,7 +54,7 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
 def test_recorded_layers_are_what_their_files_come_to(
     engine: Engine, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = stored(Path(engine.facts.data_root), parent.layers) if engine.facts.local else {}
+    found = find_layers(engine, parent)
     known = {}
     for layer in layer_record.read(CHECKOUT.locks).values():
         known.update(dict.fromkeys(layer.written_as, layer.diff_id))

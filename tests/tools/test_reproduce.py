@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from images.engine.exported import LayerEntry
+from images.engine.layer_tree import LayerEntry
 from images.errors import UserError
 from images.locking import layer_record
 from images.site import records

@@ -54,7 +54,7 @@ def test_what_a_step_writes_to_its_two_outputs_stays_apart() -> None:
     )
     lines = ["Reading state information...", "E: Unable to locate package", "half"]
     assert [event.text for event in events if isinstance(event, LogLine)] == lines
-    assert trace.failed() == ("[torch 2/5] RUN pip", "exit code: 100", tuple(lines))
+    assert trace.failed_step() == ("[torch 2/5] RUN pip", "exit code: 100", tuple(lines))
     assert isinstance(events[-1], StepFinished) and events[-1].log == tuple(lines)
 
 
@@ -80,7 +80,7 @@ def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
     message.vertexes.add(digest="a", name="bystander", error="context canceled")
     message.vertexes.add(digest="b", name="culprit", error="exit code: 1")
     trace, _ = feed(message.SerializeToString())
-    assert trace.failed() == ("culprit", "exit code: 1", ())
+    assert trace.failed_step() == ("culprit", "exit code: 1", ())
     with pytest.raises(ValueError, match="not a BuildKit report"):
         feed(b"\xff\xff\xff")
 
@@ -136,4 +136,4 @@ def test_what_a_step_prints_of_a_password_is_neither_shown_nor_kept() -> None:
     )
     events = [event for data in reports for event in trace.feed(data)]
     assert [event.text for event in events if isinstance(event, LogLine)] == ["401 for me:***@host"]
-    assert (trace.failed() or ())[2:] == (("401 for me:***@host",),)
+    assert (trace.failed_step() or ())[2:] == (("401 for me:***@host",),)

@@ -89,7 +89,7 @@ def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) ->
     work, ended = Work(), []
     with (
         pytest.raises(Cancelled if cancelled else ValueError),
-        work.going_on(lambda: ended.append("a"), always=False),
+        work.registered(lambda: ended.append("a"), always=False),
     ):
         if cancelled:
             work.cancel()
@@ -101,7 +101,7 @@ def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) ->
 def test_what_begins_after_cancel_is_ended_at_once() -> None:
     work, ended = Work(), []
     work.cancel()
-    with pytest.raises(Cancelled), work.going_on(lambda: ended.append("a"), always=False):
+    with pytest.raises(Cancelled), work.registered(lambda: ended.append("a"), always=False):
         pytest.fail("it began")
     assert ended == ["a"]
 

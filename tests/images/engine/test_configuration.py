@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from images.engine import EngineError, configuration, exported, layers
-from images.engine.layers import StoredLayer
+from images.engine import EngineError, classic_store, configuration, exported, layers
+from images.engine.classic_store import ClassicLayer
 from images.host.hashing import oci_digest
 from images.site import records
 from tests.support.engine_contents import image_info
@@ -55,8 +55,8 @@ def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
         "ENV A=b",
         "RUN /bin/sh -c a && b",
     ]
-    written = configuration.canonical(new, told)
-    assert written is not None and written == configuration.canonical(old, classic)
+    written = configuration.canonical_bytes(new, told)
+    assert written is not None and written == configuration.canonical_bytes(old, classic)
     content = json.loads(written)
     assert content["created"] == "2024-01-01T00:00:00Z" and content["config"] == config
     assert [one.get("empty_layer", False) for one in content["history"]] == [
@@ -65,7 +65,7 @@ def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
         True,
         False,
     ]
-    assert configuration.canonical(new, told[1:]) is None, (
+    assert configuration.canonical_bytes(new, told[1:]) is None, (
         "a step for each layer, or nothing is said"
     )
 
@@ -127,7 +127,7 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     layer = _stored(tmp_path, order.split(), old=old)
     expected = oci_digest(_tar(order.split()) if order.startswith("b") else walked)
     assert layers.canonical_diff_id(layer) == layers.canonical_diff_id(layer) == expected
-    assert oci_digest(b"".join(layers.tar_of(layer, layers.members_of(layer)))) == layer.diff_id
+    assert oci_digest(b"".join(layer.tar())) == layer.diff_id
     assert (layer.diff_id == expected) is (not old and order != "a/ a.h a/x b")
     (layer.files / "b").write_bytes(_content("c"))
     assert layers.canonical_diff_id(replace(layer, diff_id="sha256:other")) != expected, (
@@ -154,7 +154,7 @@ def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, compared: bool
 ) -> None:
     monkeypatch.setattr(
-        layers, "stored", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())}
+        layers, "find_layers", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())}
     )
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(local=True, data_root="/"),
@@ -170,7 +170,7 @@ def test_a_store_that_is_damaged_is_an_error_of_the_engine(
 ) -> None:
     layer = _stored(tmp_path, ["a/", "a.h", "a/x"])
     layer.split.write_bytes(layer.split.read_bytes()[:-20])
-    monkeypatch.setattr(layers, "stored", lambda *_: {"sha256:debian": layer})
+    monkeypatch.setattr(layers, "find_layers", lambda *_: {"sha256:debian": layer})
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(local=True, data_root="/"), steps=lambda _: []
     )
@@ -182,7 +182,9 @@ def test_the_store_says_what_layers_have(tmp_path: Path, monkeypatch: pytest.Mon
     named = [["a/", "a/x", "b"], ["a/x", "c"], ["b"]]
     stored = [_stored(tmp_path / str(index), names) for index, names in enumerate(named)]
     order = tuple(layer.diff_id for layer in stored)
-    monkeypatch.setattr(exported, "stored", lambda *_: dict(zip(order, stored, strict=True)))
+    monkeypatch.setattr(
+        classic_store, "find_layers", lambda *_: dict(zip(order, stored, strict=True))
+    )
     store: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"))
     found = exported.entries(store, image_info(layers=order))
     assert found is not None
@@ -231,7 +233,7 @@ def _as_docker_20(plain: bytes) -> bytes:
     return bytes(whole)
 
 
-def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer:
+def _stored(folder: Path, names: list[str], *, old: bool = False) -> ClassicLayer:
     """A layer as the engine's store has it: files, and the rest of the tar."""
     whole, entries, position = _as_docker_20(_tar(names)) if old else _tar(names), [], 0
     with tarfile.open(fileobj=io.BytesIO(whole)) as tar:
@@ -252,6 +254,6 @@ def _stored(folder: Path, names: list[str], *, old: bool = False) -> StoredLayer
     entries.append({"type": 2, "payload": base64.b64encode(whole[position:]).decode()})
     split = folder / "tar-split.json.gz"
     split.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
-    return StoredLayer(
+    return ClassicLayer(
         diff_id=oci_digest(whole), size=len(whole), split=split, files=folder / "diff"
     )

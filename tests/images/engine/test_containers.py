@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from images.engine import OWNER_LABEL, EngineError, EngineErrorKind, NoSuchImage
-from images.engine.containers import asking, is_orphan, owner
+from images.engine.containers import engine_errors, is_orphan, process_identity
 
 
 def answered(status: int, said: str) -> docker.errors.APIError:
@@ -36,7 +36,7 @@ def answered(status: int, said: str) -> docker.errors.APIError:
     ],
 )
 def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: int) -> None:
-    with pytest.raises(EngineError) as told, asking("here", image="a:1"):
+    with pytest.raises(EngineError) as told, engine_errors("here", image="a:1"):
         raise raised
     assert (told.value.kind, told.value.code) == (kind, code)
     assert isinstance(told.value, NoSuchImage) == (kind is EngineErrorKind.NO_SUCH_IMAGE)
@@ -44,22 +44,22 @@ def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: 
 
 def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
     said = 'conflict: unable to remove repository reference "a:1" (must force) - container 207f3893172e is using its '
-    with pytest.raises(EngineError) as told, asking("a:1"):
+    with pytest.raises(EngineError) as told, engine_errors("a:1"):
         raise answered(409, said + "referenced image f361e14865a0")
     assert "`docker rm --force 207f3893172e`" in told.value.problems[0].then
 
 
 def owner_of_a_process_that_ended() -> str:
-    program = "import os; from images.engine.containers import owner; print(owner(os.getpid()))"
+    program = "import os; from images.engine.containers import process_identity; print(process_identity(os.getpid()))"
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
 def test_a_process_that_ended_leaves_orphans_though_a_later_one_has_its_number() -> None:
-    assert not is_orphan({OWNER_LABEL: owner(os.getpid())})
+    assert not is_orphan({OWNER_LABEL: process_identity(os.getpid())})
     assert is_orphan({OWNER_LABEL: owner_of_a_process_that_ended()})
-    assert is_orphan({OWNER_LABEL: f"{owner(os.getpid())}1"})
+    assert is_orphan({OWNER_LABEL: f"{process_identity(os.getpid())}1"})
 
 
 def test_a_process_of_another_machine_is_not_ours_to_judge() -> None:

@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from images.engine import derived, exported
-from images.engine.exported import LayerEntry
+from images.engine import derived, layer_tree
+from images.engine.layer_tree import LayerEntry
 
 
 def entry(path: str, kind: str = "file", mode: int = 0o644, content: str = "1") -> LayerEntry:
@@ -30,7 +30,7 @@ def layer(*members: str) -> list[LayerEntry]:
             tar.addfile(info, io.BytesIO(content.encode()))
     stream.seek(0)
     with tarfile.open(fileobj=stream) as tar:
-        return [exported._entry(member, content_of(tar, member)) for member in tar]
+        return [layer_tree.entry_of(member, content_of(tar, member)) for member in tar]
 
 
 PARENT = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", "info/x.list=1")
@@ -93,21 +93,21 @@ def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
     """Two layers may both have `.wh.less.list`; as files they would be opened, and no store has them."""
     found = layer(".wh.less.list", "info/.wh.x.so", "a/.wh..wh..opq")
     assert {one.kind for one in found} == {"whiteout"}
-    assert list(exported.find_hidden([PARENT, layer("info/.wh.less.list")])) == [
+    assert list(layer_tree.find_hidden([PARENT, layer("info/.wh.less.list")])) == [
         (0, "info/less.list")
     ]
 
 
 def test_what_layers_make() -> None:
-    made = exported.tree(
+    made = layer_tree.tree(
         [layer("a/", "a/b=1", "c=1", "e/", "e/f=1"), layer("a/.wh..wh..opq", "a/new=1", ".wh.c")]
     )
     assert sorted(path for path in made if made[path].kind == "file") == ["a/new", "e/f"]
     assert sorted(
-        exported.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})
+        layer_tree.tree([[entry("a")]], {"a": entry("a", "folder"), "a/b": entry("a/b")})
     ) == ["a"]
     first = [*layer("a/", "a/b=x"), entry("d", "hard link")._replace(link="a/b", mode=0o600)]
-    hard = exported.tree([first])["d"]
+    hard = layer_tree.tree([first])["d"]
     assert (hard.kind, hard.content) == ("file", first[1].content)
 
 
@@ -115,4 +115,4 @@ def test_files_that_no_container_shows_are_named_but_for_what_is_shown_elsewhere
     base = layer("etc/passwd=1", "a/b=1", "a/c=1", "a/.wh.d")
     above = layer("etc/passwd=2", "a/.wh.b", "a/c=1")
     hidden = ["etc/passwd", "a/b"]
-    assert list(exported.find_hidden([base, above])) == [(0, path) for path in hidden]
+    assert list(layer_tree.find_hidden([base, above])) == [(0, path) for path in hidden]

@@ -1,0 +1,143 @@
+"""Lists what layers hold, and works out what a container sees of them. Pure.
+
+Whiteouts, which remove files of lower layers, are explained in the OCI image specification,
+layer.md.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+_WHITEOUT = ".wh."
+"""A file `.wh.NAME` removes NAME of the layers below."""
+_OPAQUE = ".wh..wh..opq"
+"""A file of this name removes all that the layers below have in its folder."""
+_KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
+
+
+class LayerEntry(NamedTuple):
+    """A file, folder or link in a layer. Paths have no slash at either end."""
+
+    path: str
+    kind: str
+    """`file`, `folder`, `link`, `hard link`, `whiteout` or `other`."""
+    mode: int
+    owner: tuple[int, int]
+    time: int
+    """Seconds since 1970."""
+    link: str
+    """The target of a link; empty for all other kinds."""
+    content: str
+    """A text that is equal for files of equal content, among layers of one engine's store."""
+
+
+Tree = Mapping[str, LayerEntry]
+"""Path -> what a container sees there."""
+
+
+def parse_headers(
+    headers: Sequence[bytes], contents: Sequence[str], end: bytes
+) -> list[LayerEntry]:
+    """Return the entries of a layer from the headers of its tar.
+
+    `contents` has a text for each header, which is equal for files of equal content. `end` is what
+    follows the last file in the tar. Raises tarfile.ReadError for damaged headers.
+    """
+    # A tar without the contents of its files: each header follows the one before it.
+    stream = io.BytesIO(b"".join([*headers, end, bytes(tarfile.BLOCKSIZE)]))
+    entries = []
+    with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as tar:
+        stream.seek(0)  # opening has read the first header already
+        for content in contents:
+            entries.append(entry_of(tarfile.TarInfo.fromtarfile(tar), content))
+    return entries
+
+
+def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
+    """Return the entry for a member of a layer's tar.
+
+    `content` is a text that is equal for files of equal content.
+    """
+    path = _normal(member.name)
+    kind = "file" if member.isreg() else _KINDS.get(member.type, "other")
+    # A layer can't hold an ordinary file of such a name: it always means a deletion.
+    if kind == "file" and path.rpartition("/")[2].startswith(_WHITEOUT):
+        kind = "whiteout"
+    link = member.linkname if kind == "link" else ""
+    if kind == "hard link":
+        link = _normal(member.linkname)
+    return LayerEntry(
+        path=path,
+        kind=kind,
+        mode=member.mode,
+        owner=(member.uid, member.gid),
+        time=int(member.mtime),
+        link=link,
+        content=content if kind == "file" else "",
+    )
+
+
+def _normal(name: str) -> str:
+    """Return a path of a tar in its normal form, without `/` or `./` at the front."""
+    return posixpath.normpath(f"/{name}").lstrip("/")
+
+
+def tree(
+    layers: Iterable[Sequence[LayerEntry]], below: Tree | None = None
+) -> dict[str, LayerEntry]:
+    """Return what a container sees of layers, by path; the lowest layer comes first.
+
+    `below` is the result for the layers under these. A hard link is returned as the file that it is
+    another name of.
+    """
+    visible = dict(below or {})
+    for layer in layers:
+        new: dict[str, LayerEntry] = {}
+        for entry in layer:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                _remove_inside(visible, folder)
+            elif entry.kind == "whiteout":
+                _remove(visible, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+            else:
+                former = visible.get(entry.path)
+                if former and former.kind == "folder" and entry.kind != "folder":
+                    _remove(visible, entry.path)
+                target = new.get(entry.link, entry) if entry.kind == "hard link" else entry
+                new[entry.path] = target._replace(path=entry.path)
+        # Added last, because whiteouts remove only what is in the layers below.
+        visible |= new
+    return visible
+
+
+def _remove(entries_by_path: dict[str, LayerEntry], path: str) -> None:
+    """Remove the entry at a path and, if it is a folder or not known, all entries below it."""
+    entry = entries_by_path.pop(path, None)
+    if entry is None or entry.kind == "folder":
+        _remove_inside(entries_by_path, path)
+
+
+def _remove_inside(entries_by_path: dict[str, LayerEntry], folder: str) -> None:
+    """Remove all entries below a folder, but not the folder."""
+    for path in list(entries_by_path):
+        if path.startswith(f"{folder}/"):
+            del entries_by_path[path]
+
+
+def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, str]]:
+    """Yield each file, by its layer's number and its path, that an upper layer replaces or removes.
+
+    A file that is replaced by one of equal content does not count. Layer 0 is the lowest.
+    """
+    visible = tree(layers)
+    for number, layer in enumerate(layers):
+        for entry in layer:
+            if entry.kind != "file":
+                continue
+            final = visible.get(entry.path)
+            if final is None or final.content != entry.content:
+                yield number, entry.path

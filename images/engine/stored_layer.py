@@ -1,0 +1,128 @@
+"""Describes a layer in an engine's store: the tar that it came as, whatever the store makes of it.
+
+classic_store.py and containerd_store.py have the layers of the two kinds of stores. Whoever reads a
+layer whole checks its digest, because a store may be damaged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, NamedTuple
+
+from images.engine.containers import engine_errors
+from images.engine.failures import EngineError
+from images.engine.layer_tree import LayerEntry, parse_headers
+from images.errors import Problem
+
+CHUNK = 1 << 20
+"""Bytes that are read at once."""
+
+
+class Member(NamedTuple):
+    """A file, folder or link in the tar of a layer."""
+
+    header: bytes
+    """All bytes of the tar that describe it, up to its content."""
+    path: bytes
+    """Has no slash in front. That of a folder may end with one."""
+    size: int
+    """Bytes of its content."""
+    content: str
+    """A text that is equal for members of equal content, in layers of the same store."""
+    offset: int = 0
+    """Where its content begins in the tar, if the store keeps the tar whole."""
+
+
+class LayerTar(NamedTuple):
+    """The members of a layer's tar, in its order."""
+
+    members: list[Member]
+    end: bytes
+    """What stands behind the last member."""
+
+
+ReadContent = Callable[[Member], Iterator[bytes]]
+"""Yields the content of a member in chunks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLayer(ABC):
+    """A layer in an engine's store.
+
+    Its methods raise OSError, ValueError, LookupError, EOFError and zlib.error if the store is
+    damaged; `layer_errors` makes errors of the engine of them.
+    """
+
+    diff_id: str
+    """The digest of its tar, as the engine has it."""
+    size: int
+    """Bytes, for the progress of reading it."""
+
+    @abstractmethod
+    def read_tar(self) -> LayerTar:
+        """Return the members of its tar."""
+
+    @abstractmethod
+    def contents(self) -> AbstractContextManager[ReadContent]:
+        """Return a context in which the contents of members can be read in any order."""
+
+    @abstractmethod
+    def tar(self) -> Iterator[bytes]:
+        """Yield its tar as it came, in chunks."""
+
+    @abstractmethod
+    def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
+        """Yield these files of it: the path, and the first `most` bytes of the content."""
+
+    @abstractmethod
+    def hash_contents(self) -> dict[str, str]:
+        """Return the SHA-256 of the files' contents: `Member.content` -> 64 hexadecimal digits."""
+
+    def entries(self) -> Sequence[LayerEntry]:
+        """Return what it has, in the order of its tar."""
+        tar = self.read_tar()
+        headers = [member.header for member in tar.members]
+        contents = [member.content for member in tar.members]
+        return parse_headers(headers, contents, tar.end)
+
+    def tar_of(self, tar: LayerTar) -> Iterator[bytes]:
+        """Yield a tar with these members, whose contents are taken from the layer, in chunks."""
+        with self.contents() as read_content:
+            for member in tar.members:
+                yield member.header
+                if member.size:
+                    yield from read_content(member)
+                    yield bytes(padding(member.size))
+        yield tar.end
+
+
+def read_all(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield what is left of a stream, in chunks."""
+    yield from iter(partial(stream.read, CHUNK), b"")
+
+
+def padding(size: int) -> int:
+    """Return how many zeros follow a content of `size` bytes in a tar, up to a whole block."""
+    return -size % tarfile.BLOCKSIZE
+
+
+@contextmanager
+def layer_errors(where: str) -> Iterator[None]:
+    """Turn errors of reading layers into EngineError, within a `with` block.
+
+    `where` names the image, for the message.
+    """
+    with engine_errors(where):
+        try:
+            yield
+        except (ValueError, LookupError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            then = "is its disk whole? build the image anew, or take another engine with --engine"
+            problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
+            raise EngineError(problem) from None
