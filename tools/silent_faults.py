@@ -91,7 +91,7 @@ def _state(fault: SilentFault, image: Image) -> str:
     """Return whether an image has a fault, in a word."""
     if fault.package not in image.versions:
         return "n/a"
-    return "has" if fault.of(image.versions) else "-"
+    return "has" if fault.is_in(image.versions) else "-"
 
 
 def _line(*cells: str) -> str:

@@ -174,7 +174,7 @@ def claims_of(
             packages_to_replace(image, sources),
             failing=sources.facts.failing_additions,
             conflicts=sources.facts.conflicts,
-            nvcc=image.name.devel,
+            has_nvcc=image.name.devel,
         )
     return choose_claims(claims, tiers, only) if only else claims
 

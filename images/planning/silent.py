@@ -50,7 +50,7 @@ class SilentFault(Row):
         """Return whether plain training with this torch version meets the fault."""
         return self.ordinary is not None and within(torch, self.ordinary)
 
-    def of(self, versions: Mapping[str, str]) -> bool:
+    def is_in(self, versions: Mapping[str, str]) -> bool:
         """Return whether these versions (by distribution, and `cudnn`) have the fault.
 
         A distribution whose version is not known, such as cuDNN before it is locked, rules nothing
@@ -73,7 +73,7 @@ def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
     """Return the faults, by subject, that these versions (by distribution, and `cudnn`) have."""
     of_versions = {}
     for subject, fault in faults().items():
-        if fault.package in versions and fault.of(versions):
+        if fault.package in versions and fault.is_in(versions):
             of_versions[subject] = fault
     return of_versions
 

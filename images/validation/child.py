@@ -10,13 +10,13 @@ program.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from images.config.facts import Conflict, FailingAddition
 from images.planning import expectations
 from images.validation import origin
 from images.validation.claims.context import claim
 from validate.checks.static.host_origin import StepChange
+from validate.checks.static.pins import AdditionsExpect, KnownFailure
 from validate.claims import Claim, ClaimSet, ImageKind
 from validate.evidence import Evidence
 from validate.judging import listed
@@ -24,6 +24,7 @@ from validate.judging import listed
 _OUR_LABELS = "dev.truetag."
 """How the names of our own labels begin."""
 _USERS_FILES = "/workspace/*"
+"""The pattern of leftovers that our own images must not have, and where users put their files."""
 _REPORTED_LEFTOVERS = ("/var/cache/apt/*",)
 """Leftovers that are reported and no fault: Debian's official base image cleans them by itself
 (docker-clean), and ours does not.
@@ -53,7 +54,10 @@ class Changes:
     """
 
     def lines(self) -> list[str]:
-        """Return the lines of a report: the number of steps, then one for each kind of change."""
+        """Return the lines of a report: the number of steps, then one for each kind of change.
+
+        A line reads `packages moved: 1 (numpy 2.2.6 to 1.26.4)`.
+        """
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
         packages_by_kind = {
             "packages added": self.added,
@@ -65,6 +69,7 @@ class Changes:
             if versions:
                 packages = [f"{name} {version}" for name, version in sorted(versions.items())]
                 changes.append(f"{kind}: {len(packages)} ({listed(packages, limit=30)})")
+        # None (not compared) is added below.
         for step_change in self.files or ():
             changes.append(_changed_files(step_change))
         if not changes:
@@ -91,42 +96,50 @@ def derived_claims(
     *,
     failing: Sequence[FailingAddition] = (),
     conflicts: Sequence[Conflict] = (),
-    nvcc: bool = False,
+    has_nvcc: bool = False,
 ) -> ClaimSet:
     """Return the claims that a derived image is held to.
 
     They are the claims of its base image, loosened where a derived image may differ, a claim about
     the packages that it adds, and one about the state after `import torch`.
 
-    `base`: the claims of the base image. `known`: package -> why it fails in the base image.
-    `failing`, `conflicts`: what fails in any image (facts.yaml). `nvcc`: the base image has nvcc,
-    which some of the failing packages need.
+    `base`: the claims of the base image. `known`: package -> why it fails in this base image.
+    `failing`: packages that fail in any image. `conflicts`: releases that fail together in any
+    image. Both are rows of facts.yaml. `has_nvcc`: whether the base image has nvcc, with which some
+    of the failing packages work.
     """
     pinned = _pinned_packages(base)
     claims = [_loosened(base_claim, pinned) for base_claim in base.claims]
-    for base_claim in base.claims:
-        # Made of the claim on the lock, because the same probe lists the packages.
-        if base_claim.key == _LOCK_CLAIM:
-            claims.append(
-                replace(
-                    base_claim,
-                    subject="additions",
-                    statement="nothing that was added is known to fail in this image",
-                    expect={
-                        "pinned": pinned,
-                        "known": _failing_packages(known, failing, nvcc),
-                        "conflicts": [
-                            {"packages": conflict.packages, "why": conflict.why}
-                            for conflict in conflicts
-                        ],
-                    },
-                )
-            )
 
+    additions: AdditionsExpect = {
+        "pinned": pinned,
+        "known": _failing_packages(known, failing, has_nvcc=has_nvcc),
+        "conflicts": [
+            {"packages": conflict.packages, "why": conflict.why} for conflict in conflicts
+        ],
+    }
+    for base_claim in base.claims:
+        if base_claim.key == _LOCK_CLAIM:
+            claims.append(_additions_claim(base_claim, additions))
+
+    # Expression -> the values that it may have.
     state = {expression: list(values) for expression, values in expectations.STATE.items()}
     statement = "after `import torch`, Python and torch are as in the parent"
     claims.append(claim("state", "after-import", "cpu.state", statement, {"state": state}))
     return ClaimSet(image=base.image, claims=tuple(claims))
+
+
+def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
+    """Return the claim that none of the packages that were added is known to fail.
+
+    It is like the claim on the lock, whose probe lists the installed packages.
+    """
+    return replace(
+        lock_claim,
+        subject="additions",
+        statement="nothing that was added is known to fail in this image",
+        expect={**expect},
+    )
 
 
 def _pinned_packages(base: ClaimSet) -> list[str]:
@@ -142,19 +155,20 @@ def _pinned_packages(base: ClaimSet) -> list[str]:
 
 
 def _failing_packages(
-    known: Mapping[str, str], failing: Sequence[FailingAddition], nvcc: bool
-) -> list[dict[str, Any]]:
-    """Return the rows `known` of the claim on additions: a name, why it fails, and unless what.
+    known: Mapping[str, str], failing: Sequence[FailingAddition], *, has_nvcc: bool
+) -> list[KnownFailure]:
+    """Return the packages, and variables, that fail when they are added to the base image.
 
-    `known`: package -> why it fails in the base image. `failing`: what fails in any image; without
-    those that work because the image has nvcc.
+    For each there is the reason, and anything that makes it work after all (`unless`): another
+    package, or a variable. The parameters are those of `derived_claims`.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[KnownFailure] = []
     for name, why in known.items():
         rows.append({"name": name, "unless": [], "why": why})
     for addition in failing:
+        # nvcc is neither a package nor a variable, so the judge would not find it.
         works_with_nvcc = "nvcc" in addition.unless
-        if not (nvcc and works_with_nvcc):
+        if not (has_nvcc and works_with_nvcc):
             rows.append({"name": addition.name, "unless": addition.unless, "why": addition.why})
     return rows
 
@@ -162,27 +176,37 @@ def _failing_packages(
 def _loosened(base_claim: Claim, pinned: list[str]) -> Claim:
     """Return a claim of the base image as a derived image is held to it.
 
-    `pinned`: the packages that no addition may move.
+    Which claims are loosened is told by the keys of what they expect, so that it holds for every
+    claim of a check. Their judges know what each key means. `pinned`: the packages that no addition
+    may move.
     """
     expect = dict(base_claim.expect)
-    if base_claim.check == "libraries":
-        expect["pinned"] = pinned
-    if base_claim.check == "pins" and "closed" in expect:
-        # Packages beyond the lock are no fault.
-        expect["closed"] = False
-    if "is_derived" in expect:
-        expect["is_derived"] = True
-    if "denied" in expect:
-        expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
+    # The judges of these are told that the image is a derived one: `image/settings` and others then
+    # accept its own user and entrypoint, `origin/layers` accepts layers on top of ours.
     if "image_kind" in expect:
         expect["image_kind"] = ImageKind.DERIVED
+    if "is_derived" in expect:
+        expect["is_derived"] = True
+
+    # Packages beyond the lock are no fault, and may lack libraries that ours must find.
+    if "closed" in expect:
+        expect["closed"] = False
+    if base_claim.check == "libraries":
+        expect["pinned"] = pinned
+
+    # Variables that a user may set although our own images must not have them.
+    if "denied" in expect:
+        expect["allowed"] = list(expectations.CHILDRENS_VARIABLES)
+
+    # Users put their files into /workspace.
     if "leftovers" in expect:
         leftovers = dict(expect["leftovers"])
         leftovers.pop(_USERS_FILES, None)
         expect["leftovers"] = leftovers
         expect["told"] = list(_REPORTED_LEFTOVERS)
+
+    # Labels that do not name us, such as the title, are the user's to set.
     if "labels" in expect:
-        # Labels that do not name us, such as the title, are the user's to set.
         labels = {}
         for name, value in expect["labels"].items():
             if name.startswith(_OUR_LABELS):
@@ -198,6 +222,7 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     `evidence`: of the derived image. Its packages are compared with the versions of the lock that
     stand in its claim pins/lock. `steps`: the build steps above the base image, the first first.
     """
+    # The claim on the lock and what its probe measured. A run of some claims only may lack them.
     lock_claims = [claim for claim in evidence.claims if claim.key == _LOCK_CLAIM]
     if not lock_claims:
         return None
@@ -207,6 +232,7 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
         return None
 
     locked: Mapping[str, str] = lock_claims[0].expect["versions"]
+    # Of several copies of a package, Python imports the first.
     installed = {name: versions[0] for name, versions in measurement.evidence["installed"].items()}
     moved = {}
     for name, version in locked.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from images.config.facts import Facts, within
 from images.engine.gpus import Attachment
@@ -20,6 +20,7 @@ from validate.claims import HOST_PROBES, Claim, ImageKind, Tier
 if TYPE_CHECKING:
     from images.context.origin import Origin
     from images.hardware.inventory import Gpu, Inventory
+    from validate.checks._silent import SilentExpect
 
 LockedVersions = Mapping[str, Mapping[str, str]]
 """Layer of the image -> distribution -> version, as the lock has them."""
@@ -49,7 +50,8 @@ class ClaimContext:
     label must not loosen what an image is held to."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not
-    required."""
+    required. A package that is there without its compiled extensions stands as `NAME extensions`
+    (Pin.lacking)."""
     origin: Origin | None = None
     """The recipe of the image's layers. None: no claim about it, as in the image's own copy of its
     claims."""
@@ -61,7 +63,8 @@ class ClaimContext:
     """Whether the gpu tier is measured: an example that runs there is not run on the CPU as
     well."""
     injected: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the validation run adds to the image's environment where it attaches GPUs."""
+    """Variables that the validation run adds to the image's environment where it attaches GPUs. The
+    judge of `transport` must not count them as the image's own."""
 
     @classmethod
     def from_lock(cls, image: Image, lock: Lock, facts: Facts, **fields: Any) -> ClaimContext:
@@ -115,41 +118,49 @@ class ClaimContext:
         return reason if self.custom_base else ""
 
 
-def silent_claims(context: ClaimContext, tier: Tier) -> Iterator[Claim]:
-    """Yield the claims about silent faults (silent_faults.yaml) that show in this tier.
+def silent_claims(context: ClaimContext, tier: Literal[Tier.CPU, Tier.GPU]) -> Iterator[Claim]:
+    """Yield the claims of a tier that the image does not have known silent faults.
 
-    There is one for each fault that a package of the image could have. It is not required if the
-    image's versions are known to have the fault, or if it can't occur on the host's GPUs.
+    A silent fault is a wrong result without an error; silent_faults.yaml lists those that were
+    reported. There is a claim for each fault that a package of the image could have.
     """
-    gpus = context.inventory.gpus if context.inventory else ()
     versions = versions_with_cudnn(context)
     for subject, fault in silent.faults().items():
+        tier_of_fault = Tier.CPU if fault.cpu else Tier.GPU
         has_package = fault.package in versions and fault.package not in context.missing
-        shows_in_tier = fault.cpu == (tier is Tier.CPU)
-        if not has_package or not shows_in_tier or not within(versions["torch"], fault.torch):
-            continue
+        # Other torch versions raise an error in the same place: that is not silent.
+        is_silent = within(versions["torch"], fault.torch)
+        if tier_of_fault is tier and has_package and is_silent:
+            yield silent_claim(context, subject, fault, has_fault=fault.is_in(versions))
 
-        expect: dict[str, Any] = {
-            "known": fault.of(versions),
-            "fault": str(fault),
-            "tolerance": fault.tolerance,
-            "times": fault.times,
-            "gigabytes": fault.gigabytes,
-            "alone": fault.alone,
-        }
-        cannot_occur = reason_out_of_reach(fault, gpus)
-        if cannot_occur:
-            expect["not_applicable"] = cannot_occur
 
-        yield claim(
-            "silent-faults",
-            subject,
-            "cpu.silent" if fault.cpu else "gpu.silent",
-            f"{fault.issue} is not in it: {fault.what}",
-            expect,
-            required=not expect["known"] and not cannot_occur,
-            unproven="" if fault.cpu else context.no_gpu,
-        )
+def silent_claim(
+    context: ClaimContext, subject: str, fault: SilentFault, *, has_fault: bool
+) -> Claim:
+    """Return the claim that a silent fault is not in the image.
+
+    `has_fault`: the image's versions are known to have it. Then the claim is not required, and a
+    wrong result is reported as KNOWN instead of FAIL.
+    """
+    expect: SilentExpect = {
+        "known": has_fault,
+        "fault": str(fault),
+        "tolerance": fault.tolerance,
+        "times": fault.times,
+        "gigabytes": fault.gigabytes,
+        "alone": fault.alone,
+    }
+    gpus = context.inventory.gpus if context.inventory else ()
+    return claim(
+        "silent-faults",
+        subject,
+        "cpu.silent" if fault.cpu else "gpu.silent",
+        f"{fault.issue} is not in it: {fault.what}",
+        expect,
+        required=not has_fault,
+        unproven="" if fault.cpu else context.no_gpu,
+        not_applicable=reason_out_of_reach(fault, gpus),
+    )
 
 
 def versions_with_cudnn(context: ClaimContext) -> dict[str, str]:
@@ -175,7 +186,11 @@ def reason_out_of_reach(fault: SilentFault, gpus: Iterable[Gpu]) -> str:
 
 
 def reason_too_old(gpus: Iterable[Gpu], least_capability: tuple[int, ...]) -> str:
-    """Name the first GPU with less than a compute capability, `(8, 0)`; empty if all have it."""
+    """Return which GPU is the first with less than a compute capability; empty if all have it.
+
+    `least_capability`: `(8, 0)` for 8.0. The reason reads `takes compute capability 8.0, Tesla T4
+    has 7.5`.
+    """
     for gpu in gpus:
         if gpu.capability < least_capability:
             needed = ".".join(map(str, least_capability))
@@ -190,21 +205,32 @@ def claim(
     probe: str,
     statement: str,
     expect: Mapping[str, Any] | None = None,
-    **fields: Any,
+    *,
+    required: bool = True,
+    unproven: str = "",
+    not_applicable: str = "",
 ) -> Claim:
     """Make a claim of the tier of its probe; what the engine's host measures counts as static.
 
     `expect`: what the judge compares the evidence with, in the type that its check declares
-    (validate/checks/; a test verifies it for every image). `fields`: further fields of Claim, such
-    as `required` and `unproven`.
+    (validate/checks/; a test verifies it for every image). `unproven`: why it can't be measured, if
+    that is known beforehand; empty: it can.
+
+    `not_applicable`: why the host's GPUs or the image's versions can't do what is claimed; empty:
+    they can. That is no fault of the image. So the claim is not required then, nothing is measured,
+    and its verdict is NOT_APPLICABLE.
     """
     tier = Tier.STATIC if probe in HOST_PROBES else Tier(probe.partition(".")[0])
+    expectation = dict(expect or {})
+    if not_applicable:
+        expectation["not_applicable"] = not_applicable
     return Claim(
         check=check,
         subject=subject,
         tier=tier,
         probe=probe,
         statement=statement,
-        expect=expect or {},
-        **fields,
+        required=required and not not_applicable,
+        expect=expectation,
+        unproven=unproven,
     )

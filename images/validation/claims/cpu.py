@@ -3,8 +3,10 @@
 Nothing here reads a file or asks an engine.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -16,12 +18,18 @@ from images.validation.claims.context import BOGUS_ARCH, ClaimContext, claim, si
 from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.harness import nf4
 
+if TYPE_CHECKING:
+    from validate.checks.cpu.additions import AdditionsExpect
+    from validate.checks.cpu.home import HomeExpect
+    from validate.checks.cpu.imports import ImportExpect
+    from validate.checks.cpu.threads import ThreadsExpect
+
 _TRITON_MINIMUM = Arch(7, 0)
 """torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's
 README)."""
 _TRITON_31_MAXIMUM = Arch(9, 0)
 """The newest GPU that Triton before 3.2 compiles for."""
-_DOT_MINIMUM = Arch(8, 0)
+_MATMUL_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
 
 _FLASH_ATTN_4_FORWARD, _FLASH_ATTN_4_BACKWARD = Arch(8, 0), Arch(9, 0)
@@ -71,26 +79,30 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def import_claims(image: Image) -> Iterator[Claim]:
-    """Yield the claims `imports`: one for each pinned package, and one for all of them together."""
-    modules: dict[str, list[str]] = {}
+    """Yield the claims `imports`: one for each pinned package, and one for all of them together.
+
+    The package that is imported first decides which libraries a process holds. So each package is
+    imported in two orders: before torch, in a new process, and after torch.
+    """
+    modules_by_subject: dict[str, list[str]] = {}
     for pin in image.pins:
         if pin.name not in expectations.NOT_IMPORTED:
             default = expectations.modules_of(pin.name)
-            modules[pin.name] = list(expectations.IMPORTED.get(pin.name, default))
+            modules_by_subject[pin.name] = list(expectations.IMPORTED.get(pin.name, default))
 
-    # All together, in the reverse of the order in which the image installs them. Packages that the
-    # image may lack, or whose import is known to fail, are left out.
+    # `all`: in the reverse of the order in which the image installs them, so that torch comes late.
+    # Packages that the image may lack, or whose import is known to fail, are left out.
     imported_together = []
     for pin in reversed(image.pins):
         is_left_out = pin.optional or f"imports/{pin.name}" in image.unproven
-        if pin.name in modules and not is_left_out:
-            imported_together += modules[pin.name]
-    modules["all"] = imported_together
+        if pin.name in modules_by_subject and not is_left_out:
+            imported_together += modules_by_subject[pin.name]
+    modules_by_subject["all"] = imported_together
 
-    # `first`: import them before torch, in a new process. `after`: import them after torch.
-    for subject, names in modules.items():
-        expect = {
-            "modules": names,
+    for subject, modules in modules_by_subject.items():
+        expect: ImportExpect = {
+            "modules": modules,
+            # Some packages begin with `import torch` themselves: both orders are the same to them.
             "first": subject not in expectations.IMPORT_TORCH_FIRST,
             "after": subject not in ("torch", "all"),
             "complaints": list(expectations.COMPLAINTS),
@@ -103,14 +115,19 @@ def import_claims(image: Image) -> Iterator[Claim]:
 def native_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims `native`: Python loads the compiled code of packages."""
     image = context.image
+    # Packages whose wheels have compiled code.
     for pin in image.pins:
         if has_native_code(context, pin):
             yield native_claim(pin, native_expectation(context, pin))
+
+    # Packages whose extensions are compiled for the image.
     for pin in image.pins:
         extensions = expectations.EXTENSIONS.get(pin.name)
         if pin.extensions and extensions:
             expect = extension_expectation(image, extensions)
-            yield native_claim(pin, expect, context.reason_without_extensions(pin))
+            yield native_claim(pin, expect, lacking=context.reason_without_extensions(pin))
+
+    # The cuDNN that the lock installs with torch.
     for distribution, version in context.locked.get("torch", {}).items():
         if distribution.startswith("nvidia-cudnn-cu"):
             statement = f"torch runs with {distribution} {version}"
@@ -128,8 +145,12 @@ def has_native_code(context: ClaimContext, pin: Pin) -> bool:
 
 
 def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
-    """Return what a package with native code must load, and how."""
+    """Return what a package with native code must load, and how.
+
+    The keys are those of NativeExpect (validate/checks/cpu/native.py). `pin`: has_native_code.
+    """
     image = context.image
+    # The row of the package in expectations.yaml comes last: it says what differs from the default.
     expect: dict[str, Any] = {
         "modules": [pin.name],
         **native_defaults(image),
@@ -141,9 +162,10 @@ def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
         expect["libraries"] = [facts.file_for(image.wheel_cuda)]
         expect["selection"] = {"cuda": str(image.wheel_cuda)}
     if pin.name in expectations.OPERATORS_BEFORE:
-        first_version, operators_before = expectations.OPERATORS_BEFORE[pin.name]
+        # Older releases lack the operators of the row, and have these.
+        first_version, older_operators = expectations.OPERATORS_BEFORE[pin.name]
         if Version(pin.version) < Version(first_version):
-            expect["operators"] = list(operators_before)
+            expect["operators"] = list(older_operators)
     return expect
 
 
@@ -199,7 +221,7 @@ def triton_claims(image: Image) -> Iterator[Claim]:
         is_too_new = is_before_32 and arch > _TRITON_31_MAXIMUM
         if arch < _TRITON_MINIMUM or is_too_new:
             continue
-        kernels = ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"]
+        kernels = ["softmax", "matmul"] if arch >= _MATMUL_MINIMUM else ["softmax"]
         expect = compilation_expectation(arch, kernels)
         yield claim("triton", str(arch), "cpu.triton", f"Triton compiles for {arch}", expect)
 
@@ -232,8 +254,9 @@ def operation_claims(context: ClaimContext) -> Iterator[Claim]:
     yield claim("bridges", "numpy", "cpu.bridges", "torch and numpy share memory both ways")
 
     statement = "torch computes with all cores, under one OpenMP runtime"
-    threads = {
+    threads: ThreadsExpect = {
         "modules": modules_beside_torch(image),
+        # OpenMP runtimes of packages that torch never calls.
         "bundled": dict(expectations.BUNDLED_OPENMP),
     }
     yield claim("threads", "openmp", "cpu.threads", statement, threads)
@@ -254,10 +277,11 @@ def operation_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def modules_beside_torch(image: Image) -> list[str]:
-    """Return a module of each package, in the image's order, to import in one process with torch.
+    """Return the main module of each package, in the image's order, to import them beside torch.
 
     Packages that the image may lack, and those whose import is known to fail, are left out.
     """
+    # Keys are claims (`imports/unsloth`) or checks, each with the reason why it can't hold.
     failing = {key.removeprefix("imports/") for key in image.unproven}
     modules = []
     for pin in image.pins:
@@ -268,16 +292,20 @@ def modules_beside_torch(image: Image) -> list[str]:
 
 
 def user_folder_claims(image: Image) -> Iterator[Claim]:
-    """Yield the claims that users can write to their caches, for each way to mount that folder."""
+    """Yield the claims that users can write to their caches, for each way to mount that folder.
+
+    expectations.yaml has a row for each way: who runs, what is mounted, and whether it is writable.
+    """
+    # Variables that name a folder in the folder of caches.
     caches = {}
     for name, value in user_overlay.variables(image).items():
         if value.startswith(user_overlay.CACHE):
             caches[name] = value
+    # The image's own user, one that the image does not know, and root.
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
-        # A user and a group, each `own` (the image's), `any` (one that it does not know) or `root`.
         user, group = home["who"]
-        expect = {
+        expect: HomeExpect = {
             "uid": ids[user],
             "gid": ids[group],
             "mount": home["mount"],
@@ -291,12 +319,14 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
 def additions_claim(context: ClaimContext) -> Claim:
     """Return the claim that users can add packages with pip, and that none replaces torch."""
     image = context.image
+    # The first layer is torch's.
     locked_with_torch = context.locked.get(image.layers[0], {})
-    expect = {
+    expect: AdditionsExpect = {
         "uid": ARBITRARY_UID,
         "gid": ARBITRARY_UID,
         "folder": user_overlay.CACHE,
         "mount": "volume",
+        # The versions that pip is made to keep, by constraints that the image brings.
         "held": user_overlay.held_versions(image, locked_with_torch, context.missing),
     }
     statement = (
@@ -316,6 +346,7 @@ def quantised_llama_claims(
     if not all(context.image.pin(name) for name in _QUANTISED_LLAMA_NEEDS):
         return
     for subject, statement in statements.items():
+        # Only the claim on weights expects figures: NF4's block size and its published error.
         expect = nf4.EXPECTED if subject == "weights" else None
         yield claim(check, subject, probe, statement, expect, unproven=unproven)
 
@@ -323,6 +354,7 @@ def quantised_llama_claims(
 def allocator_claims(image: Image) -> Iterator[Claim]:
     """Yield the claim that torch reads the allocator settings that the image's variables hold."""
     for name, settings in image.environment.items():
+        # PYTORCH_CUDA_ALLOC_CONF, or PYTORCH_ALLOC_CONF for newer releases of torch.
         if name.endswith("_ALLOC_CONF"):
             expect = {
                 "settings": settings,

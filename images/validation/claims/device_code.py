@@ -4,8 +4,10 @@ Which GPUs a library has code for comes from facts.yaml and device_code.yaml, ne
 Nothing here reads a file or asks an engine.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
@@ -17,9 +19,12 @@ from images.validation.claims.context import ClaimContext, claim
 from validate.claims import Claim
 from validate.compute_capability import Fit
 
+if TYPE_CHECKING:
+    from validate.checks.static.devicecode import CodeExpect, PrunedExpect
+
 CodeForms = Mapping[Arch, Fit]
 """GPU architecture -> the form in which a library has code for it: `cubin` (machine code) or
-`ptx`."""
+`ptx`, which the driver compiles for the GPU at run time."""
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -40,7 +45,8 @@ def torch_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claim about torch's own CUDA libraries."""
     image = context.image
     torch = image.pin("torch")
-    # torch's wheels for aarch64 have libraries without kernels: those may have code, but need not.
+    # torch's wheels for aarch64 have libraries without kernels (`hollow` in facts.yaml): those may
+    # have code, but need not.
     without_kernels: Sequence[str] = ()
     if torch and image.name.platform is Platform.ARM64:
         facts = context.facts.arm64.torch.get(torch.version)
@@ -75,24 +81,29 @@ def xformers_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim, not required, for each library of torchao that serves a GPU of the image."""
+    """Yield a claim, not required, for each library of torchao that serves a GPU of the image.
+
+    Releases differ in which libraries they have. So none must be there, but one that is must hold
+    code for the GPUs that it is made for.
+    """
     image = context.image
     torchao = image.pin("torchao")
     facts = context.facts.torchao.get(torchao.version) if torchao else None
     # A release without a CUDA major, as for aarch64, is pure Python.
     if not facts or not facts.cuda_major:
         return
-    for library, served_capabilities in expectations.TORCHAO_DEVICE_CODE.items():
-        served = [arch for arch in image.archs if number_of(arch) in served_capabilities]
+    # The table: name of a library -> the architectures that it is made for, 90 for sm_90.
+    for library, made_for in expectations.TORCHAO_DEVICE_CODE.items():
+        served = [arch for arch in image.archs if number_of(arch) in made_for]
         if served:
-            about_library = kernel_code_claim(
+            yield kernel_code_claim(
                 image,
                 f"torchao.{library}",
                 [],
                 machine_code(served),
                 also=[f"torchao/{library}.*so"],
+                required=False,
             )
-            yield replace(about_library, required=False)
 
 
 def claims_about_wheels_of_no_index(context: ClaimContext) -> Iterator[Claim]:
@@ -116,22 +127,30 @@ def archs_of_wheel(image: Image, pin: Pin) -> CodeForms:
 
 
 def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
-    """Yield claims about extensions that are compiled for the image.
+    """Yield claims about extensions of packages that are compiled for the image.
 
-    Where the image goes without them, the claim is unproven and not required.
+    The image may go without them, if their wheel could not be had: then the claim is unproven and
+    not required.
     """
     image = context.image
     for pin in image.pins:
+        # `gpu`: patterns of the extensions that must hold GPU code. `also`: of those that may.
         libraries = expectations.EXTENSIONS.get(pin.name)
-        if not (pin.extensions and pin.minimum_arch and libraries):
+        if not pin.extensions or not libraries:
             continue
-        archs = machine_code(archs_from(image, pin.minimum_arch))
-        about_extensions = kernel_code_claim(
-            image, pin.name, libraries["gpu"], archs, also=libraries["also"]
+        # The oldest GPU that they are compiled for. Without it they have no GPU code.
+        if not pin.minimum_arch:
+            continue
+        reason_lacking = context.reason_without_extensions(pin)
+        yield kernel_code_claim(
+            image,
+            pin.name,
+            libraries["gpu"],
+            machine_code(archs_from(image, pin.minimum_arch)),
+            also=libraries["also"],
+            required=not reason_lacking,
+            unproven=reason_lacking,
         )
-        # The reason is empty where the image has the extensions.
-        lacking = context.reason_without_extensions(pin)
-        yield replace(about_extensions, required=not lacking, unproven=lacking)
 
 
 def claims_about_packages_of_facts(context: ClaimContext) -> Iterator[Claim]:
@@ -140,6 +159,7 @@ def claims_about_packages_of_facts(context: ClaimContext) -> Iterator[Claim]:
     for pin in image.pins:
         facts = context.facts.packages.get(pin.name, {}).get(pin.version)
         if facts and facts.archs and pin.name in expectations.NATIVE:
+            # The first library of a row is the one with the kernels.
             library, *others = expectations.NATIVE[pin.name]["libraries"]
             archs = served_archs(image, facts.covers)
             yield kernel_code_claim(image, pin.name, [library], archs, also=others)
@@ -154,6 +174,7 @@ def cuda_libraries_claim(context: ClaimContext) -> Claim:
     torch = image.pin("torch")
     files = []
     for stem in expectations.CUDA_DEVICE_LIBRARIES:
+        # From this torch release on, nothing requires the library, so it is not installed.
         first_torch_without = expectations.NO_CUDA_LIBRARY_FROM.get(stem)
         if torch and first_torch_without and Version(torch.version) >= Version(first_torch_without):
             continue
@@ -164,10 +185,15 @@ def cuda_libraries_claim(context: ClaimContext) -> Claim:
 
 
 def pruned_claim(context: ClaimContext, pruning: Pruning) -> Claim:
-    """Return the claim that an image for one architecture holds no code for other GPUs."""
+    """Return the claim that an image for one architecture holds no code for other GPUs.
+
+    `pruning`: what the build takes out. By its field `nvidia`, NVIDIA's own libraries may be left
+    whole.
+    """
     packages = "no package" if pruning.nvidia else "no package but NVIDIA's own"
+    # Kernels that their library leaves empty on purpose: those the pruner did not empty.
     by_design = expectations.KERNELS_BY_DESIGN
-    expect = {
+    expect: PrunedExpect = {
         "kind": "pruned",
         "files": ["**/*.so", "**/*.so.*"],
         "archs": archs_as_json(machine_code([pruning.arch])),
@@ -194,26 +220,31 @@ def kernel_code_claim(
     archs: CodeForms,
     *,
     also: Sequence[str] = (),
-    kind: str = "kernels",
+    kind: Literal["kernels", "files"] = "kernels",
+    required: bool = True,
+    unproven: str = "",
 ) -> Claim:
     """Return the claim that libraries have GPU code for each of these architectures.
 
-    `subject`: the package or group of libraries. `files`: patterns of libraries that must hold
-    code. `also`: patterns of libraries that may hold code, and then are checked as well. `kind`:
-    with `kernels`, each kernel must have code for each architecture; with `files`, each file must.
+    `subject`: the package or group of libraries. `files`: patterns of libraries that must be there
+    and hold code: `torchao/_C.*so`. `also`: patterns of libraries that may be there and hold code,
+    and then are checked as well. `kind`: with `kernels`, each kernel must have code for each
+    architecture; with `files`, each file must. `required`, `unproven`: as for `claim`.
     """
-    # Releases of some packages lack code that they should have: the table says which.
+    # Releases of some packages lack code for a GPU that they are made for: the table says which. It
+    # is reported, and no fault.
     known_gaps = []
     for gap in expectations.KNOWN_GAPS.get(subject, ()):
         if gap["cuda"] == image.wheel_cuda.major:
             known_gaps.append(gap)
-    expect: dict[str, object] = {
+    expect: CodeExpect = {
         "kind": kind,
         "files": list(files),
         "also": list(also),
         "archs": archs_as_json(archs),
         "known_gaps": known_gaps,
     }
+    # Kernels that their library leaves empty on purpose, for GPUs on which it never calls them.
     if kind == "kernels":
         expect["by_design"] = list(expectations.KERNELS_BY_DESIGN.get(subject, ()))
 
@@ -227,6 +258,8 @@ def kernel_code_claim(
         "static.devicecode",
         f"every {unit} of {subject} has code for {listed_archs}",
         expect,
+        required=required,
+        unproven=unproven,
     )
 
 

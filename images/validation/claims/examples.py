@@ -177,9 +177,14 @@ class Example:
 def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
     """Return what a claim expects of an example in a tier with these bounds.
 
-    Figures must be equal to a value, or at most or at least as large; their names are those of the
-    evidence (validate/examples/evidence.py). Without bounds only the example's own expectations
-    count.
+    Each figure of the evidence must be equal to a value, at most that large, or at least. What the
+    figures are is said where they are measured (validate/examples/evidence.py).
+
+    A deviation is how far the example is from the same training in plain torch. Each has a control:
+    the deviation of a training, or a result, that is wrong on purpose. It must be several times as
+    far off as the bound allows: otherwise the bound proves nothing.
+
+    Without bounds only the example's own expectations count.
     """
     if bounds is None:
         return {
@@ -188,28 +193,34 @@ def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
             "at_least": dict(example.at_least),
         }
 
+    # Every tensor that is trained moves, no other one does, and the saved result lacks none.
     moved = TRAINED_ADAPTERS if example.trains_adapters else TRAINED_WEIGHTS
     equal: dict[str, object] = {"steps": STEPS, "moved": moved, "unmoved": [], "lacking": []}
+
+    # The training: its losses, the change of the weights, and the result that was loaded again. The
+    # controls: an optimiser that does nothing, a layer that stays frozen, a result without a layer.
     at_most = {
         "loss_deviation": bounds.losses,
         "update_deviation": bounds.update,
         "reload_deviation": bounds.reload,
     }
-    # Each control must be further off than its bound allows: otherwise the bound proves nothing.
     at_least = {
         "control_idle": CONTROL_FACTOR * bounds.losses,
         "control_frozen": FROZEN_FACTOR * bounds.update,
         "control_left_out": CONTROL_FACTOR * bounds.reload,
         "fall": example.fall,
     }
+    # The loss on held-out rows, measured by the example itself. The control: the untrained model.
     if bounds.held_out is not None:
         at_most["held_out_deviation"] = bounds.held_out
         at_least["control_untrained"] = CONTROL_FACTOR * bounds.held_out
+    # Weights into which adapters were merged. The control: the base without adapters.
     if example.trains_adapters and example.merges:
         equal |= {"merged_lacking": [], "strayed": []}
         at_most["merge_deviation"] = bounds.merge
         at_least["control_unmerged"] = CONTROL_FACTOR * bounds.merge
 
+    # What the example's row says replaces or adds to this.
     return {
         "example": example.run(),
         "equal": equal | dict(example.equal),

@@ -66,18 +66,20 @@ def promised_path(context: ClaimContext, lock: Lock) -> list[str]:
 def locked_records_claim(context: ClaimContext) -> Claim:
     """Return the claim that installed distributions have the RECORDs of their wheels."""
     expect = expected_records(context)
-    # The pruner rewrites RECORDs. If it has changed since the wheels were read, their pruned
-    # RECORDs are not known: if the claim were required then, images for one architecture would lose
-    # their names.
-    is_pruner_new = bool(context.lock and pruner.unmeasured(context.image.pruning, context.lock))
+    # In an image for one architecture, a build step (the pruner) takes code for other GPUs out of
+    # wheels and rewrites their RECORDs. What these are then was measured when `lock` read the
+    # wheels. Wheels that this pruner has not been measured on, because it has changed since, have
+    # no known RECORD. The claim can't pass until they are read again, and no image for one
+    # architecture could be named so long. So it is not required.
+    wheels_to_read = pruner.unmeasured(context.image.pruning, context.lock) if context.lock else []
     count = len(expect["wheels"])
     return claim(
         "records",
         "locked",
         "static.records",
         f"the RECORDs of {count} distributions are those of the locked wheels",
-        {**expect},
-        required=not is_pruner_new,
+        expect,
+        required=not wheels_to_read,
         unproven=context.unproven_on_custom_base(_NOT_IN_LOCK),
     )
 
@@ -91,26 +93,29 @@ def unknown_records_claims(context: ClaimContext) -> Iterator[Claim]:
             name,
             "static.records",
             f"the RECORD of {name}, which no lock has, is that of its wheel",
-            {**nothing_expected},
+            nothing_expected,
             required=False,
             unproven=_WHEEL_ELSEWHERE,
         )
 
 
 def wheels_elsewhere(context: ClaimContext) -> list[str]:
-    """Return the pinned packages whose wheels are neither in the lock nor on this machine."""
+    """Return the pinned packages whose wheels are neither in the lock nor on this machine.
+
+    Such a wheel was compiled, or fetched by its hash, on the machine that built the image.
+    """
     elsewhere = []
     for pin in context.image.pins:
-        # The image goes without it, or the RECORD of its wheel is known here.
-        if pin.name in context.missing or pin.name in context.outside:
-            continue
+        is_in_image = pin.name not in context.missing
         if pin.extensions:
-            # Without its extensions it is installed from the lock, as pure Python. `missing` then
-            # has the name `lacking`.
-            is_elsewhere = pin.lacking not in context.missing
+            # The lock has it as pure Python. That is installed only if the wheel with the compiled
+            # extensions could not be had.
+            is_from_lock = pin.lacking in context.missing
         else:
-            is_elsewhere = not pin.locked
-        if is_elsewhere:
+            is_from_lock = pin.locked
+        # `outside` has the RECORDs of wheels that are in no lock, but lie on this machine.
+        is_here = pin.name in context.outside
+        if is_in_image and not is_from_lock and not is_here:
             elsewhere.append(pin.name)
     return elsewhere
 
@@ -119,16 +124,20 @@ def expected_records(context: ClaimContext) -> Expected:
     """Return the digests of the RECORDs that the installed distributions must have.
 
     Distributions that are installed from source are listed as `built`, and those whose wheel's
-    RECORD the lock lacks as `unknown`, with the command that reads it.
+    RECORD the lock lacks as `unknown`, with the command that reads it. Wheels that lie only on
+    other machines have claims of their own (unknown_records_claims).
     """
     image, lock = context.image, context.lock
-    pinned_versions = {pin.name: pin.version for pin in image.pins}
     wheels: dict[str, LockedWheel] = {}
+    built: list[str] = []
+    unknown: dict[str, str] = {}
+
+    # Wheels that are in no lock and lie on this machine: their RECORDs were read here.
+    pinned_versions = {pin.name: pin.version for pin in image.pins}
     for name, digest in context.outside.items():
         wheels[name] = {"version": without_local(pinned_versions[name]), "records": [digest]}
 
-    built: list[str] = []
-    unknown: dict[str, str] = {}
+    # Wheels of the lock.
     if lock is None:
         return Expected(wheels=wheels, built=built, unknown=unknown)
     not_from_lock = {*context.outside, *wheels_elsewhere(context)}
@@ -149,12 +158,15 @@ def expected_records(context: ClaimContext) -> Expected:
 def installed_records(lock: Lock, package: Package, image: Image) -> list[str] | None:
     """Return the digests of the RECORDs of a package's wheels; None if one of them is not known.
 
-    A package has several wheels in the lock where an index has several files for its version.
+    A package has several wheels in the lock where an index has several files for its version. Any
+    one of them may be installed.
     """
     digests = []
     for wheel_hash in package.hashes:
         record = lock.wheel_records.get(wheel_hash)
-        digest = installed_record(record, package.name, image) if record else None
+        if record is None:
+            return None
+        digest = installed_record(record, package.name, image)
         if digest is None:
             return None
         digests.append(digest)

@@ -17,6 +17,8 @@ from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 
 if TYPE_CHECKING:
     from images.hardware.inventory import Inventory
+    from validate.checks.gpu.speed import SpeedExpect
+    from validate.checks.gpu.step import StepExpect
 
 ENVELOPES: Mapping[str, Any] = yamlfile.table("envelopes.yaml")
 """Peaks of GPU models, floors of `speed`, and bounds of `step`: the file explains its keys."""
@@ -34,7 +36,7 @@ _QUANTISED_LLAMA = {
     ),
 }
 """Subject of `qlora` -> statement."""
-_STEP_MEMORY = {8: 60 << 30, 2: 22 << 30}
+_STEP_MEMORY_BY_ROWS = {8: 60 << 30, 2: 22 << 30}
 """Rows of a batch, the most first -> bytes of GPU memory that a training step takes. With 8 rows an
 H100 used 45 GB."""
 _STEP_CAPABILITY = (8, 0)
@@ -43,6 +45,7 @@ _STEP_CAPABILITY = (8, 0)
 
 def gpu_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims of the gpu tier. Without a GPU every claim is there, and unproven."""
+    # What kernels are chosen by: the image's pins, and its CUDA.
     versions = {pin.name: pin.version for pin in context.image.pins}
     versions["cuda"] = str(context.image.wheel_cuda)
     yield device_claim(context)
@@ -68,18 +71,21 @@ def device_claim(context: ClaimContext) -> Claim:
 def kernel_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
     """Yield a claim for each kernel of the table whose packages the image pins.
 
-    `versions`: the image's pins, and its CUDA as `cuda`. A claim is not required if its package is
-    missing, or if these GPUs or versions cannot run the kernel: that is no fault of the image.
+    `versions`: the image's pins, and its CUDA as `cuda`. A claim is not required if the wheel of
+    its package could not be had.
     """
     capabilities: list[Capability] = []
     if context.inventory:
         capabilities = sorted({gpu.capability for gpu in context.inventory.gpus})
-    kernels = sorted(table().items(), key=lambda item: (item[1].check, item[0]))
+    # The least one decides: CUDA may choose any of several different GPUs for a process.
+    least_capability = capabilities[0] if capabilities else None
+
+    # By check, then by subject, as reports show them.
+    kernels = sorted(table().items(), key=lambda row: (row[1].check, row[0]))
     for subject, kernel in kernels:
         needs = (kernel.package, *kernel.needs)
         if not all(package in versions for package in needs):
             continue
-        expect = kernel_expect(kernel, capabilities, versions)
         reason_missing = context.missing.get(kernel.package)
         unproven = context.no_gpu
         if reason_missing is not None:
@@ -89,30 +95,42 @@ def kernel_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterato
             subject,
             kernel.probe,
             kernel.statement,
-            expect,
-            required=reason_missing is None and "not_applicable" not in expect,
+            kernel_expectation(kernel, capabilities, versions),
+            required=reason_missing is None,
             unproven=unproven,
+            not_applicable=reason_kernel_cannot_run(kernel, least_capability, versions),
         )
 
 
-def kernel_expect(
+def reason_kernel_cannot_run(
+    kernel: Kernel, capability: Capability | None, versions: Mapping[str, str]
+) -> str:
+    """Return why a kernel can't run with these versions, or on a GPU; empty if it can.
+
+    `capability`: that of the GPU; None: no host is known, and only versions are looked at.
+    """
+    # Both functions of the kernel return a reason, or None if there is none.
+    reason = kernel.excludes(versions)
+    if not reason and capability:
+        reason = kernel.supports(capability, versions)
+    return reason or ""
+
+
+def kernel_expectation(
     kernel: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what the claim about a kernel expects (validate/kernels/_evidence.py).
+    """Return which cases of a kernel must run, how exact they must be, and what else must be seen.
 
-    `capabilities`: those of the host's GPUs, ascending; empty if no host is known. The least one
-    decides, because CUDA may choose any of several different GPUs for a process.
+    The keys are those of KernelExpect (validate/kernels/_evidence.py). `capabilities`: those of the
+    host's GPUs, ascending; empty if no host is known. `versions`: as for `kernel_claims`.
     """
-    not_applicable = kernel.excludes(versions)
-    cases_beyond_gpu: Mapping[str, str] = {}
-    if capabilities:
-        least = capabilities[0]
-        not_applicable = not_applicable or kernel.supports(least, versions)
-        cases_beyond_gpu = kernel.gated(least)
-    left_out = {**kernel.leaves_out(versions), **cases_beyond_gpu}
+    # Cases that can't run, each with the reason: with these versions, or on the host's least GPU.
+    beyond_gpu = kernel.gated(capabilities[0]) if capabilities else {}
+    left_out = {**kernel.leaves_out(versions), **beyond_gpu}
 
-    # A case that is left out for the GPU has a dtype that no other case has.
-    dtypes_beyond_gpu = {dtype_of(case) for case in cases_beyond_gpu}
+    # A case that is left out for the GPU has a dtype that no other case has. So there is nothing
+    # whose error in this dtype could be compared with a tolerance.
+    dtypes_beyond_gpu = {dtype_of(case) for case in beyond_gpu}
     tolerance = {}
     if kernel.cases:
         for dtype, largest_error in kernel.tolerance.items():
@@ -124,6 +142,7 @@ def kernel_expect(
         "tolerance": tolerance,
         "figures": {name: list(bounds) for name, bounds in kernel.figures.items()},
         "facts": dict(kernel.facts),
+        # The CUDA kernels that a profile must show, and those that it must not.
         **expected_path(kernel, versions),
         "libraries": list(kernel.libraries),
         "package": kernel.package,
@@ -134,35 +153,29 @@ def kernel_expect(
         expect["capability"] = list(capabilities[0])
     if len(capabilities) > 1:
         expect["capabilities"] = [list(capability) for capability in capabilities]
-    if not_applicable:
-        expect["not_applicable"] = not_applicable
     return expect
 
 
 def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator[Claim]:
-    """Yield a claim for each floor of envelopes.yaml whose kernel, if it has one, is in the image.
+    """Yield a claim for each floor of envelopes.yaml: how fast something must be at least.
 
-    A floor that is a share of a peak is unproven on a GPU model whose peaks the table does not
-    have. A floor is required on the models on which our own runs have kept it.
+    There is none for a floor about a kernel whose package the image lacks. A floor that is a share
+    of the GPU's peak is unproven on a GPU model whose peaks the table does not have. It is required
+    on the models on which our own runs have kept it.
     """
     model = find_gpu_model(context.inventory)
     for subject, floor in ENVELOPES["floors"].items():
-        not_applicable = None
+        not_applicable = ""
         if "kernel" in floor:
             kernel = table()[floor["kernel"]]
             if kernel.package not in versions or kernel.package in context.missing:
                 continue
-            not_applicable = kernel.excludes(versions)
-            if model.capability:
-                not_applicable = not_applicable or kernel.supports(model.capability, versions)
+            not_applicable = reason_kernel_cannot_run(kernel, model.capability, versions)
 
         unproven = context.no_gpu
-        if "of" in floor and not model.peaks:
-            gpu = model.name or "the GPU that is there"
-            unproven = unproven or f"envelopes.yaml has no peaks of {gpu}"
-        expect = floor_expect(floor, model)
-        if not_applicable:
-            expect["not_applicable"] = not_applicable
+        is_share_of_peak = "of" in floor
+        if is_share_of_peak and not model.peaks and not unproven:
+            unproven = f"envelopes.yaml has no peaks of {model.name or 'the GPU that is there'}"
         # `seen` lists the floors that our own runs on this model have kept.
         is_seen = subject in model.peaks.get("seen", ())
         yield claim(
@@ -170,32 +183,32 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
             subject,
             "gpu.speed",
             floor["statement"],
-            expect,
-            required=is_seen and not not_applicable,
+            floor_expectation(floor, model),
+            required=is_seen,
             unproven=unproven,
+            not_applicable=not_applicable,
         )
 
 
-def floor_expect(floor: Mapping[str, Any], model: GpuModel) -> dict[str, Any]:
-    """Return the bound of a floor of envelopes.yaml (validate/checks/gpu/speed.py, SpeedExpect).
+def floor_expectation(floor: Mapping[str, Any], model: GpuModel) -> SpeedExpect:
+    """Return the bound that a floor of envelopes.yaml sets on a GPU model.
 
-    With `of` it is a share of that peak of the GPU model, which may depend on the GPU's major
-    compute capability. Otherwise it is a number that holds on any GPU, with 1 as the peak.
+    `{of: bf16, least: 0.5}` is a share of the model's peak in bfloat16, and the share may differ by
+    the major of the GPU's compute capability: `{of: bf16, least: {default: 0.2, 10: 0.08}}`.
+    `{most: 0.5}` is a ratio, or seconds, and holds on any GPU.
     """
+    most = floor.get("most", 0.0)
     if "of" not in floor:
-        return {
-            "gpu": "",
-            "peak": 1.0,
-            "least": floor.get("least", 0.0),
-            "most": floor.get("most", 0.0),
-        }
+        # As a share of 1, so that the judge needs no second rule.
+        return {"gpu": "", "peak": 1.0, "least": floor.get("least", 0.0), "most": most}
 
     least = floor["least"]
     if isinstance(least, Mapping):
         major = model.capability[0] if model.capability else None
         least = least.get(major, least["default"])
+    # The table has TFLOP/s and TB/s. 0 where it lacks the model: then the claim is unproven.
     peak = model.peaks.get(floor["of"], 0.0) * _TERA
-    return {"gpu": model.name, "peak": peak, "least": least, "most": floor.get("most", 0.0)}
+    return {"gpu": model.name, "peak": peak, "least": least, "most": most}
 
 
 def step_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -203,70 +216,85 @@ def step_claims(context: ClaimContext) -> Iterator[Claim]:
 
     It is required if runs of this image on this GPU model are recorded, and compares with these.
     """
+    image, missing = context.image, context.missing
     model = find_gpu_model(context.inventory)
-    batch_rows, not_applicable = choose_step_size(context.inventory, model)
-    recorded = BASELINES.get(str(context.image.name), {}).get(model.name, {})
+    batch_rows = choose_batch_rows(context.inventory)
+    not_applicable = reason_without_step(context.inventory, model, _STEP_MEMORY_BY_ROWS[batch_rows])
+    recorded_by_variant = BASELINES.get(str(image.name), {}).get(model.name, {})
     for variant, bounds in ENVELOPES["steps"].items():
-        needs = bounds["needs"]
-        if not all(context.image.pin(need) and need not in context.missing for need in needs):
+        if not all(image.pin(need) and need not in missing for need in bounds["needs"]):
             continue
 
-        expect = {"gpu": model.name, "rows": batch_rows, "at_most": bounds["at_most"]}
+        expect: StepExpect = {
+            "gpu": model.name,
+            "rows": batch_rows,
+            "at_most": bounds["at_most"],
+        }
         # The operations of QLoRA are not counted: its weights are packed and have no gradients.
         if model.peaks and variant != "qlora":
             expect["peak_operations"] = model.peaks["bf16"] * _TERA
-        if variant in recorded:
-            expect["baseline"] = recorded[variant]
-        if not_applicable:
-            expect["not_applicable"] = not_applicable
+        if variant in recorded_by_variant:
+            expect["baseline"] = recorded_by_variant[variant]
         yield claim(
             "step",
             variant,
             "gpu.step",
             bounds["statement"],
             expect,
-            required=variant in recorded and not not_applicable,
+            required=variant in recorded_by_variant,
             unproven=context.no_gpu,
+            not_applicable=not_applicable,
         )
 
 
-def choose_step_size(inventory: Inventory | None, model: GpuModel) -> tuple[int, str]:
-    """Return the rows of a training step's batch, and why no GPU of the host can run it.
+def choose_batch_rows(inventory: Inventory | None) -> int:
+    """Return the rows of a training step's batch: the most for which each GPU has the memory.
 
-    The batch is the largest that fits into the memory of the host's smallest GPU. The reason is
-    empty if it can run, or if no host is known.
+    If not even the least rows fit, or if no host is known, it is the least rows.
     """
-    least_memory = 0
-    if inventory:
-        least_memory = min((gpu.memory for gpu in inventory.gpus), default=0)
-    batch_rows = min(_STEP_MEMORY)
-    for rows, needed_memory in _STEP_MEMORY.items():
+    least_memory = find_least_memory(inventory)
+    for rows, needed_memory in _STEP_MEMORY_BY_ROWS.items():
         if least_memory >= needed_memory:
-            batch_rows = rows
-            break
+            return rows
+    return min(_STEP_MEMORY_BY_ROWS)
 
+
+def reason_without_step(inventory: Inventory | None, model: GpuModel, needed_memory: int) -> str:
+    """Return why a GPU of the host can't run a training step; empty if all can, or without a host.
+
+    `needed_memory`: bytes of GPU memory that the step takes.
+    """
     if not inventory:
-        return batch_rows, ""
+        return ""
     if model.capability and model.capability < _STEP_CAPABILITY:
         actual = f"{model.name} has {model.capability[0]}.{model.capability[1]}"
-        return batch_rows, f"bfloat16 takes compute capability 8.0, {actual}"
-    needed_memory = _STEP_MEMORY[batch_rows]
+        return f"bfloat16 takes compute capability 8.0, {actual}"
+    least_memory = find_least_memory(inventory)
     if least_memory < needed_memory:
         needed = f"a step takes {needed_memory >> 30} GiB of GPU memory"
-        return batch_rows, f"{needed}, there are {least_memory >> 30}"
-    return batch_rows, ""
+        return f"{needed}, there are {least_memory >> 30}"
+    return ""
+
+
+def find_least_memory(inventory: Inventory | None) -> int:
+    """Return the bytes of memory of the host's smallest GPU; 0 without a GPU."""
+    gpus = inventory.gpus if inventory else ()
+    return min((gpu.memory for gpu in gpus), default=0)
 
 
 class GpuModel(NamedTuple):
-    """The one model of a host's GPUs."""
+    """The model of all GPUs of a host. Everything is empty if they differ, or without a host."""
 
-    name: str  # as the driver names it; empty: there are several models, or no host is known
+    name: str  # as the driver names it: `NVIDIA H200`
     capability: Capability | None
     peaks: Mapping[str, Any]  # its row of envelopes.yaml; empty: it has none
 
 
 def find_gpu_model(inventory: Inventory | None) -> GpuModel:
-    """Return the model of the host's GPUs, without a name if they differ or no host is known."""
+    """Return the model of a host's GPUs with its peaks; an empty one if there is no single model.
+
+    There is none if the GPUs differ, or if no host is known.
+    """
     models = set()
     if inventory:
         models = {(gpu.name, gpu.capability) for gpu in inventory.gpus}
@@ -274,7 +302,7 @@ def find_gpu_model(inventory: Inventory | None) -> GpuModel:
         return GpuModel(name="", capability=None, peaks={})
 
     name, capability = models.pop()
-    for peaks in ENVELOPES["gpus"]:
-        if name in peaks["names"]:
-            return GpuModel(name, capability, peaks)
+    for row in ENVELOPES["gpus"]:
+        if name in row["names"]:
+            return GpuModel(name, capability, peaks=row)
     return GpuModel(name, capability, peaks={})

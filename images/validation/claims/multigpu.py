@@ -171,18 +171,14 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         if row.subject == "transport":
             expect["link"] = link_of(context.inventory)
             expect["injected"] = dict(context.injected)
-        not_applicable = reason_not_applicable(row, context)
-        if not_applicable:
-            expect["not_applicable"] = not_applicable
-        # A claim that these GPUs or this torch cannot fulfil is no fault of the image.
         yield claim(
             row.check,
             row.subject,
             row.probe,
             row.statement,
             expect,
-            required=not not_applicable,
             unproven=unproven,
+            not_applicable=reason_not_applicable(row, context),
         )
 
 

@@ -7,7 +7,6 @@ Nothing here reads the image or the engine.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, claim, reason_too_old
@@ -242,7 +241,7 @@ def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
     """Yield the claims about an example, one for each of its tiers.
 
     There is none if the image does not pin what the example needs. A claim is not required if the
-    example cannot be run here, by its extensions or by the host's GPUs.
+    image lacks the kernels of extensions that the example uses.
     """
     if not all(context.image.pin(name) for name in example.needs):
         return
@@ -250,18 +249,15 @@ def example_claims(context: ClaimContext, example: Example) -> Iterator[Claim]:
     if example.extensions:
         reason_without_kernels = find_reason_without_kernels(context, example)
     for tier, bounds in example.tiers.items():
-        expect: dict[str, Any] = {**expectation_of(example, bounds)}
-        not_applicable = reason_not_run(context, example, tier)
-        if not_applicable:
-            expect["not_applicable"] = not_applicable
         yield claim(
             f"{tier}-examples",
             example.subject,
             example.probe or f"{tier}.examples",
             example.statement,
-            expect,
-            required=not (reason_without_kernels or not_applicable),
+            expectation_of(example, bounds),
+            required=not reason_without_kernels,
             unproven=reason_without_kernels or reason_without_gpus(context, tier),
+            not_applicable=reason_not_run(context, example, tier),
         )
 
 

@@ -4,8 +4,10 @@ Claims about device code and about whole files have modules of their own. Nothin
 or asks an engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from images.config.platforms import Platform
 from images.context import labels as image_labels
@@ -16,6 +18,16 @@ from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.files import file_claims
 from validate.claims import HOST_PROBE, Claim
+
+if TYPE_CHECKING:
+    from validate.checks.static.environment import EnvironmentExpect
+    from validate.checks.static.files import FilesExpect
+    from validate.checks.static.host_image import LabelsExpect, SettingsExpect
+    from validate.checks.static.hygiene import HygieneExpect
+    from validate.checks.static.libraries import LibrariesExpect, LinkException
+    from validate.checks.static.pins import LockExpect, PinExpect
+    from validate.checks.static.symbols import SymbolsExpect
+    from validate.checks.static.system import VerbsExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
@@ -34,13 +46,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     for pin in image.pins:
         yield pin_claim(image, pin)
     yield lock_claim(context)
-    yield claim(
-        "files",
-        "recorded",
-        "static.files",
-        "every installed file is the one its wheel brought, and has one owner",
-        {"unowned": expectations.START_FILES},
-    )
+    yield recorded_files_claim()
     yield from library_claims(image)
     yield symbols_claim()
     yield from device_code_claims(context)
@@ -55,17 +61,21 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
 
 def pin_claim(image: Image, pin: Pin) -> Claim:
     """Return the claim that a pinned package is installed and imported at its version."""
-    expect: dict[str, Any] = {
+    modules = list(expectations.modules_of(pin.name))
+    expect: PinExpect = {
         "version": pin.version,
         "locals": accepted_local_versions(image, pin),
-        "modules": list(expectations.modules_of(pin.name)),
+        "modules": modules,
         "python": str(image.python),
+        # Other distributions that put files into this package's folder by design.
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
     }
+    # Absent for x86-64: the judge then expects that.
     if image.name.platform is not Platform.AMD64:
         expect["machine"] = image.name.platform.machine
 
-    subject = f"`import {expect['modules'][0]}`" if expect["modules"] else "what is installed"
+    # A package without modules, such as a set of libraries, can't be imported.
+    subject = f"`import {modules[0]}`" if modules else "what is installed"
     statement = f"{subject} is {pin.name} {pin.version}"
     if pin.name == "torch":
         expect["cuda"] = str(image.wheel_cuda)
@@ -74,15 +84,17 @@ def pin_claim(image: Image, pin: Pin) -> Claim:
 
 
 def accepted_local_versions(image: Image, pin: Pin) -> list[str]:
-    """Return the local versions (`cu126` of `2.7.1+cu126`) that a pinned package may have.
+    """Return the local versions that a pinned package may have: `cu126` for `2.7.1+cu126`.
 
-    Without a pinned one, it may have none, that of the image's CUDA (PyTorch's index names the
-    variant in the version, the default index has the same wheel without it), or that of an
-    official wheel's file name.
+    A pin with a local version accepts that one only. The empty text stands for a version without a
+    local part.
     """
     if pin.local:
         return [pin.local]
+    # PyTorch's index has the CUDA variant in the version. The default index has the same wheel
+    # without it.
     accepted = ["", f"cu{image.wheel_cuda.digits}"]
+    # An official wheel has its own in the file name: `cu12torch2.7cxx11abitrue`.
     for wheel in image.prebuilt:
         if wheel.name == pin.name and wheel.local:
             accepted.append(wheel.local)
@@ -93,20 +105,31 @@ def lock_claim(context: ClaimContext) -> Claim:
     """Return the claim that the distributions of the lock are installed, and no others."""
     image = context.image
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
+    # A custom base may bring other versions of what the lock has besides the pins.
     if not context.custom_base:
         for layer in image.layers:
             versions.update(context.locked.get(layer, {}))
+    # A base that we make ourselves has a Debian suite. One from a registry may hold more than the
+    # lock.
+    is_own_base = image.base.suite is not None
+    expect: LockExpect = {"versions": versions, "closed": is_own_base}
     return claim(
         "pins",
         "lock",
         "static.pins",
         f"the {len(versions)} distributions of the lock are installed, and no others",
-        # A base from a registry, which has no Debian suite here, may hold more than the lock.
-        {"versions": versions, "closed": image.base.suite is not None},
+        expect,
         unproven=context.unproven_on_custom_base(
             "it stands on a custom base: what that holds beside the pins is not in the lock"
         ),
     )
+
+
+def recorded_files_claim() -> Claim:
+    """Return the claim that installed files are as RECORD says, and that each has an owner."""
+    expect: FilesExpect = {"unowned": expectations.START_FILES}
+    statement = "every installed file is the one its wheel brought, and has one owner"
+    return claim("files", "recorded", "static.files", statement, expect)
 
 
 def library_claims(image: Image) -> Iterator[Claim]:
@@ -127,17 +150,20 @@ def library_claims(image: Image) -> Iterator[Claim]:
 
 
 def library_claim(
-    image: Image, subject: str, statement: str, exceptions: Sequence[Mapping[str, Any]]
+    image: Image,
+    subject: Literal["environment", "toolkit"],
+    statement: str,
+    exceptions: Sequence[LinkException],
 ) -> Claim:
     """Return the claim `libraries` about the Python environment or about the CUDA toolkit.
 
-    `subject`: `environment` or `toolkit`. `exceptions`: rows of expectations.yaml for libraries
-    that need not be found.
+    `exceptions`: rows of expectations.yaml, with files that may lack some libraries.
     """
-    expect = {
+    expect: LibrariesExpect = {
         "of": subject,
         "home": image.toolkit_home,
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
+        # Libraries that need not be in the image: the driver's, and those of AMD's GPUs and so on.
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
         "exceptions": list(exceptions),
@@ -147,7 +173,7 @@ def library_claim(
 
 def symbols_claim() -> Claim:
     """Return the claim that libraries find every symbol that they need."""
-    expect = {
+    expect: SymbolsExpect = {
         "host": list(expectations.HOST_LIBRARIES),
         "exceptions": list(expectations.SYMBOL_EXCEPTIONS),
     }
@@ -171,33 +197,32 @@ def toolkit_claim(image: Image) -> Claim:
 
 
 def assembler_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield a claim for each ptxas: it knows the GPUs that facts.yaml says its release knows.
+    """Yield a claim for each ptxas, the toolkit's and Triton's: it knows the GPUs that it should.
 
-    These can be more GPUs than torch has code for. There is no claim about a release that
-    facts.yaml does not list.
+    facts.yaml says which GPUs a release knows: there can be more than torch has code for. There is
+    no claim about a release that facts.yaml does not list.
     """
     image, facts = context.image, context.facts
     toolkit = facts.cuda.get(str(image.toolkit_cuda))
-    if toolkit:
-        yield from assembler_claim("ptxas", f"{image.toolkit_home}/bin", toolkit.nvcc_archs)
+    if toolkit and toolkit.nvcc_archs:
+        yield assembler_claim("ptxas", f"{image.toolkit_home}/bin", toolkit.nvcc_archs)
 
     triton = facts.compilers.get("triton", {}).get(image.versions.get("triton", ""))
-    if triton:
-        yield from assembler_claim("triton-ptxas", "triton/backends/nvidia/bin", triton.archs)
+    if triton and triton.archs:
+        yield assembler_claim("triton-ptxas", "triton/backends/nvidia/bin", triton.archs)
 
 
-def assembler_claim(subject: str, folder: str, archs: Sequence[str]) -> Iterator[Claim]:
-    """Yield the claim that the ptxas of a folder knows these GPUs (`9.0`); nothing without any."""
-    if archs:
-        expect = {"folder": folder, "archs": [int(arch.replace(".", "")) for arch in archs]}
-        statement = f"{folder}/ptxas knows {', '.join(archs)}"
-        yield claim("toolkit", subject, "static.assemblers", statement, expect)
+def assembler_claim(subject: str, folder: str, archs: Sequence[str]) -> Claim:
+    """Return the claim that the ptxas of a folder knows GPUs of these architectures (`9.0`)."""
+    expect = {"folder": folder, "archs": [int(arch.replace(".", "")) for arch in archs]}
+    statement = f"{folder}/ptxas knows {', '.join(archs)}"
+    return claim("toolkit", subject, "static.assemblers", statement, expect)
 
 
 def environment_claim(image: Image) -> Claim:
     """Return the claim about the image's variables, and about files that shells and Python run."""
     required = {**image.environment, **user_overlay.variables(image), **user_overlay.IDENTITY}
-    expect = {
+    expect: EnvironmentExpect = {
         "required": required,
         "denied": expectations.DENIED_VARIABLES,
         "start_files": expectations.START_FILES,
@@ -229,7 +254,8 @@ def configuration_claims(context: ClaimContext) -> Iterator[Claim]:
         HOST_PROBE,
         statement,
         {"image_kind": context.image_kind},
-        required=False,  # the engine may run where its layers can't be read
+        # The engine may run where its layers can't be read.
+        required=False,
     )
 
 
@@ -243,31 +269,31 @@ def size_limit(image: Image) -> int:
     return int(limit)
 
 
-def label_expectation(context: ClaimContext) -> dict[str, Any]:
-    """Return the labels that an image must have, and what is known of it besides.
+def label_expectation(context: ClaimContext) -> LabelsExpect:
+    """Return the labels that an image must have, its known silent faults, and what it is built of.
 
-    Labels that say what the image was built from are left out: they differ from build to build.
+    Labels that differ from build to build are left out: the judge looks at them by itself.
     """
     image = context.image
+    # The base's reference and digest are known only to the build. Empty labels are left out.
     base = BaseContext(reference="", origin="custom" if context.custom_base else "")
     labels = image_labels.labels(image, base, context.missing)
-    expect: dict[str, Any] = {
-        "labels": {
-            name: value for name, value in labels.items() if name not in _LABELS_OF_ONE_BUILD
-        },
-        "silent": labels.get(f"{image_labels.LABELS}.silent-faults", "").split(),
-    }
+    silent_faults = labels.get(f"{image_labels.LABELS}.silent-faults", "").split()
+    for name in _LABELS_OF_ONE_BUILD:
+        labels.pop(name, None)
+    expect: LabelsExpect = {"labels": labels, "silent": silent_faults}
     if not context.custom_base:
         expect["revision"] = image.revision
+    # Absent for x86-64: the judge then expects none in particular.
     if image.name.platform is not Platform.AMD64:
         expect["architecture"] = image.name.platform.architecture
     return expect
 
 
-def settings_expectation(context: ClaimContext) -> dict[str, Any]:
+def settings_expectation(context: ClaimContext) -> SettingsExpect:
     """Return the entrypoint, variables and driver capabilities that an image must declare."""
     image = context.image
-    expect: dict[str, Any] = {
+    expect: SettingsExpect = {
         "capabilities": list(expectations.DRIVER_CAPABILITIES),
         "entrypoint": [ENTRYPOINT] if image.entrypoint else [],
         "image_kind": context.image_kind,
@@ -286,15 +312,16 @@ def settings_expectation(context: ClaimContext) -> dict[str, Any]:
 
 def hygiene_claims() -> Iterator[Claim]:
     """Yield the claims `hygiene/...`: what root finds in the files that should not be there."""
-    leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
+    # One walk over the files measures all three, by the patterns of any of them.
+    expect: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
     statement = "no cache, package list or temporary file of the build is left"
-    yield claim("hygiene", "leftovers", "static.hygiene", statement, leftovers)
+    yield claim("hygiene", "leftovers", "static.hygiene", statement, expect)
 
     statement = "no file holds a credential"
-    yield claim("hygiene", "secrets", "static.hygiene", statement, leftovers)
+    yield claim("hygiene", "secrets", "static.hygiene", statement, expect)
 
     statement = "the home is for every user to write to"
-    yield claim("hygiene", "home", "static.hygiene", statement, leftovers)
+    yield claim("hygiene", "home", "static.hygiene", statement, expect)
 
 
 def system_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -303,18 +330,20 @@ def system_claims(context: ClaimContext) -> Iterator[Claim]:
     They are not required on a custom base: without apt-get there, a build can't install them.
     """
     required = not context.custom_base
-    tools = {}
+    # Program -> the arguments with which it prints its version.
+    programs = {}
     for name in expectations.PROGRAMS:
-        tools[name] = ["-V"] if name == "ssh" else ["--version"]
-    statement = f"{', '.join(tools)} are there and run"
+        programs[name] = ["-V"] if name == "ssh" else ["--version"]
+    statement = f"{', '.join(programs)} are there and run"
     yield claim(
-        "system", "tools", "static.system", statement, {"programs": tools}, required=required
+        "system", "tools", "static.system", statement, {"programs": programs}, required=required
     )
 
     statement = (
         "NCCL's own loader finds rdma-core, with every function and version that it asks for"
     )
-    expect = {
+    expect: VerbsExpect = {
+        # How NCCL and others open each library of rdma-core, and what they ask of it.
         "libraries": {name: expectations.OPENED[name] for name in expectations.RDMA},
         "providers": list(expectations.RDMA_PROVIDERS),
     }

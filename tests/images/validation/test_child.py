@@ -97,7 +97,7 @@ def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_ad
         {"torchao": "none fits"},
         failing=facts.failing_additions,
         conflicts=facts.conflicts,
-        nvcc=nvcc,
+        has_nvcc=nvcc,
     ).claims
     (claim,) = [one for one in claims if (one.check, one.subject) == ("pins", "additions")]
     measured: Any = {
