@@ -79,26 +79,30 @@ def support(
 ) -> dict[str, dict[str, str]]:
     """Return what code each package has for GPUs: package -> architecture -> kind of code.
 
-    The kind is `machine code`, `PTX` or `no`, whichever is the best that one of the package's
-    libraries has. Left out are NVIDIA's libraries inside other packages, whose own pages say what
-    they support, and variants for another CUDA, as bitsandbytes has them.
-    `cuda`: the version that torch was built for; empty if unknown. `archs`: GPUs, as `90` for
-    sm_90.
+    For example `{"torch": {"90": "machine code", "120": "PTX"}}`. The kind is `machine code`, `PTX`
+    or `no`, whichever is the best that one of the package's libraries has. A library that belongs
+    to no package stands under its path.
+
+    Left out are NVIDIA's libraries inside other packages, and variants for another CUDA, as
+    bitsandbytes has them. `cuda`: the version that torch was built for; empty if unknown. `archs`:
+    GPUs, as `90` for sm_90.
     """
     libraries_of: defaultdict[str, list[LibraryCode]] = defaultdict(list)
     for library in code:
-        is_bundled = library.nvidia and not library.owner.startswith(("nvidia", "toolkit"))
-        size = sum(library.archs.values())
-        if size >= _LEAST_BYTES and not is_bundled:
+        # cuDNN in the folder of another package, say: NVIDIA's pages say which GPUs it supports.
+        is_nvidias_package = library.owner.startswith(("nvidia", "toolkit"))
+        is_bundled = library.nvidia and not is_nvidias_package
+        has_code = sum(library.archs.values()) >= _LEAST_BYTES
+        if has_code and not is_bundled:
             libraries_of[library.owner or library.path].append(library)
 
-    packages = {}
+    kinds_by_package = {}
     for package, libraries in sorted(libraries_of.items()):
         targets: set[str] = set()
         for library in _without_unused_variants(libraries, cuda):
             targets.update(library.archs)
-        packages[package] = {arch: _kind_of_code(targets, arch) for arch in archs}
-    return packages
+        kinds_by_package[package] = {arch: _kind_of_code(targets, arch) for arch in archs}
+    return kinds_by_package
 
 
 def _kind_of_code(targets: set[str], arch: str) -> str:

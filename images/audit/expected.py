@@ -7,7 +7,7 @@ and runs nothing.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,10 +27,11 @@ from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
-from validate.checks.static.environment import EnvironmentEvidence
+from validate.checks.static.environment import EnvironmentEvidence, EnvironmentExpect
 from validate.checks.static.files import FilesEvidence
+from validate.checks.static.hygiene import HygieneExpect
 from validate.checks.static.libraries import LibrariesEvidence, LinkedLibrary
-from validate.checks.static.symbols import SymbolsEvidence
+from validate.checks.static.symbols import LackingLibrary, SymbolsEvidence
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.compute_capability import target_runs_on
 from validate.environment.installed import canonical
@@ -92,27 +93,34 @@ def environment_claims(
     torch for CUDA also gets those about device code and those of the cpu tier.
     `code`: the device code of all libraries of the image.
     """
+    # None: the environment has no torch for CUDA.
     image, left_out = describe_as_image(environment, code, facts)
     claims = [
         *_file_claims(environment),
         *_library_claims(environment, image),
-        claim(
-            "environment",
-            "start",
-            "static.environment",
-            "nothing of unknown owner runs when Python starts",
-            {
-                "required": {},
-                "denied": dict(expectations.DENIED_VARIABLES),
-                "start_files": expectations.START_FILES,
-            },
-            required=False,
-        ),
+        _start_claim(),
     ]
     if image:
         context = ClaimContext(image=image, facts=facts, no_gpu="an audit runs on no GPU")
         claims += _torch_claims(context, code)
     return EnvironmentClaims(claims, left_out)
+
+
+def _start_claim() -> Claim:
+    """Return the claim that only files with a known owner run when Python starts."""
+    expect: EnvironmentExpect = {
+        "required": {},
+        "denied": dict(expectations.DENIED_VARIABLES),
+        "start_files": expectations.START_FILES,
+    }
+    return claim(
+        "environment",
+        "start",
+        "static.environment",
+        "nothing of unknown owner runs when Python starts",
+        expect,
+        required=False,
+    )
 
 
 def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
@@ -121,11 +129,15 @@ def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
     for distribution in environment["distributions"]:
         if distribution["installer"] == "conda":
             conda_packages.append(distribution["name"])
+    # FilesExpect (validate/checks/static/files.py), and two keys for our own judges. Both claims
+    # expect the same, because one comparison of the files with their RECORDs serves both.
     expect = {
         "unowned": dict(expectations.START_FILES),
+        # Folders that are not compared.
         "aside": [DEBIANS],
-        # These two are for _judge_files and _judge_strays.
+        # For _judge_files: the packages that conda installed.
         "conda": sorted(conda_packages),
+        # For _judge_strays: `conda` if the whole environment is conda's.
         "kind": environment["kind"],
     }
     recorded = claim(
@@ -149,20 +161,24 @@ def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
 def _library_claims(environment: SurveyedEnvironment, image: Image | None) -> list[Claim]:
     """Return the claims about what shared libraries link, and the symbols that they need.
 
-    `image`: the environment as an image, which tells the CUDA major that libraries must have.
+    `image`: the environment as an image, which tells the CUDA major that libraries must have. None:
+    there is no torch for CUDA, and any major will do.
     """
-    host_libraries = list(expectations.HOST_LIBRARIES)
-    required_names = {}
+    # Distribution -> the names of those that it requires.
+    requires = {}
     for distribution in environment["distributions"]:
-        required_names[str(distribution["name"])] = _names_required(distribution["requires"])
+        requires[str(distribution["name"])] = _names_required(distribution["requires"])
+    # The driver's libraries, which the container runtime brings.
+    host_libraries = list(expectations.HOST_LIBRARIES)
+    # LibrariesExpect (validate/checks/static/libraries.py), and one key for _judge_libraries. Both
+    # claims about links expect the same, because one look at the libraries serves both.
     links = {
         "of": "environment",
         "home": "",
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
         "host": host_libraries,
         "other_platforms": list(expectations.OTHER_PLATFORMS),
-        # This is for _judge_libraries.
-        "requires": required_names,
+        "requires": requires,
         "exceptions": [*expectations.LINK_EXCEPTIONS, *_RULES["optional_plugins"]],
     }
     linked = claim(
@@ -216,6 +232,7 @@ def _torch_claims(context: ClaimContext, code: Sequence[LibraryCode]) -> Iterato
     for cpu_claim in cpu_claims(context):
         if cpu_claim.check in _CHECKS_OF_OUR_IMAGES:
             continue
+        # Claims that can't hold with these versions are unproven, with the reason.
         yield replace(
             cpu_claim,
             unproven=context.image.unproven.get(cpu_claim.key, cpu_claim.unproven),
@@ -253,7 +270,8 @@ def image_claims() -> list[Claim]:
     for pattern, description in expectations.LEFTOVERS.items():
         if pattern not in folders_of_users:
             leftovers[pattern] = description
-    expect = {"leftovers": leftovers}
+    # One walk over the files measures both claims `hygiene`, so both name the patterns.
+    expect: HygieneExpect = {"leftovers": leftovers}
     return [
         claim(
             "hygiene",
@@ -292,19 +310,21 @@ def machine_claim(
 ) -> Claim:
     """Return the claim that an environment runs on a machine.
 
-    The claim holds what speaks against that: the same obstacles as `truetag choose` names, if the
-    environment has torch for CUDA, else only those of the machine's own driver.
+    The claim itself holds what is known to speak against that, as sentences (`against`). With torch
+    for CUDA, these are the obstacles that `truetag choose` names for an image like it. Otherwise
+    they are only about the machine: its driver is too old for its GPU.
     """
     image = describe_as_image(environment, code, facts).image
+    obstacles: Iterable[str]
     if image:
         summary = chooser.summarize(image, facts)
-        obstacles = list(chooser.answer(summary, machine, chooser.Options()).against)
+        obstacles = chooser.answer(summary, machine, chooser.Options()).against
     else:
-        obstacles = list(chooser.wrong_for_gpu(machine))
+        obstacles = chooser.wrong_for_gpu(machine)
 
     against = []
     for obstacle in obstacles:
-        # The chooser speaks of an image. Here it is torch that lacks the code.
+        # The chooser speaks of an image: it `has no code for sm_120`. Here that is said of torch.
         is_about_code = obstacle.startswith("has no code")
         against.append(f"torch {obstacle}" if is_about_code else obstacle)
     return claim(
@@ -324,10 +344,10 @@ def conflicts_claim(facts: Facts) -> Claim:
 
 
 def adapt_to_own_python(claims: ClaimSet, environment: SurveyedEnvironment) -> ClaimSet:
-    """Return the claims in the form that truetag's own Python can measure them for a folder.
+    """Return the claims about a folder in a form in which truetag's own Python can measure them.
 
-    If the environment's Python is another release, the claims about symbols allow that the
-    interpreter lacks some.
+    Symbols of the environment's libraries are then looked up in truetag's interpreter. If that is
+    another release, the claims about symbols allow that it lacks some.
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     is_other_release = environment["version"] != own_version
@@ -352,6 +372,7 @@ def describe_as_image(
     What nobody knows of it, such as its base image or its glibc, is empty or as old as can be. The
     image is None if the environment has no torch, or a torch for no CUDA that we know.
     """
+    # `version` and `cuda` (`12.6`), as torch's own files say; empty without torch.
     torch = environment["torch"]
     try:
         cuda = Minor.parse(str(torch["cuda"]))
@@ -392,6 +413,7 @@ def _pin_known_packages(
     The second value holds the packages among them that are left out, with the reason: their version
     can't be compared, or facts.yaml lacks the row that their claims need.
     """
+    # Both by the name of the package.
     pins: dict[str, Pin] = {}
     left_out: dict[str, str] = {}
     for distribution in environment["distributions"]:
@@ -416,12 +438,14 @@ def _pin_known_packages(
 def torch_archs(environment: SurveyedEnvironment, code: Sequence[LibraryCode]) -> tuple[Arch, ...]:
     """Return the architectures that torch was made for, ascending; none if its code is not known.
 
-    They are measured by the bytes of machine code in torch's largest CUDA library, because torch
-    has a few kernels for architectures that it was not made for (_LARGEST_RATIO).
+    torch also has a few kernels for architectures that it was not made for. So what counts are the
+    bytes of machine code for an architecture in torch's largest CUDA library (_LARGEST_RATIO).
     """
+    # `file`: torch/version.py.
     torch_folder = str(environment["torch"].get("file", "")).rpartition("/")[0]
     if not torch_folder:
         return ()
+    # Target -> bytes, of the library with the most.
     largest: Mapping[str, int] = {}
     for library in code:
         is_torchs = library.path.startswith(f"{torch_folder}/lib/libtorch_cuda")
@@ -431,6 +455,7 @@ def torch_archs(environment: SurveyedEnvironment, code: Sequence[LibraryCode]) -
     # Only plain targets: `sm_90a` has kernels for a few instructions, `compute_90` is PTX.
     size_by_arch: dict[Arch, int] = {}
     for target, size in largest.items():
+        # `90` of sm_90 is 9.0, `120` of sm_120 is 12.0.
         number = target.removeprefix("sm_")
         if target.startswith("sm_") and number.isdigit():
             size_by_arch[Arch(*divmod(int(number), 10))] = size
@@ -462,6 +487,7 @@ def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
     for file in evidence["wrong"]:
         # An owner is a name and a version, such as `numpy 2.0.2`.
         owner_names = {owner.partition(" ")[0] for owner in file["owners"]}
+        # It is a fault if any owner is a package that pip installed.
         if not owner_names <= conda_packages:
             wrong.append(file)
     in_conflict = [file for file in evidence["in_conflict"] if not _is_no_code(file["path"])]
@@ -521,11 +547,16 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
         return passed("there is no shared library in this environment")
     linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
+        # The packages that the library's own packages require.
         required: set[str] = set()
         for owner in library["owners"]:
             required.update(expect["requires"].get(owner, ()))
-        offers = library.get("offered", {})
-        missing = [name for name in library["missing"] if required.isdisjoint(offers.get(name, ()))]
+        # Missing library -> the packages that have a file of that name.
+        packages_with = library.get("offered", {})
+        missing = []
+        for name in library["missing"]:
+            if required.isdisjoint(packages_with.get(name, ())):
+                missing.append(name)
         linked.append({**library, "missing": missing})
     judged: LibrariesEvidence = {**evidence, "second_owners": [], "linked": linked}
     return libraries.judge(subject, expect, judged)
@@ -545,21 +576,13 @@ def _judge_rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
 def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Finding:
     """Judge whether the symbols that libraries need are exported.
 
-    Two kinds of libraries that lack symbols are no fault. Those that have alternatives: a package
-    brings one variant for each torch, and one of them must fit. Those whose symbols all stand in
-    other libraries of the image: whether they are there depends on what is loaded first.
+    Libraries that lack symbols are excused for two reasons (_is_excused).
     """
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    lacking = []
-    for library in evidence["lacking"]:
-        has_alternatives = bool(library.get("alternatives"))
-        all_elsewhere = library.get("elsewhere") == library["undefined_count"]
-        # A symbol version that is missing can't come from another library.
-        is_served_elsewhere = all_elsewhere and not library["versions"]
-        if not has_alternatives and not is_served_elsewhere:
-            lacking.append(library)
-    # The list in the evidence is cut, the count is not.
+    lacking = [library for library in evidence["lacking"] if not _is_excused(library)]
+    # `lacking_count` counts all libraries, `lacking` lists the first of them only: so the count is
+    # lowered, and not counted again.
     excused_count = len(evidence["lacking"]) - len(lacking)
     judged: SymbolsEvidence = {
         **evidence,
@@ -569,8 +592,24 @@ def _judge_symbols(subject: str, expect: Any, evidence: SymbolsEvidence) -> Find
     return symbols.judge(subject, expect, judged)
 
 
+def _is_excused(library: LackingLibrary) -> bool:
+    """Return whether it is no fault that a library lacks symbols."""
+    # A package may bring one variant for each torch. One of them lacks nothing, and is loaded.
+    if library.get("alternatives"):
+        return True
+    # A version of a symbol (`IBVERBS_1.1`) is asked of one library, and no other can have it.
+    if library["versions"]:
+        return False
+    # Some other library of the image exports each symbol. Whether that is loaded by then depends on
+    # what a program imports first.
+    return library.get("elsewhere") == library["undefined_count"]
+
+
 def _judge_start(subject: str, expect: Any, evidence: EnvironmentEvidence) -> Finding:
-    """Judge the code that runs when Python starts. Variables are judged by rules of the survey."""
+    """Judge the code that runs when Python starts.
+
+    Variables are left out: rules of the survey judge them (`variables`, `settings`).
+    """
     judged: EnvironmentEvidence = {
         "required": {},
         "denied": {},

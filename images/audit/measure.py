@@ -185,13 +185,17 @@ def _survey_folder(package_folder: Path, user: Mapping[str, Any], scratch: Path)
 def _claims_about_environment(
     environment: SurveyedEnvironment, survey_document: Survey, options: Options
 ) -> SurveyedClaims:
-    """Return all claims about one environment of the survey, with the survey's evidence for
-    some.
+    """Return all claims about one environment of the survey.
+
+    With them goes the evidence for those claims that the survey decides.
     """
+    # Claims that our checks measure, about packages that they know. The others are reported.
     code = library_code(survey_document)
     claims, left_out = expected.environment_claims(environment, code, options.facts)
-    claims += expected.rule_claims(survey.OF_ENVIRONMENT)
     claims += expected.unaudited_claims(left_out)
+
+    # Claims that the survey decides.
+    claims += expected.rule_claims(survey.OF_ENVIRONMENT)
     claims.append(expected.conflicts_claim(options.facts))
     evidence: SurveyEvidence = dict(
         survey.environment_evidence(environment, survey_document["toolkits"])

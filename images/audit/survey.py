@@ -122,6 +122,7 @@ def image_evidence(info: ImageInfo, survey: Survey) -> dict[str, Evidence]:
     return {
         "driver": {"driver_files": list(survey["driver_files"])},
         "preload": {"preload": list(survey["preload"])},
+        # Two rules share these: one takes the grave variables, the other one the rest.
         "variables": {"variables": denied_variables},
         "settings": {"variables": denied_variables},
         "user": {"user": info.user},
@@ -166,6 +167,7 @@ def _applies(requirement: Requirement, python: str) -> bool:
     """
     if not requirement.marker:
         return True
+    # 999: later than any release that there will be.
     for patch in (0, 999):
         full_version = f"{python}.{patch}"
         facts = {
@@ -202,7 +204,7 @@ def find_duplicates(evidence: Evidence) -> Faults:
         copies[distribution["name"]].append(distribution)
     for name, distributions in sorted(copies.items()):
         # pip installs a newer release of Debian's package into a folder that comes first on the
-        # path. This is intended.
+        # path, and leaves Debian's, the second, alone. This is intended.
         is_over_debians = len(distributions) == 2 and distributions[1]["location"] == _DEBIANS
         if len(distributions) > 1 and not is_over_debians:
             places = [f"{copy['version']} in {copy['location']}" for copy in distributions]
@@ -427,7 +429,8 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
     """
     faults = list(expect["against"])
     for package, kind_by_arch in evidence["packages"].items():
-        # For torch, `against` says the same, and knows what its compilers add at run time.
+        # What torch lacks stands in `against`: the chooser also knows what torch's compilers add at
+        # run time.
         if package == "torch":
             continue
         lacking = [f"sm_{arch}" for arch, kind in kind_by_arch.items() if kind == "no"]

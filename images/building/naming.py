@@ -22,7 +22,7 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
 
 
 def reason_failed(verdict: Verdict) -> str:
-    """Name the failed claims that withhold a name; empty if there are none."""
+    """Return which failed claims withhold the name; empty if there are none."""
     failed = []
     for judged in verdict.claims_with(Status.FAIL):
         # After an admission claim failed, required or not, nothing of the image was run.
@@ -37,13 +37,14 @@ def reason_failed(verdict: Verdict) -> str:
 def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Return why the tiers of ANYWHERE could not be judged on a machine; empty if they could.
 
-    That is a fault of the machine, tiers that were not asked for, or another processor than the
-    image's.
+    A fault of the machine, tiers that were not asked for (`tiers`: those that were), or another
+    processor than the image's.
     """
     # The judge begins a reason with OF_HOST where a fault of the machine explains it.
     for judged in verdict.claims:
         if judged.reason.startswith(OF_HOST):
             return judged.reason
+    # ANYWHERE: the static and the cpu tier, which every machine can judge.
     left_out = [tier for tier in ANYWHERE if tier not in tiers]
     if left_out:
         return f"the {' and '.join(left_out)} tier was left out"
@@ -51,28 +52,32 @@ def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier
 
 
 def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
-    """Name the claims that no probe measured, else the probes that did not run to their end.
+    """Return which claims no probe measured, else which probes did not run to their end.
 
-    The text is empty if there are none. Claims that are known beforehand to be unproven are not
+    The text is empty if there are neither. Claims that are known beforehand to be unproven are not
     expected to be measured.
     """
-    not_measured, not_ended = [], set()
+    unmeasured_claims = []
+    unfinished_probes = set()
     for judged in verdict.claims:
         claim = judged.claim
         if claim.unproven:
             continue
         record = evidence.record_of(claim.probe)
+        # Either the probe was not started (no record), or the suite has no such probe (MISSING).
         if record is None or record.outcome is Outcome.MISSING:
-            not_measured.append(claim.key)
+            unmeasured_claims.append(claim.key)
+        # It crashed, or ran past its limit of time.
         elif record.outcome is not Outcome.COMPLETED:
-            not_ended.add(claim.probe)
+            unfinished_probes.add(claim.probe)
 
-    if not_measured:
-        out_of_memory = evidence.host.get("out_of_memory")
-        cause = ": a container of the validation run ran out of memory" if out_of_memory else ""
-        return f"nobody measured {listed(not_measured)}{cause}"
-    if not_ended:
-        return f"{listed(sorted(not_ended))} did not run to the end"
+    if unmeasured_claims:
+        reason = f"nobody measured {listed(unmeasured_claims)}"
+        if evidence.host.get("out_of_memory"):
+            reason += ": a container of the validation run ran out of memory"
+        return reason
+    if unfinished_probes:
+        return f"{listed(sorted(unfinished_probes))} did not run to the end"
     return ""
 
 

@@ -78,6 +78,7 @@ def write_context(context: Context, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         if isinstance(content, bytes):
+            # The mode is set before there is any content. From 0o666 the umask is taken.
             target.touch(mode=0o600 if path.startswith("host/") else 0o666)
             target.write_bytes(content)
             continue
@@ -98,7 +99,11 @@ def record_build(
     gathered: Gathered,
     source: BuildSource,
 ) -> None:
-    """Write build.json of an image: digest, layers, timed steps, base, wheels and source."""
+    """Write build.json of an image: digest, layers, timed steps, base, wheels and source.
+
+    `name`: the image's, without a suffix. `result`: the timed steps. `base`: what the image stands
+    on. `gathered`: the wheels that no index has. `source`: commit and locks.
+    """
     # The history begins with the last step; steps that only change settings have no bytes.
     layer_sizes = [size for _step, size in reversed(engine.history(info.id)) if size]
     steps = []
@@ -147,7 +152,8 @@ def write_inputs(
 ) -> None:
     """Write inputs.json beside a rendered context: what another builder can't know of the image.
 
-    `record_built_elsewhere` makes the image's build.json from it.
+    `record_built_elsewhere` makes the image's build.json from it. `base`: what the image stands on.
+    `gathered`: the wheels that no index has. `source`: commit and locks.
     """
     inputs = {
         "image": str(image.name),
@@ -261,7 +267,8 @@ def write_json(file: Path, content: object) -> None:
 def junit(verdict: Verdict) -> str:
     """Return a verdict as JUnit XML, for CI systems.
 
-    A required claim that is not PASS is a failure here, as CI systems show a skipped test as green.
+    A claim that failed is a failure, and so is a required one that is not PASS for another reason:
+    CI systems show a skipped test as green. A claim that is not required is skipped then.
     """
     failures, skipped = [], []
     for judged in verdict.claims:
@@ -271,14 +278,17 @@ def junit(verdict: Verdict) -> str:
             failures.append(judged)
         else:
             skipped.append(judged)
+    # Without a required claim the verdict is UNPROVEN, and no claim need be a failure. The template
+    # then adds a failure for the whole.
+    is_nothing_required = verdict.overall is not Status.PASS and not failures
     page = environment(html=True).get_template("junit.xml.j2")
     text = page.render(
         verdict=verdict,
         failed=failures,
         skipped=skipped,
-        # Then one failure stands for all: no claim failed, but none is green either.
-        nothing=verdict.overall is not Status.PASS and not failures,
+        nothing=is_nothing_required,
         summary=report.summary(verdict),
+        # A function: the template calls it for each claim that is not PASS.
         told=_failure_text,
     )
     return text.translate(_NOT_IN_XML)
@@ -293,6 +303,7 @@ def _failure_text(judged: ClaimVerdict) -> str:
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
     """Return report.html. `host`: the `host` of the evidence (engine, cores, driver, GPUs)."""
+    # Each tier that was judged: its name, what its heading says, its claims.
     tiers = []
     for tier, heading in _TIERS.items():
         claims = [judged for judged in verdict.claims if judged.claim.tier is tier]
@@ -306,6 +317,7 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
         failed=verdict.claims_with(Status.FAIL),
         gpus="; ".join(_gpu_text(gpu) for gpu in host.get("gpus") or ()),
         tiers=tiers,
+        # A function: the template calls it for each claim.
         evidence=_evidence_text,
     )
 

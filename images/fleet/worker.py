@@ -162,24 +162,23 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
     UserError.
     """
     evidence = (folder / "evidence.json").read_text(encoding="utf-8")
-    build = ""
-    reference = task.reference
     with connect() as engine:
+        # The image itself, whatever has got its tag by now.
         info = engine.inspect(Evidence.loads(evidence).digest)
-        is_built = not task.reference
-        if is_built:
+        if task.reference:
+            # It was pulled.
+            reference, build = task.reference, ""
+        else:
+            reference = push_by_digest(engine, info, task.staging) if task.staging else ""
             build = (folder / "build.json").read_text(encoding="utf-8")
-        if is_built and task.staging:
-            reference = push_by_digest(engine, info, task.staging)
-        steps = engine.steps(info.id)
-    return Measured(
-        machine=machine,
-        reference=reference,
-        labels=info.labels,
-        steps=steps,
-        evidence=evidence,
-        build=build,
-    )
+        return Measured(
+            machine=machine,
+            reference=reference,
+            labels=info.labels,
+            steps=engine.steps(info.id),
+            evidence=evidence,
+            build=build,
+        )
 
 
 def push_by_digest(engine: Engine, info: ImageInfo, staging: str) -> str:

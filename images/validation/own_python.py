@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from images.config.platforms import Platform, of_machine
 from images.engine import Engine
+from images.engine.containers import Container
 from images.engine.runtime import ContainerSpec, ImageInfo
 from images.errors import failed
 from images.validation.containers import (
@@ -85,6 +86,7 @@ def measure_files(
     seconds. `on_record` gets each record as it comes. Raises UserError if the suite did not start
     or was killed; Stopped past the timeout.
     """
+    # CLAIMS_OPTION and USER_OPTION name two files that lie beside the suite.
     arguments = [*CLAIMS_OPTION, *USER_OPTION, "--seed", str(seed)]
     run = run_over_files(
         engine, image, arguments, claims, user_file, timeout=timeout, on_record=on_record
@@ -117,12 +119,14 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
     raise failed(image_label(image), cause, then)
 
 
-def user_json(image: ImageInfo, *, hidden: Sequence[str] = ()) -> bytes:
+def user_json(image: ImageInfo, *, covered: Sequence[str] = ()) -> bytes:
     """Return how a user's process would start in an image, as JSON.
 
-    validate/environment/user_environment.py reads it in the container. `hidden`: files of the image
-    that have another file mounted over them there.
+    validate/environment/user_environment.py reads it in the container. `covered`: files of the
+    image that can't be seen there (find_covered_files).
     """
+    # The image's processor, as `uname -m` prints it. An image that names none is taken for one of
+    # this machine's.
     machine = platform.machine()
     for known_platform in Platform:
         if known_platform.architecture == image.architecture:
@@ -130,9 +134,10 @@ def user_json(image: ImageInfo, *, hidden: Sequence[str] = ()) -> bytes:
     user = {
         "environ": {"HOME": "/root", **image.env},
         "directory": image.workdir or "/",
+        # Empty: the first Python on PATH that has packages.
         "python": "",
         "user": image.user,
-        "hidden": list(hidden),
+        "hidden": list(covered),
         "machine": machine,
     }
     return json.dumps(user).encode()
@@ -150,30 +155,42 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
             return ""
 
 
-def covered_files(engine: Engine, image: ImageInfo) -> list[str]:
-    """Return the files of an image that our Python can't see, as something is mounted over them.
+def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
+    """Return the files of an image that our Python can't see in its container (run_over_files).
 
-    Raises UserError if a folder, say, stands where the engine reads a file at each start: it could
-    not start the image, and would hang.
+    Two places are covered there by a mount: the list of preloaded libraries, and the suite's
+    folder. They are returned if the image has something there. Raises UserError as
+    `require_start_files`.
     """
     covered = []
     # This container is never started: only its files are read.
     with engine.container(ContainerSpec(image.id, ["true"])) as container:
-        for path in _READ_AT_START:
-            if not container.has(path):
-                continue
-            try:
-                container.get_file(path, most=1)
-            except FileNotFoundError:
-                cause = f"its {path} is no file, and an engine reads that at each start"
-                raise failed(image_label(image), cause, "make it a file") from None
+        # All later containers of the image are started.
+        require_start_files(container, image)
 
+        # An empty list is as good as none: what covers it is an empty file, too.
         with suppress(FileNotFoundError):
             if container.get_file(PRELOAD, most=1 << 16).strip():
                 covered.append(PRELOAD)
         if container.has(SUITE_FOLDER):
             covered.append(SUITE_FOLDER)
     return covered
+
+
+def require_start_files(container: Container, image: ImageInfo) -> None:
+    """Raise UserError unless what the engine reads at each start is a file, or is not there.
+
+    With a folder or a pipe in such a place, the engine could not start a container, and would hang.
+    `container`: one of the image, not started.
+    """
+    for path in _READ_AT_START:
+        if not container.has(path):
+            continue
+        try:
+            container.get_file(path, most=1)
+        except FileNotFoundError:
+            cause = f"its {path} is no file, and an engine reads that at each start"
+            raise failed(image_label(image), cause, "make it a file") from None
 
 
 def run_over_files(
@@ -243,7 +260,9 @@ def python_environment(root: str) -> dict[str, str]:
     They replace whatever the image's own variables say. `root`: the folder in the container that
     our Python lies in.
     """
-    unset = (
+    # Variables of the loader and the C library. Empty is as good as not set: an engine can set a
+    # variable of the image, and not remove it.
+    emptied = (
         "LD_PRELOAD",
         "LD_AUDIT",
         "LD_ORIGIN_PATH",
@@ -252,7 +271,7 @@ def python_environment(root: str) -> dict[str, str]:
         "GLIBC_TUNABLES",
     )
     return {
-        **dict.fromkeys(unset, ""),
+        **dict.fromkeys(emptied, ""),
         # OpenSSL loads what these name.
         "OPENSSL_CONF": "/dev/null",
         "OPENSSL_MODULES": root,
@@ -295,7 +314,8 @@ def standard_library(folder: Path) -> dict[str, Path]:
     """
     files = {}
     for parent, subfolders, names in os.walk(folder):
-        # Prune the walk: os.walk does not enter the folders that are removed from its list.
+        # Prune the walk: os.walk does not enter the folders that are removed from its list. config-*
+        # has what is needed to link programs with Python.
         subfolders[:] = [
             name
             for name in subfolders
@@ -308,6 +328,7 @@ def standard_library(folder: Path) -> dict[str, Path]:
             path = f"python/lib/{folder.name}/{file.relative_to(folder)}"
             bytecode = fitting_bytecode(file) if name.endswith(".py") else None
             if bytecode:
+                # `os.pyc` right in place of `os.py`, where Python also looks for bytecode.
                 files[f"{path}c"] = bytecode
             else:
                 files[path] = file
@@ -317,11 +338,12 @@ def standard_library(folder: Path) -> dict[str, Path]:
 def fitting_bytecode(source: Path) -> Path | None:
     """Return the bytecode file of a source; None if there is none that Python would use.
 
-    To compile the sources instead would take half of each start. Raises OSError.
+    With bytecode, our Python starts twice as fast: it need not compile the source. Raises OSError.
     """
     bytecode = source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
-    # The header of importlib._bootstrap_external: magic number, flags, time and size of the source.
+    # Python uses bytecode whose header has its own magic number, no flags, and the time and size of
+    # the source (importlib._bootstrap_external), each as 32 bits.
     header = struct.pack(
         "<4s3I", MAGIC_NUMBER, 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF
     )
@@ -348,7 +370,8 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
     if elf.machine(program) != machine_named(platform.machine()).number:
         raise ElfError(f"it is not built for {platform.machine()}")
 
-    # Fields of the ELF header: where the program headers begin, how large and how many they are.
+    # Fields of the ELF header: where the program headers begin, how large and how many they are
+    # (e_phoff, e_phentsize, e_phnum of the ELF specification).
     (first_header,) = struct.unpack_from("<Q", program, 0x20)
     header_size, header_count = struct.unpack_from("<HH", program, 0x36)
     for index in range(header_count):
@@ -356,6 +379,7 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
         kind, _flags, offset, _address, _physical, room = header
         if kind != _PT_INTERP:
             continue
+        # The name stands in the file at `offset`, and ends with a zero byte.
         if len(loader) >= room:
             needed = len(loader) + 1
             cause = f"its interpreter's name has room for {room} bytes, {needed} are needed"

@@ -61,6 +61,7 @@ def validate(
     """
     image = engine.inspect(reference)
     steps_above = configuration.steps_above(engine.steps(image.id))
+    # Before programs of the image run, the admission claims are measured, chosen or not.
     chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
     host = describe_host(engine, image, to_measure, gpus, steps_above)
@@ -136,6 +137,11 @@ class GrowingEvidence:
         host: MeasuredOn,
         on_record: Callable[[Record], None],
     ) -> None:
+        """Begin without a record.
+
+        `claims`: what is measured. `host`: facts of the machine; more are added meanwhile.
+        `on_record` is called with each record that is added.
+        """
         self.claims = claims
         self.host = host
         self._digest = image.id
@@ -195,20 +201,21 @@ def merge_records(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> ClaimSet:
-    """Measure the claims about the image's files with our own Python.
+    """Measure the claims about the image's files with our own Python, and add them to the evidence.
 
-    Returns the claims that are left to measure. Raises UserError if our Python could not start in
+    Returns all claims that are not about files. Raises UserError if our Python could not start in
     the image's container.
     """
     about_files = evidence.claims.where(lambda claim: checks.settings(claim.probe).reads_files_only)
-    to_read = about_files.where(lambda claim: not claim.unproven)
-    if to_read.claims:
-        hidden = own_python.covered_files(engine, image)
+    # What is known beforehand to be unproven is measured neither here nor later.
+    to_measure = about_files.where(lambda claim: not claim.unproven)
+    if to_measure.claims:
+        covered = own_python.find_covered_files(engine, image)
         own_python.measure_files(
             engine,
             image,
-            to_read,
-            own_python.user_json(image, hidden=hidden),
+            to_measure,
+            own_python.user_json(image, covered=covered),
             seed=evidence.host["seed"],
             timeout=SUITE_SECONDS,
             on_record=evidence.add,
@@ -225,7 +232,10 @@ def look_from_host(
     steps of a derived image above ours.
     """
     claims = evidence.claims
+    # An engine may have written a layer in another form than the one that was recorded: the claim
+    # on the origin names the forms that are known.
     layer_reading = layers.read_layers(engine, image, origin.known_forms(claims))
+    # The digests by which recorded runs of an image are compared.
     evidence.host["payload"] = layer_reading.compared
     records = [
         *host_look.measure_image(engine, image, claims),
@@ -247,6 +257,7 @@ def run_containers(
     stopped = threading.Event()
 
     def measure(plan: ContainerPlan) -> None:
+        """Measure the claims of one container, and add their records to the evidence."""
         if stopped.is_set():
             return
         try:
@@ -289,14 +300,16 @@ def containers_at_once(machine: EngineFacts) -> int:
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
     """Return the claims about an image that an engine can't measure: key -> reason.
 
-    These are the claims that run programs of an image for another processor.
+    There are such claims if the image is for another processor: all that run programs of it.
     """
     reason = reason_other_processor(facts, image)
     if not reason:
         return {}
     reasons = {}
     for claim in claims.claims:
-        if claim.is_inside and not checks.settings(claim.probe).reads_files_only:
+        # What is not measured in a container is asked of the engine.
+        runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
+        if runs_programs:
             reasons[claim.key] = reason
     return reasons
 

@@ -128,9 +128,10 @@ def silent_claims(context: ClaimContext, tier: Literal[Tier.CPU, Tier.GPU]) -> I
     for subject, fault in silent.faults().items():
         tier_of_fault = Tier.CPU if fault.cpu else Tier.GPU
         has_package = fault.package in versions and fault.package not in context.missing
+        if tier_of_fault is not tier or not has_package:
+            continue
         # Other torch versions raise an error in the same place: that is not silent.
-        is_silent = within(versions["torch"], fault.torch)
-        if tier_of_fault is tier and has_package and is_silent:
+        if within(versions["torch"], fault.torch):
             yield silent_claim(context, subject, fault, has_fault=fault.is_in(versions))
 
 
