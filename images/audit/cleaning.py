@@ -48,6 +48,8 @@ def clean_text(text: str) -> str:
     # Most texts are plain and need no look at each character.
     if not (text.isascii() and text.isprintable()):
         text = "".join(_write_out_hidden(character) for character in text)
+    # Commands of GitHub's runner. Of `::error::` at the start of a line, the first colon is written
+    # out, and the white space before it stays.
     text = text.replace("##[", "#\\x23[")
     return _COMMAND_AT_LINE_START.sub(r"\1\\x3a", text)
 

@@ -221,7 +221,7 @@ def _with_survey_evidence(
     """Return the records of a run, with the survey's evidence added to the record of the host.
 
     The claims that the survey decides name the host's probe. Its record is made if the run has
-    none, and is the last in any case. `seed`: the seed of the run.
+    none, and is the last in any case. `seed`: the seed of the run; None: it has none.
     """
     other_records = [record for record in records if record.probe != HOST_PROBE]
     host_records = [record for record in records if record.probe == HOST_PROBE]

@@ -409,7 +409,7 @@ def judge(subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Findi
     """Judge a rule by its subject: FAIL with all faults and what to do about them."""
     rule = _BY_SUBJECT[subject]
     finding = conclude(rule.find_faults(evidence), rule.statement)
-    return _with_fix(finding, rule.fix)
+    return _with_fix_if_failed(finding, rule.fix)
 
 
 def machine_evidence(code: Sequence[LibraryCode], cuda: str, archs: Sequence[str]) -> Evidence:
@@ -437,7 +437,7 @@ def judge_machine(_subject: str, expect: Mapping[str, Any], evidence: Evidence) 
         if lacking:
             faults.append(f"{package} has no code for {', '.join(lacking)}")
     finding = conclude(faults, f"it runs on {expect['machine']}")
-    return _with_fix(
+    return _with_fix_if_failed(
         finding, "`truetag choose` with the same GPU and driver names a stack that runs"
     )
 
@@ -455,10 +455,10 @@ def judge_conflicts(_subject: str, expect: Mapping[str, Any], evidence: Evidence
         if conflict.applies_to(versions):
             faults.append(conflict.sentence(versions))
     finding = conclude(faults, "no releases here are known to fail together")
-    return _with_fix(finding, "install other releases of them")
+    return _with_fix_if_failed(finding, "install other releases of them")
 
 
-def _with_fix(finding: Finding, fix: str) -> Finding:
+def _with_fix_if_failed(finding: Finding, fix: str) -> Finding:
     """Return the finding, with what to do about it if it is a FAIL."""
     if finding.status is Status.FAIL:
         return finding._replace(reason=f"{finding.reason}. Fix: {fix}")

@@ -60,6 +60,7 @@ def build_all(
     require_room(engine, [image for image, _lock in images], jobs)
 
     def build_or_fail(image: Image, lock: Lock) -> Built | UserError:
+        """Build one image, report its end, and return the result or the error."""
         name = f"{image.name}{options.suffix}"
         try:
             built = build_image(engine, image, lock, options, progress)
@@ -67,6 +68,7 @@ def build_all(
             progress.finish(name, error.problems[0].cause, ok=False)
             return error
         except OSError as error:
+            # A file that can't be written, say: a step that failed, and no wrong input.
             problem = problem_of(error, name)
             progress.finish(name, problem.cause, ok=False)
             return UserError(problem, code=1)
@@ -79,8 +81,10 @@ def build_all(
         try:
             for image, lock in images:
                 futures.append(pool.submit(build_or_fail, image, lock))
+            # What `build_or_fail` raises is no error of one image: it ends all.
             wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
+            # Builds that have not begun, then those that run.
             for future in futures:
                 future.cancel()
             engine.cancel()
@@ -101,7 +105,7 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     free = shutil.disk_usage(engine.facts.data_root).free
     if free < needed:
         cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
-        # The same advice as where a build fails for this.
+        # The same advice as for a build that fails with this error of the system.
         then = classify("no space left on device", ()).then
         raise failed(engine.facts.data_root, cause, then)
 

@@ -70,11 +70,11 @@ class BuildOptions:
 
 
 def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> BaseContext:
-    """Return what an image stands on, without asking an engine.
+    """Return the base that an image is built on, as FROM names it, without asking an engine.
 
-    `chosen_base`: option --base, `auto` or the reference of a custom base. `pinned`: reference ->
-    digest. With `auto` this is the pinned digest of the matrix's base, else its tag. Raises
-    UserError if the custom base is no image reference.
+    `base`: the one of the matrix. `chosen_base`: option --base, `auto` or the reference of a custom
+    base. `pinned`: reference -> digest, as recorded. With `auto` it is the matrix's base by its
+    recorded digest, else by its tag. Raises UserError if the custom base is no image reference.
     """
     if chosen_base != base_images.AUTO:
         if not _FROM.fullmatch(chosen_base):

@@ -87,6 +87,7 @@ def validate_image(
         on_record=say_measured,
     )
 
+    # Build steps above those of our Dockerfile make it a derived image.
     steps_above = configuration.steps_above(steps)
     changes = child.find_changes(evidence, steps_above) if steps_above else None
     return Validated(tiers, evidence, verdict, changes)
@@ -104,17 +105,20 @@ def find_gpus(
     `tiers`: those that were asked for; empty: all that the machine allows. Raises UserError if GPUs
     can't be attached as `gpu_mode` says, or if the driver is below the image's minimum.
     """
+    # An image for another processor: its files can be read here, and nothing more.
     platform = image.name.platform
     if platform.architecture != engine.facts.architecture:
         reason = f"programs for {platform} do not run on this machine ({engine.facts.architecture})"
         say(f"{reason}: claims that need them stay UNPROVEN, and it gets no name here")
         return replace(NO_GPU, reason=reason), tiers or ANYWHERE
+    # No GPU is asked for.
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
 
     attachment = host_gpus.attach(engine, gpu_mode, min_driver=image.min_driver)
     if tiers:
         return attachment, tiers
+    # Nothing was asked for: the tiers follow from the number of GPUs.
     if not attachment.attached:
         return attachment, ANYWHERE
     if attachment.inventory is None or len(attachment.inventory.gpus) < 2:
@@ -240,4 +244,5 @@ def measure_and_judge(
         engine, reference, claims, tiers, gpus, run_anyway=run_anyway, on_record=on_record
     )
     verdict = judge(evidence.claim_set, evidence)
+    # `explain` adds hints: known errors whose text a claim's evidence holds.
     return evidence, explain(verdict)

@@ -89,9 +89,12 @@ def judge_by_our_claims(
     What was measured for other claims is UNPROVEN. Raises UserError if the worker built the image
     by another matrix than this checkout's.
     """
+    # None: the matrix of this checkout refuses the image.
     image = plan.plan_one(ImageName.parse(task.image), sources).image
+    # An image that was pulled may be older than the matrix.
+    is_built = bool(result.build)
     revision = result.labels.get(f"{LABELS}.matrix-revision", "")
-    if image is None or (result.build and revision != image.revision):
+    if image is None or (is_built and revision != image.revision):
         then = "leave the checkout as it is until the tasks have ended, and give the command again"
         raise failed(task.key, "the worker built it by another matrix than this checkout's", then)
     claims = validating.claims_of(
@@ -114,11 +117,12 @@ def why_no_pass(verdict: Verdict, evidence: Evidence) -> str:
     if cause:
         return cause
 
+    # A required claim that is UNPROVEN does not withhold a name, but the verdict is not PASS.
     unproven = []
-    for claim_verdict in verdict.claims_with(Status.UNPROVEN):
-        if claim_verdict.claim.required:
-            unproven.append(claim_verdict)
+    for judged in verdict.claims_with(Status.UNPROVEN):
+        if judged.claim.required:
+            unproven.append(judged)
     if not unproven:
         return ""
-    keys = listed([claim_verdict.claim.key for claim_verdict in unproven])
+    keys = listed([judged.claim.key for judged in unproven])
     return f"UNPROVEN: {keys}: {unproven[0].reason}"

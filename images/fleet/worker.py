@@ -108,7 +108,7 @@ def perform(task: Task, machine: str) -> Result:
             # `build`, or for a pulled image `validate`, with its files in the scratch folder.
             log = run_verb(task.arguments(scratch), Path(scratch, "log"))
             # The verdict is the last file that a verb writes: without it, the others may be
-            # incomplete.
+            # incomplete. It lies in a folder that is named after the image.
             verdict = next(Path(scratch).rglob("verdict.json"), None)
             if verdict is None:
                 return Lost(cause=f"on {machine}: {last_words(log)}")

@@ -133,6 +133,7 @@ def plan_containers(
 
 
 def _user_of_probe(claim: Claim) -> RunAs:
+    """Return as whom the probe of a claim runs."""
     return checks.settings(claim.probe).run_as
 
 
@@ -163,6 +164,7 @@ def measure_in_container(
     probes = {claim.probe for claim in plan.claims.claims}
 
     def run(spec: ContainerSpec) -> SuiteRun:
+        """Run the suite in such a container."""
         return run_suite(
             engine, spec, files, timeout=SUITE_SECONDS, probes=probes, on_record=on_record
         )
@@ -257,7 +259,7 @@ def shared_memory(machine: int) -> int:
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     """Return the suite as it goes into a container or an image: path -> content.
 
-    With it go its claims, and the examples that claims name.
+    With it go its claims (`claims.json`), and the examples that claims name.
     """
     files = {}
     for path in sorted(SUITE.rglob("*")):
@@ -270,7 +272,7 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     for claim in claims.claims:
         if "example" in claim.expect:
             example_folders.add(claim.expect["example"]["folder"])
-    # All examples share the files of the first two folders.
+    # All examples share the files right in examples/, such as tiny.py, and those in data/.
     for folder in (".", "data", *sorted(example_folders)):
         for path in sorted((EXAMPLES / folder).iterdir()):
             if path.is_file() and not path.name.startswith("."):
@@ -315,6 +317,7 @@ def run_suite(
             container.put(content, folder)
         container.start(f"{key}\n".encode())
         for stream, line in container.lines(timeout, most=_MOST_PRINTED):
+            # None: the line is not signed with the key.
             text = channel.verify(key, line) if stream == "stdout" else None
             record = parse_record(text or "")
             if record and record.probe in missing_probes:
@@ -346,6 +349,7 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     `container`: its name in the validation run. `then`: what to do if the suite did not start.
     """
     end = run.end
+    # Killed from outside: by a person, by the job's limit, or by the machine.
     was_killed = end.code == KILLED and not end.oom
     if was_killed:
         cause = (
@@ -357,10 +361,12 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
             " ran out of memory (`dmesg`, `sacct`)"
         )
         raise failed(image_label(image), cause, then)
+    # Not started. Whatever was printed instead is the best hint at the cause.
     if not run.has_begun:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         printed = tail or f"status {end.code}, nothing printed"
         raise failed(image_label(image), f"the suite did not start in it: {printed}", then)
+    # Started, and stopped before its end. By itself it ends with 0, whatever it has found.
     if end.code != 0 and not end.oom:
         cause = (
             f"the suite in its container `{container}` ended with status {end.code}:"

@@ -70,7 +70,8 @@ def settings_evidence(engine: Engine, image: ImageInfo) -> ImageEvidence:
 def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     """Return the files in an image's layers that no container shows, as upper layers hide them.
 
-    Whoever pulls the image gets them all the same. Evidence says so if the layers can't be read.
+    Whoever pulls the image gets them all the same. If the layers can't be read, the evidence has
+    only the reason (`unread`).
     """
     hidden_files = exported.read_hidden_files(engine, image)
     if hidden_files is None:
@@ -78,18 +79,16 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
             "unread": "the layers lie where this user can't read them:"
             " ask as root, on the engine's own machine"
         }
-    files, count = hidden_files
-
-    # A dict, for each path and kind once: a file may have many credentials of one kind, and several
-    # layers the same file.
+    # The keys of a dict, so that each path and kind stands once, in the order in which they were
+    # found: a file may have many credentials of one kind, and several layers the same file.
     secrets: dict[tuple[str, str], None] = {}
-    for _layer, path, content in files:
+    for _layer, path, content in hidden_files.files:
         for _line, kind in credentials.find_in_file(content, path):
             secrets[path, kind] = None
     # Files of layer 0, which is the base's, are not listed.
-    hidden = [f"/{path}" for layer, path, _content in files if layer > 0]
+    hidden = [f"/{path}" for layer, path, _content in hidden_files.files if layer > 0]
     return {
-        "files": count,
+        "files": hidden_files.entry_count,
         "hidden": hidden[:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
     }
@@ -100,11 +99,11 @@ def find_credentials(engine: Engine, image: ImageInfo) -> list[Credential]:
 
     The credential itself is left out, as evidence is published.
     """
-    found: list[Credential] = []
+    places: list[Credential] = []
     for place, text in texts_of_configuration(engine, image):
         for _line, kind in credentials.find_in_text(text):
-            found.append({"where": place, "kind": kind})
-    return found
+            places.append({"where": place, "kind": kind})
+    return places
 
 
 def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[str, str]]:
@@ -117,7 +116,8 @@ def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[s
     for name, value in image.labels.items():
         yield f"the label {name}", value
     for step, _ in engine.history(image.id):
-        # A step holds the values of its build arguments, so its name ends before the first one.
+        # A step holds the values of its build arguments (`RUN |1 TOKEN=...`): they may be secret. So
+        # what names it in the evidence ends before the first `=`.
         yield f"the build step `{step[:80].split('=')[0]}`", step
     for name, value in engine.inspect_raw(image.id)["Config"].items():
         if name not in ("Env", "Labels"):

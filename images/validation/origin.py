@@ -78,11 +78,12 @@ def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
     """Return the layers of an image with those of its base as one layer, `base`.
 
     `payload`: layer -> diff ID. A base from a registry may have several layers: `base`, `base-2`
-    and so on. Then `base` becomes the digest of their diff IDs.
+    and so on. Then `base` becomes the digest of their diff IDs, and the others stay as they are.
     """
     base_diff_ids = []
     other_layers = {}
     for name, diff_id in payload.items():
+        # `base-2` is the second layer of the base. No other layer's name begins like this.
         if name.partition("-")[0] == _BASE:
             base_diff_ids.append(diff_id)
         else:

@@ -89,6 +89,7 @@ def collect_steps(claims: Iterable[ClaimVerdict]) -> dict[str, StepRow]:
         times = trained["time"]
         disturbances = list(timing.disturbances(judged.evidence["conditions"], times))
         if not disturbances:
+            # The judge of `step` declares the keys: TrainedAndRead of validate/checks/gpu/step.py.
             steps[judged.claim.subject] = StepRow(
                 seconds=times["seconds"],
                 spread=times["spread"],
@@ -249,8 +250,9 @@ class OlderSchemaError(ValueError):
 def parse_evidence(text: str) -> Evidence:
     """Return the evidence that the text of an evidence.json holds.
 
-    Raises ValueError: JSONDecodeError for no JSON, pydantic's ValidationError for other JSON,
-    OlderSchemaError, or as Evidence.loads if the text was changed.
+    Raises ValueError, which all of these are: JSONDecodeError if the text is no JSON, pydantic's
+    ValidationError if it is other JSON, OlderSchemaError, or what Evidence.loads raises if the text
+    was changed.
     """
     data = json.loads(text)
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -271,6 +273,7 @@ def read_evidence(path: Path) -> Evidence:
         return parse_evidence(path.read_text(encoding="utf-8"))
     except OSError as error:
         cause = f"can't be read: {error.strerror}"
+    # The next three are kinds of ValueError, from the most special to any.
     except ValidationError as error:
         cause = f"is no evidence: {first_fault(error)}"
     except (JSONDecodeError, UnicodeDecodeError) as error:

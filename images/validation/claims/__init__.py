@@ -29,8 +29,8 @@ def image_claims(context: ClaimContext) -> ClaimSet:
         claims += profile_claims(context)
     claims = [with_known_gap(claim, context) for claim in claims]
 
-    # The copy of its claims that an image carries has none about its origin: the record of layers
-    # may change later, the image does not.
+    # Only if the context has an origin. For the copy of its claims that an image carries, it has
+    # none: the record of layers may change later, the image does not.
     claims += origin_claims(context)
     return ClaimSet(image=str(context.image.name), claims=tuple(claims))
 
@@ -41,10 +41,12 @@ def with_known_gap(claim: Claim, context: ClaimContext) -> Claim:
     That is so if the image's pins put it out of reach (`unproven` in expectations.yaml), or if it
     is about an optional package that the image lacks. Other claims are returned as they are.
     """
+    # The subject of a claim about a package is the package's name.
     if claim.subject in context.missing:
         reason = f"{claim.subject} is not in this image: {context.missing[claim.subject]}"
         return replace(claim, required=False, unproven=reason)
 
+    # Keys are claims (`imports/unsloth`) or whole checks (`resume`).
     reasons = context.image.unproven
     if claim.key in reasons:
         return replace(claim, required=False, unproven=reasons[claim.key])

@@ -222,6 +222,7 @@ def behaviour_claims(context: ClaimContext, behaviour: Behaviour) -> Iterator[Cl
         return
     reason_without_extensions = ""
     if behaviour.extensions:
+        # No image of this kind has them: there is nothing to claim.
         if not plans_extensions(context.image, behaviour.extensions):
             return
         reason_without_extensions = find_reason_without_extensions(context, behaviour.extensions)
@@ -301,6 +302,8 @@ def find_reason_without_kernels(context: ClaimContext, example: Example) -> str:
         return ""
     package = example.extensions
     is_planned = plans_extensions(context.image, package)
-    if is_planned and not find_reason_without_extensions(context, package):
+    are_missing = bool(find_reason_without_extensions(context, package))
+    if is_planned and not are_missing:
         return ""
+    # A sentence that the example's row has for this.
     return example.without_nvcc
