@@ -7,9 +7,9 @@ out.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from enum import StrEnum
 from typing import TypeVar
 
 from images.nightly import results, sets
@@ -25,7 +25,16 @@ _HEAD = 60
 """Characters that tell reasons apart."""
 
 Change = TypeVar("Change", bound=Hashable)
-_ANSWERS = {True: "fail", False: "pass", None: "unresolved"}
+
+
+class Answer(StrEnum):
+    """What a mixture of versions shows about a claim that the canary failed."""
+
+    FAIL = "fail"
+    """The claim fails as in the canary."""
+    PASS = "pass"
+    UNRESOLVED = "unresolved"
+    """Nothing: no versions fit, or the claim has no verdict, or it fails for another reason."""
 
 
 def find_smallest_failing(
@@ -43,41 +52,49 @@ def find_smallest_failing(
     answers = {frozenset[Change](): False, frozenset(changes): True}
 
     def fails(subset: Sequence[Change]) -> bool:
+        """Return whether a set fails. Call `attempt` only for a set that was not tried before."""
         key = frozenset(subset)
         if key not in answers:
             answers[key] = attempt(key)
         return answers[key]
 
     # Find one culprit after the other, the last one first, until those that are known fail alone.
+    # `candidates` are the changes before the culprits: together with them they fail.
     culprits: tuple[Change, ...] = ()
-    before = tuple(changes)
-    while before and not fails(culprits):
-        # Halve: the known culprits fail with the first `high` changes, and pass with the first
-        # `low`. In the end the change at `low` makes the difference, so it is a culprit.
-        low, high = 0, len(before)
+    candidates = tuple(changes)
+    while candidates and not fails(culprits):
+        # Halve: the culprits fail with the first `high` candidates, and pass with the first `low`.
+        # In the end these differ only in the candidate at `low`, so it is a culprit.
+        low, high = 0, len(candidates)
         while high - low > 1:
             middle = (low + high) // 2
-            if fails(culprits + before[:middle]):
+            if fails((*candidates[:middle], *culprits)):
                 high = middle
             else:
                 low = middle
-        culprits, before = (before[low], *culprits), before[:low]
+        culprits = (candidates[low], *culprits)
+        candidates = candidates[:low]
 
-    # Take out one change at a time, as long as the others still fail.
+    # A culprit may be needless beside those that were found after it. Take out one at a time, as
+    # long as the others still fail.
     while True:
-        smaller = _find_failing(fails, combinations(culprits, max(0, len(culprits) - 1)))
+        smaller = _without_one(culprits, fails)
         if not smaller:
             return culprits
         culprits = smaller
 
 
-def _find_failing(
-    fails: Callable[[Sequence[Change]], bool], subsets: Iterable[tuple[Change, ...]]
+def _without_one(
+    changes: tuple[Change, ...], fails: Callable[[Sequence[Change]], bool]
 ) -> tuple[Change, ...]:
-    """Return the first of the subsets that fails; empty if none does."""
-    for subset in subsets:
-        if fails(subset):
-            return subset
+    """Return the changes without a needless one; empty if every one of them is needed to fail.
+
+    Leaving out the last change is tried first.
+    """
+    for index in reversed(range(len(changes))):
+        others = changes[:index] + changes[index + 1 :]
+        if fails(others):
+            return others
     return ()
 
 
@@ -86,12 +103,13 @@ def is_open(claim: ClaimRow) -> bool:
     return claim.verdict is Status.FAIL or (claim.required and claim.verdict is Status.UNPROVEN)
 
 
-def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
+def find_regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
     """Return the claims that only the control passes, the cheapest tier first.
 
     Only claims that fail in `newer`, or are required and UNPROVEN there, count. If `newer` could
     not be built, one claim BUILD stands for all; if the control could not, there is no regression.
     """
+    # A result has a cause only if its image could not be built.
     if control.cause:
         return []
     if newer.cause:
@@ -114,21 +132,27 @@ def regressions(control: SetResult, newer: SetResult) -> list[ClaimRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The search for the packages that break the canary of one image."""
+    """The search for the packages that break the canary of one image.
+
+    It tries mixtures of versions: the control, with some packages moved to the canary's versions.
+    """
 
     planned: Planned
     control: Locked
     canary: Locked
     changes: Sequence[PackageChange]
+    """What differs between control and canary."""
     options: NightlyOptions
     results: dict[tuple[str, tuple[Tier, ...]], SetResult] = field(default_factory=dict)
-    """Hash of a mixture's lock, and tiers -> its result."""
+    """(hash of a mixture's lock, tiers that were judged) -> its result. No mixture is built twice
+    for the same tiers."""
 
     def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
         """Bisect until every claim of `worse` is explained, and return a line for each search.
 
-        A line names a set of culprits and every claim that they break. It is also appended to the
-        results, as soon as it is known.
+        `worse` has the claims that the canary lost, the cheapest tier first. A line names a set of
+        culprits and every claim that they break. It is also appended to the results, as soon as it
+        is known.
         """
         lines = []
         remaining = list(worse)
@@ -137,14 +161,17 @@ class Search:
             results.append(line, self.options.results)
             self.options.progress(self.planned.name, line.sentence)
             lines.append(line)
-            named = {claim.key for claim in line.claims}
-            remaining = [claim for claim in remaining[1:] if claim.key not in named]
+
+            # The first claim was bisected. The line may explain others, too.
+            explained = {claim.key for claim in line.claims}
+            remaining = [claim for claim in remaining[1:] if claim.key not in explained]
         return lines
 
     def _bisect(self, worse: Sequence[ClaimRow]) -> BreakageLine:
         """Find the culprits of the first claim, and return a line with all that they break.
 
-        `worse`: the claims to explain. Builds and validates a mixture of versions for each attempt.
+        `worse` has the claims to explain. Builds and validates a mixture of versions for each
+        attempt.
         """
         claim = worse[0]
         # Only a package that both sets have can be left at its old version.
@@ -154,18 +181,19 @@ class Search:
         )
 
         def attempt(moved: frozenset[str]) -> bool:
+            """Return whether the claim fails in a mixture with these packages moved."""
             result = self._validate(moved, (claim.tier,))
-            answer = _shows_failure(result, claim) if result else None
+            answer = _read_answer(result, claim) if result else Answer.UNRESOLVED
             names = " ".join(name for name in movable if name in moved)
-            text = f"{claim.key} with {len(moved)} moved: {_ANSWERS[answer]} ({names})"
+            text = f"{claim.key} with {len(moved)} moved: {answer} ({names})"
             self.options.progress(self.planned.name, text)
-            return answer is True
+            return answer is Answer.FAIL
 
         names = find_smallest_failing(movable, attempt)
         claims = self._broken_by(frozenset(names), worse)
         culprits = [change for change in self.changes if change.name in names]
         if not culprits:
-            # Nothing moved from one version to another: all that came or went is named.
+            # No package is in both sets at different versions: name all that came or went.
             culprits = list(self.changes)
         return BreakageLine(
             date=self.options.now(),
@@ -189,37 +217,41 @@ class Search:
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
-        """Return the claims that the culprits break by themselves.
+        """Return the claims that the culprits break by themselves, as that mixture fails them.
 
-        `worse` has the claims to look at. Its first one, which was bisected, always comes first.
+        `worse` has the claims that the canary failed. The first of them, which was bisected, always
+        comes first, even if it has no verdict in that mixture.
         """
+        # Validate the control with only the culprits moved, in every tier of these claims.
         tiers = {claim.tier for claim in worse}
-        # None if no versions fit together with the culprits'.
-        alone = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
-        judged = {claim.key: claim for claim in alone.claims} if alone else {}
-        claims = [judged.get(worse[0].key, worse[0])]
-        for claim in worse[1:]:
-            if claim.key in judged and _is_same(judged[claim.key], claim):
-                claims.append(judged[claim.key])
-        return claims
+        result = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
+        judged_claims: dict[str, ClaimRow] = {}
+        # There is no result if no versions fit together with the culprits'.
+        if result:
+            judged_claims = {claim.key: claim for claim in result.claims}
+
+        bisected, *others = worse
+        broken = [judged_claims.get(bisected.key, bisected)]
+        for claim in others:
+            judged = judged_claims.get(claim.key)
+            if judged and _is_same_failure(judged, claim):
+                broken.append(judged)
+        return broken
 
 
-def _shows_failure(result: SetResult, claim: ClaimRow) -> bool | None:
-    """Return whether a result has the same failure as `claim`, which the canary failed.
-
-    False: the claim passes. None: it fails for another reason, or has no verdict.
-    """
+def _read_answer(result: SetResult, claim: ClaimRow) -> Answer:
+    """Return what the result of a mixture shows about `claim`, a claim as the canary failed it."""
     if claim.check == BUILD:
-        return bool(result.cause)
+        return Answer.FAIL if result.cause else Answer.PASS
     for judged in result.claims:
         if judged.key == claim.key and judged.verdict is Status.PASS:
-            return False
-        if _is_same(judged, claim):
-            return True
-    return None
+            return Answer.PASS
+        if _is_same_failure(judged, claim):
+            return Answer.FAIL
+    return Answer.UNRESOLVED
 
 
-def _is_same(claim: ClaimRow, other: ClaimRow) -> bool:
+def _is_same_failure(claim: ClaimRow, other: ClaimRow) -> bool:
     """Return whether both are the same failure: their reasons begin alike, but for numbers."""
     if (claim.key, claim.verdict) != (other.key, other.verdict):
         return False

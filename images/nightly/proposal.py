@@ -23,12 +23,14 @@ def write(result: ImageResult, sources: Sources, folder: Path) -> str:
 
     Returns the folder; empty if the canary is not as good as the control.
     """
+    # `run` proposes a canary only if it is as good as the control.
     if result.proposed is None:
         return ""
     image, root = result.proposed.image, sources.workspace.root
+
+    # The changed files: path in the checkout -> text. A layer that is new has a new file.
     old_matrix = sources.workspace.matrix.read_text(encoding="utf-8")
-    matrix_text = move_pins(old_matrix, image, result.canary.changes)
-    after = {"matrix.yaml": matrix_text}
+    after = {"matrix.yaml": move_pins(old_matrix, image, result.canary.changes)}
     for name, content in lock_file.serialize(result.proposed.lock).items():
         after[f"locks/{image.lock_name}/{name}"] = content.decode()
     before = {}
@@ -47,9 +49,12 @@ def _describe_changes(result: ImageResult) -> str:
     image = result.image
     rows = ""
     for change in result.canary.changes:
-        reason = "dependency" if change.after else "no longer needed"
         if change.pinned:
             reason = "pinned"
+        elif change.after:
+            reason = "dependency"
+        else:
+            reason = "no longer needed"
         rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
     return f"""# Move {image} to the newest versions
 
@@ -70,7 +75,10 @@ Before it is merged:
 
 
 def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the change of files (path -> text) as `git apply` reads it."""
+    """Return the change of files (path -> text) as `git apply` reads it.
+
+    A file that is only in `after` is new. None is only in `before`.
+    """
     patch = ""
     for path in sorted(after):
         old = before.get(path, "").splitlines(keepends=True)
@@ -90,31 +98,39 @@ def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
     """
     file = yamlfile.parse("matrix.yaml", text)
     lines = text.splitlines(keepends=True)
+    # The sections that may have a pin of the image, each as the keys that lead to it. A profile may
+    # extend another one, so look into all of them.
     stack = ("stacks", str(image.name.torch))
     sections: list[tuple[str, ...]] = [stack]
     if image.name.profile:
-        sections += [("profiles", name, *stack) for name in file.data.get("profiles", {})]
+        for profile in file.data.get("profiles", {}):
+            sections.append(("profiles", profile, *stack))
 
-    added = []
+    pins_to_add = []
     for change in changes:
+        # Neither a dependency, nor a package that only one of the two locks has.
         if not (change.pinned and change.before and change.after):
             continue
-        is_written = False
+        is_in_a_section = False
         for section in sections:
+            # `file.lines` counts from 1.
             line_number = file.lines.get((*section, change.name))
             if line_number is not None:
-                is_written = True
-                index = line_number - 1
-                lines[index] = _move_pin(lines[index], change)
-        if not is_written:
-            added.append(f"    {change.name}: {_as_yaml(change.after)}\n")
+                is_in_a_section = True
+                lines[line_number - 1] = _move_pin(lines[line_number - 1], change)
+        if not is_in_a_section:
+            pins_to_add.append(f"    {change.name}: {_as_yaml(change.after)}\n")
 
-    stack_line = file.lines[stack]
-    return "".join([*lines[:stack_line], *added, *lines[stack_line:]])
+    # Added pins come first in the stack: below the line with its key.
+    first_pin = file.lines[stack]
+    return "".join([*lines[:first_pin], *pins_to_add, *lines[first_pin:]])
 
 
 def _move_pin(line: str, change: Change) -> str:
-    """Return a line of matrix.yaml with a package's version replaced."""
+    """Return a line of matrix.yaml with a package's version replaced.
+
+    The line stays as it is if it has another version of the package than `change.before`.
+    """
     pin = rf"(\b{re.escape(change.name)}: *[\"']?){re.escape(change.before)}\b"
     return re.sub(pin, rf"\g<1>{change.after}", line)
 

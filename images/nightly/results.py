@@ -165,8 +165,9 @@ def shorten(reason: str) -> str:
 
 
 def culprits_key(culprits: Sequence[Change]) -> str:
-    """Return a word that is equal for the same culprits at the same versions, whatever image they
-    break.
+    """Return a word for these culprits at these versions: `peft-0.21.2--transformers-5.0.0`.
+
+    It is the same for every image that they break.
     """
     versions = sorted((change.name, change.after or "gone") for change in culprits)
     text = "--".join(f"{name}-{version}" for name, version in versions)
@@ -174,7 +175,11 @@ def culprits_key(culprits: Sequence[Change]) -> str:
 
 
 def write_issue(line: BreakageLine) -> str:
-    """Return the Markdown of an issue: title in the first line, a marker to find it by last."""
+    """Return the Markdown of an issue: its title first, then the claims that broke.
+
+    The comment at its end has the key of the culprits, by which later runs find the issue again.
+    """
+    # `torchao 0.14.1`, or `transformers 5.0.0 with peft 0.21.2` if it takes both.
     moved = " with ".join(f"{change.name} {change.after}" for change in line.culprits)
     table = ""
     for claim in line.claims:

@@ -46,26 +46,25 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     versions that fit together there is only the control. Appends a line to the results as soon as
     it is known. Raises UserError: no lock, or an index or an engine that does not answer.
     """
+    # The control.
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
-    before = options.validate(control, options.tiers, Job.CONTROL)
-    control_line = _append_result(planned, control, Job.CONTROL, (), before, options)
+    control_result = options.validate(control, options.tiers, Job.CONTROL)
+    control_line = _append_result(planned, control, Job.CONTROL, (), control_result, options)
 
     def without_canary(outcome: Outcome, **more: Any) -> ImageResult:
+        """Return the result of an image whose canary is not built. `more`: fields of JobLine."""
         canary_line = _append(planned, Job.CANARY, outcome, options, **more)
         return ImageResult(image=planned.name, control=control_line, canary=canary_line)
 
-    nightly = options.sources.matrix.nightly
-    kept = nightly.why_kept(str(image.name.torch), options.now().date())
-    if kept:
-        return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=kept)
+    # The matrix may hold the pins of this torch back until some day.
+    why_kept = options.sources.matrix.nightly.why_kept(str(image.name.torch), options.now().date())
+    if why_kept:
+        return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=why_kept)
+
+    # Choose the newest versions.
     options.progress(planned.name, "resolving the newest versions")
     try:
-        refused = sets.find_refused_versions(image, options.sources)
-        requirements = sets.list_requirements(control, nightly, refused)
-        chosen = uv.resolve_versions(
-            requirements, control.lock.inputs, preferred={}, run=options.run, where=planned.name
-        )
-        canary = sets.relock(control, chosen, options.run)
+        canary = _resolve_canary(control, planned.name, options)
     except uv.NoSolution as error:
         return without_canary(Outcome.UNRESOLVED, cause=error.problems[0].cause)
     pinned = [pin.name for pin in image.pins]
@@ -73,11 +72,14 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     if not changes:
         return without_canary(Outcome.UNCHANGED, versions=control.hash)
 
+    # The canary.
     moved_pins = ", ".join(str(change) for change in changes if change.pinned)
     options.progress(planned.name, f"canary: {moved_pins}")
-    after = options.validate(canary, options.tiers, Job.CANARY)
-    canary_line = _append_result(planned, canary, Job.CANARY, changes, after, options)
-    worse = bisection.regressions(before, after)
+    canary_result = options.validate(canary, options.tiers, Job.CANARY)
+    canary_line = _append_result(planned, canary, Job.CANARY, changes, canary_result, options)
+
+    # Search for what breaks it.
+    worse = bisection.find_regressions(control_result, canary_result)
     search = bisection.Search(
         planned=planned, control=control, canary=canary, changes=changes, options=options
     )
@@ -86,23 +88,41 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
         control=control_line,
         canary=canary_line,
         breakages=tuple(search.breakages(worse)),
-        proposed=canary if is_as_good(before, after) else None,
+        proposed=canary if is_as_good(control_result, canary_result) else None,
     )
 
 
-def is_as_good(before: SetResult, after: SetResult) -> bool:
-    """Return whether a canary (`after`) has the control's verdicts (`before`) or better ones.
+def _resolve_canary(control: Locked, name: str, options: NightlyOptions) -> Locked:
+    """Return the control's image, locked at the newest versions that the matrix and facts allow.
 
-    False if the control could not be built, or if a tier that needs no GPU was not judged.
+    `name` is that of the image, for messages. Raises uv.NoSolution if no versions fit together.
     """
-    judged = {claim.tier for claim in after.claims}
-    if before.cause or not judged >= set(validating.ANYWHERE):
+    refused = sets.find_refused_versions(control.image, options.sources)
+    requirements = sets.list_requirements(control, options.sources.matrix.nightly, refused)
+    newest_versions = uv.resolve_versions(
+        requirements, control.lock.inputs, preferred={}, run=options.run, where=name
+    )
+    return sets.relock(control, newest_versions, options.run)
+
+
+def is_as_good(control: SetResult, canary: SetResult) -> bool:
+    """Return whether a canary has the control's verdicts or better ones.
+
+    False if the control could not be built, or if the canary was not judged in every tier that
+    needs no GPU.
+    """
+    if control.cause:
         return False
-    for claim in before.claims:
-        if after.verdict(claim.key) not in (claim.verdict, Status.PASS):
+    judged_tiers = {claim.tier for claim in canary.claims}
+    if not judged_tiers >= set(validating.ANYWHERE):
+        return False
+
+    for claim in control.claims:
+        if canary.verdict(claim.key) not in (claim.verdict, Status.PASS):
             return False
-    for claim in after.claims:
-        if claim.verdict is Status.FAIL and before.verdict(claim.key) is not Status.FAIL:
+    # The canary may have claims that the control lacks: they must not fail.
+    for claim in canary.claims:
+        if claim.verdict is Status.FAIL and control.verdict(claim.key) is not Status.FAIL:
             return False
     return True
 
@@ -115,9 +135,10 @@ def _append_result(
     result: SetResult,
     options: NightlyOptions,
 ) -> JobLine:
-    """Append the line of a job that was validated to the results, and report it.
+    """Append the line of a job to the results, report it, and return it.
 
-    `changes`: what the job's lock changes of the committed one. Returns the line.
+    The job built and validated `locked`, with this `result`. `changes` is what this lock has
+    otherwise than the committed one.
     """
     line = _append(
         planned,
@@ -140,12 +161,13 @@ def _append_result(
 
 def _outcome(result: SetResult) -> Outcome:
     """Return the outcome of a job. PASS needs a required claim, and none of them open."""
+    # A result has a cause only if its image could not be built.
     if result.cause:
         return Outcome.NOT_BUILT
     if any(claim.verdict is Status.FAIL for claim in result.claims):
         return Outcome.FAIL
-    is_proven = any(claim.required for claim in result.claims)
-    if is_proven and not any(is_open(claim) for claim in result.claims):
+    has_required_claim = any(claim.required for claim in result.claims)
+    if has_required_claim and not any(is_open(claim) for claim in result.claims):
         return Outcome.PASS
     return Outcome.UNPROVEN
 
@@ -153,7 +175,7 @@ def _outcome(result: SetResult) -> Outcome:
 def _append(
     planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any
 ) -> JobLine:
-    """Append the line of a job to the results, and return it. `more`: further fields of JobLine."""
+    """Append the line of a job to the results, and return it. `more` has other fields of JobLine."""
     line = JobLine(
         date=options.now(),
         image=planned.name,

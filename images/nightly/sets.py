@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from images.building.build import build_all
 from images.building.contexts import BuildOptions
+from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.schema import Nightly
 from images.engine import Engine, ImageInfo
@@ -37,7 +38,8 @@ from validate.judge import Verdict
 from validate.judging import Status
 
 _CAUSED_BY_VERSIONS = ("hash", "compile", "resolve", "dockerfile", "other")
-"""Causes of a failed build that other versions may not have."""
+"""Kinds of failed builds (images/data/build_failures.yaml) that other versions may not have. The
+other kinds, such as `disk` and `network`, are faults of the machine."""
 _SHORT = 12
 """Hexadecimal digits of a short hash."""
 
@@ -68,48 +70,58 @@ def list_requirements(
 ) -> list[str]:
     """Return the requirements that a canary is resolved from, in pip's notation.
 
-    `nightly` (settings in matrix.yaml) names layers that stay as they are locked; torch's always
-    does. Pins of other layers may move upward, within their range. `refused` is distribution ->
-    version -> why the canary must not have it.
+    A package in a held layer keeps its locked version: `torch==2.7.1`. A pin in any other layer may
+    move upward: `torchao>=0.11.0,<0.13,!=0.12.1`.
+
+    `nightly` (settings in matrix.yaml) has the held layers and the ranges of pins. `refused` is
+    distribution -> version -> why the canary must not have it.
     """
     image, inputs = control.image, control.lock.inputs
-    held = set(nightly.held)
+    held_layers = set(nightly.held)
     # With another torch it would be another image.
     torch = image.pin("torch")
     if torch:
-        held.add(torch.layer)
+        held_layers.add(torch.layer)
 
-    locked = control.lock.versions(layer for layer in image.layers if layer in held)
-    lines = [f"{name}=={version}" for name, version in locked.items()]
-    # What packages require that no index has: the resolver cannot know it.
-    for layer, needs in inputs.needs.items():
-        if layer not in held:
-            lines += needs
+    locked = control.lock.versions(layer for layer in image.layers if layer in held_layers)
+    requirements = [f"{name}=={version}" for name, version in locked.items()]
+    # Some packages are in no index, so the resolver cannot read what they require.
+    for layer, needed_by_layer in inputs.needs.items():
+        if layer not in held_layers:
+            requirements += needed_by_layer
 
+    # What the matrix says of this torch replaces what it says of every torch.
     ranges = {**nightly.ranges, **nightly.stacks.get(str(image.name.torch), {})}
-    for layer, pinned in inputs.layers.items():
-        if layer in held:
+    for layer, resolved_pins in inputs.layers.items():
+        if layer in held_layers:
             continue
-        # The lock is made without pins that no index has.
-        names = {canonicalize_name(text.partition("==")[0]) for text in pinned}
+        # `resolved_pins` (`peft==0.18.1`) lacks the pins that are in no index, such as flash-attn.
+        # Those keep their version.
+        names = {canonicalize_name(pin.partition("==")[0]) for pin in resolved_pins}
         for pin in image.pins:
             if pin.layer == layer and pin.name in names:
-                allowed = [f">={pin.version}"]
-                allowed += _range_above(pin.version, ranges.get(pin.name, ""))
-                allowed += [f"!={version}" for version in refused.get(pin.name, {})]
-                lines.append(f"{pin.name}{','.join(allowed)}")
-    return lines
+                specifiers = [f">={pin.version}"]
+                specifiers += _range_above(pin.version, ranges.get(pin.name, ""))
+                specifiers += [f"!={version}" for version in refused.get(pin.name, {})]
+                requirements.append(f"{pin.name}{','.join(specifiers)}")
+    return requirements
 
 
-def _range_above(version: str, text: str) -> list[str]:
-    """Return a range, or nothing where all of it is below the version.
+def _range_above(pinned_version: str, matrix_range: str) -> list[str]:
+    """Return a range of the matrix (`<0.13`) as a list with one entry.
 
-    A profile may pin beyond the range of its stack.
+    Return no entry for an empty range, and for one that only has versions below the pinned one: a
+    profile may pin beyond the range of its stack.
     """
-    allowed = SpecifierSet(text)
-    ends = [Version(specifier.version.removesuffix(".*")) for specifier in allowed]
-    if allowed.contains(version, prereleases=True) or any(end > Version(version) for end in ends):
-        return [text] if text else []
+    if not matrix_range:
+        return []
+    allowed = SpecifierSet(matrix_range)
+    if allowed.contains(pinned_version, prereleases=True):
+        return [matrix_range]
+    # `==0.19.*` does not allow the pin 0.18.1, but it can be reached by moving upward.
+    for specifier in allowed:
+        if Version(specifier.version.removesuffix(".*")) > Version(pinned_version):
+            return [matrix_range]
     return []
 
 
@@ -117,28 +129,34 @@ def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str,
     """Return the newer versions of pins that the rules of `plan` refuse for an image, and why.
 
     The result is distribution -> version -> reasons. Only versions that facts.yaml lists are tried,
-    one pin at a time. What a version requires of other packages is no reason here: that is left to
-    uv, which can move two packages together.
+    one pin at a time: the image is planned with this pin at that version. What a version requires
+    of other packages is no reason here: that is left to uv, which can move two packages together.
     """
-    # The facts without these requirements.
-    packages = {}
-    for name, known in sources.facts.packages.items():
-        packages[name] = {
-            version: row.model_copy(update={"requires": []}) for version, row in known.items()
-        }
-    facts = sources.facts.model_copy(update={"packages": packages})
+    sources = replace(sources, facts=_without_requirements(sources.facts))
+    facts = sources.facts
 
     refused: dict[str, dict[str, str]] = {}
     for pin in image.pins:
-        for version in (*facts.companions.get(pin.name, {}), *packages.get(pin.name, {})):
+        # facts.yaml lists packages with CUDA code (`companions`) and all others in two tables.
+        known_versions = [*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})]
+        for version in known_versions:
             if Version(version) <= Version(pin.version):
                 continue
-            planned = plan.plan_one(
-                image.name, replace(sources, facts=facts), pins={pin.name: version}
-            )
+            planned = plan.plan_one(image.name, sources, pins={pin.name: version})
             if planned.reasons:
                 refused.setdefault(pin.name, {})[version] = "; ".join(planned.reasons)
     return refused
+
+
+def _without_requirements(facts: Facts) -> Facts:
+    """Return the facts without what packages require of each other."""
+    packages = {}
+    for name, releases in facts.packages.items():
+        packages[name] = {
+            version: release.model_copy(update={"requires": []})
+            for version, release in releases.items()
+        }
+    return facts.model_copy(update={"packages": packages})
 
 
 def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run) -> Locked:
@@ -151,7 +169,7 @@ def relock(control: Locked, versions: Mapping[str, str], run: uv.Runner = uv.run
     pins = []
     for pin in control.image.pins:
         if pin.name in versions and not pin.optional:
-            # The local version (`+cu126`) names torch's build for an index. The pin keeps it apart.
+            # A pin has its local version apart (`Pin.local`), so `2.7.1+cu126` becomes `2.7.1`.
             pin = replace(pin, version=Version(versions[pin.name]).public)
         pins.append(pin)
     image = replace(control.image, pins=tuple(pins))
@@ -184,13 +202,15 @@ def mix_versions(
     """
     old_versions, new_versions = control.versions, canary.versions
     required = {name: new_versions[name] for name in moved}
-    # Of everything else the control's version is preferred, then the canary's.
+    # Every other package stays at the control's version. One that only the canary has gets its
+    # version there. (The last of these dicts that has a package decides.)
     preferred = {**new_versions, **old_versions, **required}
     try:
         mixture = relock(control, preferred, run)
     except uv.NoSolution:
         return None
 
+    # uv may have chosen other versions of dependencies than the preferred ones.
     has_all_required = required.items() <= mixture.versions.items()
     return mixture if has_all_required else None
 
@@ -203,13 +223,13 @@ class SetResult:
     """One set of versions, built and validated."""
 
     claims: tuple[ClaimRow, ...]
-    """Every claim that was judged, the good ones too."""
+    """Every claim that was judged, the good ones too; empty if the image could not be built."""
     digest: str = ""
     bytes: int = 0
     seconds: float = 0.0
     gpus: tuple[str, ...] = ()
     cause: str = ""
-    """Why there is no verdict; empty where there is one."""
+    """Why the image could not be built; empty if it was built and judged."""
 
     def verdict(self, key: str) -> Status | None:
         """Return the verdict of a claim by its key, or None if it was not judged."""
@@ -247,8 +267,9 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
     """Return a function that builds a set of versions on this engine and validates it.
 
     The function takes the image with its lock, the tiers to judge (none: all that the machine can)
-    and a suffix for the image's name. It leaves no image behind, and builds the control without a
-    cache. It raises UserError for a failure that has nothing to do with the versions.
+    and a label, which becomes the suffix of the image's name: `control`, `canary` or `bisect`. It
+    leaves no image behind. It raises UserError for a failure that has nothing to do with the
+    versions.
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
@@ -259,11 +280,13 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
             options,
             suffix=f"-{label}",
             tiers=tiers or options.tiers,
+            # The control shows that the committed lock can still be built from nothing.
             no_cache=label == Job.CONTROL,
         )
         try:
             (result,) = build_all(engine, [(locked.image, lock)], build_options, progress)
         finally:
+            # An image that did not get its name is left as a candidate.
             engine.untag(f"{locked.image.prefix}{name}")
             engine.untag(f"{locked.image.prefix}{name}-candidate")
 
@@ -282,19 +305,25 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
     return validate
 
 
-def _with_records(locked: Locked, folder: Path, known: Path) -> Lock:
-    """Return a lock with the RECORDs of its wheels, which the claims of `records` need.
+def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
+    """Return the lock of an image with digests of the RECORDs of its wheels.
 
-    The lock is written into `folder` for that. `known` is the folder of the committed locks, whose
-    RECORDs are not read again.
+    The claims of the check `records` need them, and a new set of versions has none. They are
+    measured by means of files: `folder` gets the lock, and a table of RECORDs beside it. RECORDs
+    that `committed_locks` knows are not downloaded again.
     """
-    files = lock_file.serialize(locked.lock)
-    lock_file.write(
-        {f"{locked.image.lock_name}/{name}": text for name, text in files.items()}, folder
-    )
-    lock = lock_file.read(locked.image, folder, known)
-    lock_file.put(measure_records.update({str(locked.image.name): lock}, folder), folder)
-    return lock_file.read(locked.image, folder, known)
+    image = locked.image
+    files = {}
+    for name, content in lock_file.serialize(locked.lock).items():
+        files[f"{image.lock_name}/{name}"] = content
+    lock_file.write(files, folder)
+
+    # Download the RECORDs that are in neither table, and store the table that has them, too.
+    lock = lock_file.read(image, folder, committed_locks)
+    table_file = measure_records.update({str(image.name): lock}, folder)
+    lock_file.put(table_file, folder)
+
+    return lock_file.read(image, folder, committed_locks)
 
 
 def without_unproven_origin(verdict: Verdict) -> Verdict:
@@ -304,18 +333,17 @@ def without_unproven_origin(verdict: Verdict) -> Verdict:
     UNPROVEN. That says nothing about its versions: control and canary are compared without the
     claim.
     """
-    counted = [
-        row
-        for row in verdict.claims
-        if row.claim.probe != ORIGIN_PROBE or row.status is Status.FAIL
-    ]
-    return replace(verdict, claims=tuple(counted))
+    compared = []
+    for claim_verdict in verdict.claims:
+        if claim_verdict.claim.probe != ORIGIN_PROBE or claim_verdict.status is Status.FAIL:
+            compared.append(claim_verdict)
+    return replace(verdict, claims=tuple(compared))
 
 
 def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float) -> SetResult:
-    """Return what a nightly run compares of a verdict.
+    """Return what a nightly run compares and records of a validated image.
 
-    `start`: when the work began, by the monotonic clock.
+    `start`: when the work on it began, as time.monotonic() gave it.
     """
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),
