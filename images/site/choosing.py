@@ -51,6 +51,7 @@ def gpu_tables(images: Sequence[ImageSummary], profiles: Sequence[str | None]) -
     Models differ by architecture, by the processor of their host, and by the images that passed on
     them. `profiles`: the columns of each table; None stands for images without a profile.
     """
+    # (architecture, whether the host processor is ARM, images that passed) -> models.
     groups: dict[tuple[Arch, bool, tuple[str, ...]], list[str]] = {}
     for model, facts in chooser.models().items():
         passed = tuple(image.name for image in images if model in image.passed_on)
@@ -81,9 +82,11 @@ def _driver_rows(
     for driver in _driver_bounds(images):
         machine = Machine(gpus=(model,), archs=(arch,), driver=driver, arm=arm)
         answers = _answers(machine, images, profiles)
+        # A new range begins only where the answers change.
         if not ranges or ranges[-1][1] != answers:
             ranges.append((driver, answers))
 
+    # The newest range has no upper end. Each other one ends where the next newer one begins.
     rows = []
     upper = ""
     for lower, answers in reversed(ranges):
@@ -95,8 +98,8 @@ def _driver_rows(
 def _driver_bounds(images: Sequence[ImageSummary]) -> list[str]:
     """Return the driver versions at which an answer can change, oldest first.
 
-    They are the versions that an image needs, and the first and last driver branch of each GPU
-    architecture.
+    They are the versions that an image needs, the first branch of drivers that knows a GPU
+    architecture, and the first one after the last that does.
     """
     bounds = {OLDER_THAN_ALL}
     for image in images:
@@ -114,12 +117,12 @@ def _range_text(lower: str, upper: str) -> str:
     `lower`: the oldest driver of the range; OLDER_THAN_ALL: it has no lower end, which is left out.
     `upper`: the driver at which the next range begins; empty: it has no upper end.
     """
-    has_lower = lower != OLDER_THAN_ALL
-    if has_lower and upper:
-        return f"{lower} or newer, older than {upper}"
-    if has_lower:
-        return f"{lower} or newer"
-    return f"older than {upper}" if upper else "any"
+    ends = []
+    if lower != OLDER_THAN_ALL:
+        ends.append(f"{lower} or newer")
+    if upper:
+        ends.append(f"older than {upper}")
+    return ", ".join(ends) or "any"
 
 
 def _answers(
@@ -140,10 +143,10 @@ def _answers(
 
         best_images.append("")
         if profile is None:
+            # Perhaps this driver does not run this GPU at all.
             reasons = list(chooser.wrong_for_gpu(machine))
+            # If it does, take what speaks against the nearest image.
             if not reasons and choice.others:
-                # The driver runs the GPU: take the reasons against the nearest image.
-                _names, nearest_reasons = choice.others[0]
-                reasons = list(nearest_reasons)
+                reasons = list(choice.others[0].reasons)
             why_none = "; ".join(reasons)
     return Answers(tuple(best_images), why_none)

@@ -104,7 +104,10 @@ class ImageRow(chooser.ImageSummary):
 
     @property
     def sentence(self) -> str:
-        """Return what was validated of the current digest, as one sentence for its page."""
+        """Return what was validated of the current digest, as one sentence for its page.
+
+        It reads `Validated: static PASS, gpu on H100 PASS, oldest run on 2026-11-21.`
+        """
         tiers = list(Tier)
         runs = deciding_runs(self.runs)
         runs.sort(key=lambda run: (tiers.index(run.tier), run.gpus))

@@ -10,6 +10,7 @@ from datetime import date
 
 from images.config import selectors
 from images.config.matrix import Sources
+from images.config.names import ImageName
 from images.errors import command
 from images.nightly.results import BreakageLine, JobLine
 from images.planning import chooser, plan
@@ -30,9 +31,9 @@ from validate.claims import Claim, Tier
 from validate.judging import Status
 
 _SHOWN_RUNS = 10
-"""Runs that are shown of an image for each tier and GPU.
+"""Runs that are shown of an image for each tier and GPU, so that pages stay small.
 
-results/ has all of them, and pages stay small.
+results/ has all of them.
 """
 _GPU_TIERS = (Tier.GPU, Tier.MULTIGPU)
 
@@ -96,38 +97,43 @@ def plan_images(inputs: SiteInputs) -> tuple[Planned, ...]:
 def _image_row(name: str, image: Image, inputs: SiteInputs) -> ImageRow:
     """Return what index.json says of an accepted image."""
     matrix = inputs.sources.matrix
+    published = _find_published(name, inputs.published)
+    pins = {pin.name: pin.version for pin in image.pins}
+
+    # Its runs count for one digest: what the tag names, or else what was measured last.
     runs = newest_first(run for run in inputs.runs if run.image == name)
-    tag = _find_published(name, inputs.published)
-    digest = tag.digest if tag else _last_measured_digest(runs)
+    digest = published.digest if published else _last_measured_digest(runs)
     tier_runs: list[TierRun] = []
     for run in runs:
         tier_runs += _tier_runs(run, digest, inputs.claims.get(name, ()))
     validation, validated_on = _validation(tier_runs, matrix.gate)
 
-    # The runs of an image that is not published may have measured other versions than today's pins.
-    # Then a PASS says nothing about the image that would be built today.
-    pins = {pin.name: pin.version for pin in image.pins}
-    drift = "" if tag else records.describe_drift(_measured_packages(runs, digest), pins)
-    passed_on = [] if drift else _gpus_passed_on(tier_runs)
-
-    # Only an image that must be built needs a lock.
-    blocked = "" if tag else inputs.blocked.get(image.lock_name, "")
-    if tag:
+    if published:
+        # People pull this very image, whatever the pins and the lock are today.
         get = f"docker pull {inputs.repository}:{name}"
+        own_tags = published.tags
+        drift = blocked = ""
     else:
+        # People build it. The runs may have measured other versions than today's pins.
+        drift = records.describe_drift(_measured_packages(runs, digest), pins)
+        blocked = inputs.blocked.get(image.lock_name, "")
         get = _build_command(name, image, is_blocked=bool(blocked))
+        own_tags = (name,)
+
+    # With a drift, a PASS says nothing about the image that would be built today.
+    passed_on = [] if drift else _gpus_passed_on(tier_runs)
     summary = chooser.summarize(image, inputs.sources.facts, blocked, passed_on)
-    aliases = [alias for alias, meant in matrix.aliases.items() if meant == name]
+    aliases = [alias for alias, target in matrix.aliases.items() if target == name]
     return ImageRow(
         **summary.model_dump(),
-        tags=[*(tag.tags if tag else (name,)), *aliases],
+        tags=[*own_tags, *aliases],
         pins=pins,
         warnings=list(image.warnings),
         drift=drift,
         digest=digest,
         bytes=_image_size(runs, digest),
-        published=tag.reference if tag else "",
-        transfer=tag.bytes if tag else 0,
+        published=published.reference if published else "",
+        transfer=published.bytes if published else 0,
         get=get,
         validation=validation,
         validated_on=validated_on,
@@ -193,8 +199,8 @@ def _build_command(name: str, image: Image, *, is_blocked: bool) -> str:
 def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
     """Yield what index.json says of each tier of a run.
 
-    A GPU tier is left out where the run had no GPU. `digest`: the image's current one. `claims`:
-    what the matrix claims of the image today.
+    A GPU tier is left out where the run had no GPU. `digest`: the image's current one; empty: never
+    built. `claims`: what the matrix claims of the image today.
     """
     for tier, count in run.tiers.items():
         if tier in _GPU_TIERS and not run.gpus:
@@ -202,9 +208,10 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
         if run.claims:
             never_run = len(unjudged_claims((run,), tier, claims))
         else:
-            # Nightly runs record no names of claims that passed: compare the numbers.
-            required = sum(claim.tier is tier and claim.required for claim in claims)
-            never_run = max(0, required - sum(count.counts.values()))
+            # Nightly runs do not record the names of claims that passed: compare the numbers.
+            required = [claim for claim in claims if claim.tier is tier and claim.required]
+            judged = sum(count.counts.values())
+            never_run = max(0, len(required) - judged)
         yield TierRun(
             tier=tier,
             gpus=describe_gpus(tier, run.gpus),
@@ -234,11 +241,11 @@ def describe_gpus(tier: Tier, names: Sequence[str]) -> str:
     """
     if tier not in _GPU_TIERS:
         return ""
-    models = [chooser.model_of(name) for name in names]
-    distinct = sorted(set(models))
+    models = Counter(chooser.model_of(name) for name in names)
+    # The gpu tier runs on each GPU by itself, so their number does not matter.
     if tier is Tier.GPU:
-        return ", ".join(distinct)
-    return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
+        return ", ".join(sorted(models))
+    return ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
 
 
 def _validation(
@@ -254,6 +261,7 @@ def _validation(
     if any(run.verdict is Status.FAIL for run in current_runs):
         return Validation.FAILED, None
 
+    # Every tier of the gate must have passed with all claims of today (`standing`).
     passed_tiers = {run.tier for run in current_runs if run.standing is Status.PASS}
     if gate and passed_tiers >= set(gate):
         days = []
@@ -261,6 +269,7 @@ def _validation(
             days_of_tier = [run.date for run in current_runs if run.tier is tier and run.date]
             if not days_of_tier:
                 return Validation.VALIDATED, None
+            # A tier may have runs on several GPUs: the newest one counts.
             days.append(max(days_of_tier))
         return Validation.VALIDATED, min(days)
 
@@ -269,7 +278,7 @@ def _validation(
 
 
 def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
-    """Return the runs that an image's page shows, newest first.
+    """Return the runs that an image's page shows, in their order: newest first.
 
     They are the newest ones of each tier and GPU, and those that decide whether the image is
     validated, however old they are.
@@ -285,11 +294,16 @@ def _shown_runs(tier_runs: Sequence[TierRun]) -> list[TierRun]:
 
 
 def _refused_rows(planned_images: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
-    """Yield what index.json says of each image of matrix.yaml that the plan refuses."""
-    names_in_matrix = {row.name for row in sources.matrix.images}
+    """Yield what index.json says of each image of matrix.yaml that the plan refuses.
+
+    Images outside the matrix are left out: nobody asked for them.
+    """
+    names_in_matrix: set[ImageName] = set()
+    for row in sources.matrix.images:
+        names_in_matrix.update(row.names())
     accepted = [planned for planned in planned_images if planned.image]
     for planned in planned_images:
-        if planned.name in names_in_matrix and not planned.image:
+        if planned.image_name in names_in_matrix and not planned.image:
             yield RefusedRow(
                 name=planned.name,
                 torch=planned.torch,

@@ -53,15 +53,18 @@ class _Site:
         self.images = {
             planned.name: planned.image for planned in plan_images(inputs) if planned.image
         }
-        # A run of an earlier day is stale.
         self.oldest_fresh = self.index.date - timedelta(days=self.index.stale_after_days)
+        """A run of an earlier day is stale."""
 
     def _is_stale(self, day: date | None) -> bool:
         """Return whether a run of this day is stale. A run without a date is."""
         return day is None or day < self.oldest_fresh
 
     def _render(self, template: str, path: str, **variables: Any) -> bytes:
-        """Return a page. `path`: of the page in the site. `variables`: what the template shows."""
+        """Return a page. `path`: of the page in the site. `variables`: what the template shows.
+
+        Links in a page are relative, so the site works in any folder of a server.
+        """
         path_to_root = "../" * path.count("/")
         page = self.jinja.get_template(template).render(
             index=self.index,
@@ -77,6 +80,7 @@ class _Site:
         # Images without a lock come last: nobody can have them.
         locked = [image for image in self.index.images if not image.blocked]
         unlocked = [image for image in self.index.images if image.blocked]
+        # The images of index.json are sorted by torch already, as `groupby` needs them.
         groups = []
         for _minor, images in groupby(locked, lambda image: Minor.parse(image.torch)):
             groups.append(list(images))
@@ -96,6 +100,7 @@ class _Site:
         """Return the figures at the top of the matrix page, each as (number, words)."""
         images = self.index.images
         counts = Counter(image.validation for image in images)
+        # An image that is not validated has no such day, so it does not count as fresh.
         fresh = sum(not self._is_stale(image.validated_on) for image in images)
         blocked = sum(bool(image.blocked) for image in images)
         return [
@@ -140,23 +145,13 @@ class _Site:
         """Return the page of one image: what it holds, what was validated, and what is open."""
         image = self.images[row.name]
         claims = self.inputs.claims.get(row.name, ())
-        closure = self.inputs.closures.get(image.lock_name, {})
         runs = newest_first(
             run for run in self.inputs.runs if (run.image, run.digest) == (row.name, row.digest)
         )
         runs_with_packages = [run for run in runs if run.packages]
-
-        # Nightly runs come oldest first.
-        newest_jobs: dict[Job, JobLine] = {}
-        breakages: list[BreakageLine] = []
-        for line in self.inputs.nightly:
-            if line.image != row.name:
-                continue
-            if isinstance(line, JobLine):
-                newest_jobs[line.job] = line
-            else:
-                breakages.insert(0, line)
-
+        measured_packages = runs_with_packages[0].packages if runs_with_packages else {}
+        locked_packages = self.inputs.closures.get(image.lock_name, {})
+        jobs, breakages = self._nightly_lines(row.name)
         profile = f", for {row.profile}" if row.profile else ""
         return self._render(
             "image.html.j2",
@@ -167,11 +162,28 @@ class _Site:
             gaps=list(_gaps(row, self.index.gate, runs, claims)),
             open_claims=_open_claims(runs),
             pins=image.pins,
-            measured=runs_with_packages[0].packages if runs_with_packages else {},
-            closure=sorted(closure.items()),
-            jobs=[newest_jobs[job] for job in (Job.CONTROL, Job.CANARY) if job in newest_jobs],
+            measured=measured_packages,
+            closure=sorted(locked_packages.items()),
+            jobs=jobs,
             breakages=breakages[:_SHOWN_BREAKAGES],
         )
+
+    def _nightly_lines(self, name: str) -> tuple[list[JobLine], list[BreakageLine]]:
+        """Return what nightly runs recorded of an image.
+
+        That is the newest line of its control and of its canary, and its breakages, newest first.
+        """
+        newest_jobs: dict[Job, JobLine] = {}
+        breakages: list[BreakageLine] = []
+        for line in reversed(self.inputs.nightly):
+            if line.image != name:
+                continue
+            if isinstance(line, JobLine):
+                newest_jobs.setdefault(line.job, line)
+            else:
+                breakages.append(line)
+        jobs = [newest_jobs[job] for job in (Job.CONTROL, Job.CANARY) if job in newest_jobs]
+        return jobs, breakages
 
 
 def _gaps(
@@ -179,18 +191,22 @@ def _gaps(
 ) -> Iterator[str]:
     """Yield a sentence for each thing that no run of an image's current digest validated.
 
-    That is: tiers of the gate, a published digest, and claims that are newer than every run.
-    `runs`: those of the current digest. `claims`: what the matrix claims of the image today.
+    `runs` are those of the current digest, `claims` what the matrix claims of the image today. An
+    image without any run has no gaps: its page says that it was never validated.
     """
+    # Tiers of the gate. `row.runs` has runs of older digests, too.
     current_runs = [run for run in row.runs if run.current]
     judged_tiers = {run.tier for run in current_runs}
     missing_tiers = [str(tier) for tier in gate if tier not in judged_tiers]
     if row.runs and missing_tiers:
         yield f"Not validated for this digest: {', '.join(missing_tiers)}."
+
+    # A tag that moved after the last run.
     if row.published and row.runs and not judged_tiers:
         yield "No run is of the digest that the tag means today."
 
-    # A dict keeps the order of the runs, and names each tier once.
+    # Claims that are newer than the runs. A dict keeps the order of the runs, and has each tier
+    # once.
     incomplete_tiers = dict.fromkeys(run.tier for run in current_runs if run.never_run)
     for tier in incomplete_tiers:
         # Another run of this digest may have judged what one of them lacks.

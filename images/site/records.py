@@ -35,7 +35,8 @@ FOLDER = paths.RESOURCES / "results"
 """results/ of the checkout, from which the documents and the tests are made."""
 LINES = "runs.jsonl"
 _UNDATED = datetime.min.replace(tzinfo=UTC)
-_OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+_NEEDS_REASON = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
+"""The verdicts whose claims a line records with their reasons, as findings."""
 
 
 class RunLine(Row):
@@ -82,21 +83,24 @@ class RunLine(Row):
     """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
 
     def rows(self) -> Iterator[ClaimRow]:
-        """Yield every claim of the run. Claims that are FAIL, KNOWN or UNPROVEN have a reason."""
-        findings = {(row.tier, row.check, row.subject): row for row in self.findings}
-        for tier, verdicts in self.claims.items():
-            for verdict, keys in verdicts.items():
+        """Yield every claim of the run. Claims that are FAIL, KNOWN or UNPROVEN have a reason.
+
+        Of the others, a line records only name and verdict: they are returned as required ones.
+        """
+        findings = {(row.tier, row.key): row for row in self.findings}
+        for tier, keys_by_verdict in self.claims.items():
+            for verdict, keys in keys_by_verdict.items():
                 for key in keys:
-                    check, _, subject = key.partition("/")
-                    passed_claim = ClaimRow(
-                        check=check,
-                        subject=subject,
-                        tier=tier,
-                        verdict=verdict,
-                        required=True,
-                        reason="",
-                    )
-                    yield findings.get((tier, check, subject), passed_claim)
+                    finding = findings.get((tier, key))
+                    yield finding or _row_without_reason(key, tier, verdict)
+
+
+def _row_without_reason(key: str, tier: Tier, verdict: Status) -> ClaimRow:
+    """Return the row of a claim of which a line records only the key (`CHECK/SUBJECT`)."""
+    check, _, subject = key.partition("/")
+    return ClaimRow(
+        check=check, subject=subject, tier=tier, verdict=verdict, required=True, reason=""
+    )
 
 
 def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
@@ -151,8 +155,8 @@ def describe_drift(packages: Mapping[str, str], pins: Mapping[str, str]) -> str:
     """
     differences = []
     for name, pinned_version in sorted(pins.items()):
-        version = packages.get(name, pinned_version)
-        if version != pinned_version:
+        version = packages.get(name)
+        if version is not None and version != pinned_version:
             differences.append(f"{name} {version} where the pin is {pinned_version} now")
     return listed(differences)
 
@@ -163,12 +167,12 @@ def drift_by_run(runs: Iterable[RunLine], pins: Mapping[str, str]) -> dict[str, 
     `runs`: of one image, newest first.
     """
     drifts = {}
-    drift = ""
+    newest_drift = ""
     for run in runs:
         # A run without packages is taken to have had those of the next newer one.
         if run.packages:
-            drift = describe_drift(run.packages, pins)
-        drifts[run.id] = drift
+            newest_drift = describe_drift(run.packages, pins)
+        drifts[run.id] = newest_drift
     return drifts
 
 
@@ -180,10 +184,11 @@ def gpu_sentence(runs: Sequence[RunLine], drifts: Mapping[str, str]) -> str:
     if not runs:
         return "No run of its gpu tier is recorded."
     run = runs[0]
-    image_id = run.digest.removeprefix("sha256:")[:12]
+    # `PASS on NVIDIA H100, 2026-11-25 (30 claims, with DRIFT, image ID 0123...; ...)`
     drift = drifts.get(run.id)
-    packages = f", with {drift}" if drift else ""
-    details = f"{packages}, image ID {image_id}; `build` says whether yours is the same"
+    with_drift = f", with {drift}" if drift else ""
+    image_id = run.digest.removeprefix("sha256:")[:12]
+    details = f"{with_drift}, image ID {image_id}; `build` says whether yours is the same"
     return f"Its gpu tier: {_result(run, details)}."
 
 
@@ -199,9 +204,12 @@ def compare_build(
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False
 
+    # The same image.
     for run in runs:
         if image_id == run.digest:
             return f"this build is, bit for bit, the image whose gpu tier got {_result(run)}", True
+
+    # Another image with the same layers and settings.
     for run in runs:
         if payload and payload == run.payload:
             same = f"the layers and settings of the image whose gpu tier got {_result(run)}"
@@ -215,15 +223,17 @@ def compare_build(
 def _difference_from_runs(runs: Sequence[RunLine], payload: Mapping[str, str]) -> str:
     """Return a sentence on how a build differs from the newest run whose payload is recorded.
 
-    Where no payload can be compared, it says so. `payload`: of the build; empty: not known.
+    A payload is name -> digest, of layers and settings. Where those of the build or of every run
+    are not known, the sentence says so, and names the newest run. `payload`: of the build; empty:
+    not known. `runs`: at least one, newest first.
     """
     runs_with_payload = [run for run in runs if run.payload]
     run = runs_with_payload[0] if runs_with_payload else runs[0]
     if not payload or not run.payload:
-        unknown = "that one" if payload else "this build"
+        which = "that one" if payload else "this build"
         return (
             f"this build has another ID than the image whose gpu tier got {_result(run)}, "
-            f"and the layers of {unknown} are not known: no recorded run is about it"
+            f"and the layers of {which} are not known: no recorded run is about it"
         )
 
     differing = []
@@ -232,6 +242,8 @@ def _difference_from_runs(runs: Sequence[RunLine], payload: Mapping[str, str]) -
             differing.append(name)
     advice = ""
     if differing == [SUITE]:
+        # A payload has the suite's layer only where nobody could read whether anything else is in
+        # it. Reading the layers of some engines takes root.
         advice = "; root on the engine's machine can read whether it holds our suite alone"
     return (
         f"this build differs in {listed(differing)} from the image whose gpu tier got "
@@ -262,15 +274,18 @@ def make_run_line(
 ) -> RunLine:
     """Return the line of runs.jsonl for a run that was judged.
 
-    `where`: the second part of the line's ID, a word for the machine or the planted fault. `size`:
-    of the image, in bytes; 0: as the run measured it, if it did. `experiment`, `kept`: see RunLine.
-    Raises UserError where `where` has characters that an ID may not have.
+    The line's ID is `IMAGE/WHERE`: `where` is a word for the machine (`h200`) or for the fault that
+    was planted. `size` is the image's, in bytes; 0: as the run measured it, if it did.
+    `experiment`, `kept`: see RunLine. Raises UserError for a `where` with characters that an ID may
+    not have.
     """
     gpus = evidence.host.get("gpus") or ()
     rows = claim_rows(verdict)
-    claims: dict[Tier, dict[Status, list[str]]] = {}
+    keys: dict[Tier, dict[Status, list[str]]] = {}
     for row in rows:
-        claims.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
+        keys.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
+    # A training step that failed is no baseline for others.
+    not_failed = [claim for claim in verdict.claims if claim.status is not Status.FAIL]
     data = {
         "id": f"{verdict.image}/{where}",
         "image": verdict.image,
@@ -278,12 +293,10 @@ def make_run_line(
         "gpus": [str(gpu.get("name", "")) for gpu in gpus],
         "driver": str(evidence.host.get("driver") or ""),
         "tiers": tier_counts(rows),
-        "claims": claims,
-        "findings": [row for row in rows if row.verdict in _OPEN],
+        "claims": keys,
+        "findings": [row for row in rows if row.verdict in _NEEDS_REASON],
         "packages": _measured_packages(verdict.claims),
-        "steps": collect_steps(
-            claim for claim in verdict.claims if claim.status is not Status.FAIL
-        ),
+        "steps": collect_steps(not_failed),
         "bytes": size or _measured_size(verdict.claims),
         "evidence_sha256": evidence.sha256,
         "payload": dict(evidence.host.get("payload") or {}),
@@ -291,6 +304,7 @@ def make_run_line(
         "experiment": experiment,
         "kept": kept,
     }
+    # Only `where` is refused here: everything else was validated when the evidence was read.
     try:
         return RunLine.model_validate(data)
     except ValidationError as error:

@@ -145,6 +145,7 @@ def load_published(
     for name in names:
         if name not in existing_tags:
             continue
+        # The tag may name an index: then read its image for this platform.
         platform = ImageName.parse(name).platform
         image = attachments.load(registry, registry.get(name), platform=platform)
         trusted = attachments.drop_untrusted(image, key)
@@ -161,17 +162,18 @@ def load_published(
 def _describe_published(
     name: str, image: PublishedImage, existing_tags: Collection[str]
 ) -> Published:
-    """Return what a registry has of an image.
+    """Return what a registry has of an image: its tags, digest and size.
 
-    `name`: of the image; it is also its tag. `existing_tags`: all tags of the registry, among which
-    may be one for this very build that never moves.
+    `name` is the image's, and also a tag of it. `existing_tags` are all tags of the registry.
     """
     tags = [name]
+    # The dated tag of this very build, which never moves, may be there, too. An image with
+    # unreadable labels has no version, and so no such tag.
     version = ImageVersion.of(image.labels, image.created)
     if version:
-        fixed_tag = immutable_tag(name, version.created, image.image_id)
-        if fixed_tag in existing_tags:
-            tags.append(fixed_tag)
+        dated_tag = immutable_tag(name, version.created, image.image_id)
+        if dated_tag in existing_tags:
+            tags.append(dated_tag)
     return Published(
         image=name,
         reference=image.reference,
@@ -191,5 +193,6 @@ def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
         if verdict.image != name:
             cause = f"its attestation is of {verdict.image}, the tag says {name}"
             raise failed(image.reference, cause, "publish it anew")
+        # Make the line that runs.jsonl would have of it, and read that as any other.
         line = records.make_run_line(attestation.evidence, verdict, f"attestation-{number}")
         yield _run_of_record(line, f"{image.reference} (attestation {number})")
