@@ -34,12 +34,16 @@ from images.registry.reference import Repository
 from validate.evidence import Evidence
 
 _ENVELOPE = "application/vnd.dsse.envelope.v1+json"
+"""The media type of a layer with a statement."""
 _SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
+"""The media type of a layer with a document that was signed: see `sign_image`."""
 _SIGNATURE = "dev.cosignproject.cosign/signature"
+"""The annotation of such a layer with the signature over it, in base64."""
 _LARGEST_SIGNED = 1 << 16
 """Bytes of the document that cosign signs. It has a digest and our tags; anybody who may push can
 put a larger one there."""
 _TYPE = "predicateType"
+"""The annotation of a statement's layer with the type of its predicate."""
 _TAGS, _DATE, _COUNTER = "dev.truetag.tags", "dev.truetag.date", "dev.truetag.counter"
 """Annotations of a signature: the tags that shall name the signed image, the time of signing (RFC
 3339, UTC), and a number higher than those of all earlier signatures of this key in the
@@ -106,7 +110,8 @@ class PublishedImage:
     def origin_exception(self) -> str:
         """Return the reason to publish it although the origin of its layers is UNPROVEN.
 
-        Empty where no test result has one. Raises one of `statements.UNREADABLE`.
+        Empty where no test result has one. Raises one of `statements.UNREADABLE` for a test result
+        that cannot be read; `attestations` raises UserError for it.
         """
         for test_result in self.statements_of(statements.TEST_RESULT):
             if test_result.origin_exception:
@@ -130,21 +135,25 @@ class PublishedImage:
                         run = statements.read_attestation(evidence_file, self.reference)
                         runs[evidence_file] = run
                     own_runs.append(runs[evidence_file])
-                fault = self._test_result_fault(test_result, own_runs)
+                fault = self._find_test_result_fault(test_result, own_runs)
             except statements.UNREADABLE as error:
                 fault = f"its test result can't be read: {type(error).__name__}: {error}"
             if fault:
                 raise failed(self.reference, fault, "don't use it")
         return tuple(runs.values())
 
-    def _test_result_fault(self, test_result: Statement, runs: Sequence[Attestation]) -> str:
-        """Return why a test result with these runs is not true of this image; empty if it is."""
+    def _find_test_result_fault(self, test_result: Statement, runs: Sequence[Attestation]) -> str:
+        """Return why a test result with these runs is not true of this image; empty if it is.
+
+        Raises one of `statements.UNREADABLE` for a malformed test result.
+        """
         if self.manifest.digest not in test_result.subjects:
             return f"its test result is of {', '.join(sorted(test_result.subjects))}"
         other_images = {run.verdict.digest for run in runs} - {self.image_id}
         if other_images:
             other = min(other_images)
             return f"the attestation is of {other[:19]}, the image is {self.image_id[:19]}"
+        # The first fault is enough.
         for fault in statements.find_test_result_faults(test_result, runs):
             return f"its test result is not what the evidence says: {fault}"
         return ""
@@ -163,9 +172,9 @@ def load(
 ) -> PublishedImage:
     """Read the configuration of an image and the statements that are attached to it.
 
-    `with_statements=False` saves reading the statements: the result then has none. Of an index,
-    read the image for `platform`; otherwise `platform` is ignored. Raises UserError for an index
-    without an image for it, and for any index where no platform is given.
+    If the manifest is an index, read its image for `platform`; if not, `platform` is ignored. With
+    `with_statements=False` the statements are not read, and the result has none. Raises UserError
+    for an index that has no image for the platform, or if no platform is given for an index.
     """
     if manifest.is_index:
         digest = find_platform(source, manifest, platform)
@@ -207,7 +216,7 @@ def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
     for layer in attached.layers:
         if layer.media_type != _ENVELOPE or layer.annotations.get(_TYPE) not in statements.NAMES:
             continue
-        # Anybody who may push may put anything there.
+        # Anybody who may push may put anything there: skip what is no statement.
         with suppress(*statements.UNREADABLE):
             loaded.append(Statement.from_envelope(source.blob(layer)))
     return tuple(loaded)
@@ -269,21 +278,24 @@ def attach(
     """Sign new statements with a private key, and store them beside the others of an image.
 
     Returns the image with its new statements. Without a key (empty), they are stored unsigned. A
-    test result is removed if a new one has all of its evidence and so supersedes it; without a key,
-    only if nobody signed the old one.
+    test result that a new one supersedes is removed, as the new one has all of its evidence.
     `image` must have only statements that count: see `drop_untrusted`. Raises UserError.
     """
+    # The same statement may be there already.
     payloads = {statement.payload for statement in image.statements}
     added = [statement for statement in new if statement.payload not in payloads]
     if key:
         added = sign_statements(added, key)
 
+    # An unsigned statement must not take the place of a signed one.
     superseded = []
     for statement in image.statements:
         is_superseded = any(newer.supersedes(statement) for newer in added)
-        if is_superseded and (key or not statement.signature):
+        may_be_replaced = key or not statement.signature
+        if is_superseded and may_be_replaced:
             superseded.append(statement)
 
+    # The blobs first: a registry takes no manifest that names a missing one.
     for statement in added:
         target.put_blob(statement.envelope)
     update_layers(
@@ -350,12 +362,14 @@ def sign_image(
     """
     if is_signed_for(target, digest, public, tags):
         return
-    # Clocks of several machines differ, and one may go back: the counter must rise all the same.
+    # The counter is the time, but it must rise even if the clocks of several machines differ, or
+    # one goes back.
     milliseconds = time.time_ns() // 1_000_000
     last = find_last_signature(target, public)
     last_counter = last.counter if last else 0
     counter = max(milliseconds, last_counter + 1)
 
+    # The document that cosign signs for an image (its `simple signing`).
     document = {
         "critical": {
             "identity": {"docker-reference": str(target.repository)},
@@ -387,6 +401,7 @@ def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]
     )
     if not is_signed:
         return False
+    # A later signature may have given a tag to another image.
     for tag in tags:
         last = find_last_signature(target, key, tag)
         if last is None or last.digest != digest:
@@ -407,6 +422,7 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
     With a `tag`, return the last one that signs this tag. None where there is none: deleted
     signatures leave no trace. Raises UserError.
     """
+    # The signatures of the image `sha256:DIGEST` are under the tag `sha256-DIGEST.sig`.
     digests = []
     for name in source.tags():
         if name.endswith(".sig"):
@@ -417,7 +433,7 @@ def find_last_signature(source: Registry, key: str, tag: str = "") -> ImageSigna
         for of_image in pool.map(lambda digest: list(read_signatures(source, digest)), digests):
             signatures += of_image
 
-    # Verifying takes a call of cosign for each, so begin with the last.
+    # The greatest counter is the last. Verifying takes a call of cosign for each, so begin there.
     for signature in sorted(signatures, reverse=True):
         is_for_tag = not tag or tag in signature.tags.split()
         if is_for_tag and signature.is_by(key):
@@ -435,7 +451,8 @@ def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
         if layer.media_type != _SIMPLE_SIGNING or not signature or layer.size > _LARGEST_SIGNED:
             continue
         content = source.blob(layer)
-        # Anybody who may push may put anything there.
+        # Anybody who may push may put anything there: skip a document of another form, and one
+        # that is about another image.
         with suppress(*statements.UNREADABLE):
             document = json.loads(content)
             annotations = document["optional"] or {}
@@ -457,9 +474,8 @@ def read_signatures(source: Registry, digest: str) -> Iterator[ImageSignature]:
 def copy_attachments(source: Registry, target: Registry, digest: str, key: str) -> None:
     """Copy the statements and signatures of an image or index that both repositories have.
 
-    The target keeps what it has, except test results that a copied one supersedes. Of those, only
-    the statements that this public key signed are compared; without a key (empty), the unsigned
-    ones. Raises UserError.
+    The target keeps what it has, except test results that a copied one supersedes. For `key`, see
+    `find_superseded`. Raises UserError.
     """
     superseded = find_superseded(source, target, digest, key)
     for tag in (attached_tag(digest, "att"), attached_tag(digest, "sig")):
@@ -467,7 +483,8 @@ def copy_attachments(source: Registry, target: Registry, digest: str, key: str) 
         if attached is None:
             continue
         mount_blobs(source, target, attached)
-        # What the source itself still has is copied, superseded or not.
+        # What the source itself still has is copied, superseded or not. (No layer of signatures is
+        # ever superseded.)
         remove = [layer for layer in superseded if layer not in attached.layers]
         update_layers(target, tag, add=attached.layers, remove=remove)
 
@@ -475,13 +492,16 @@ def copy_attachments(source: Registry, target: Registry, digest: str, key: str) 
 def find_superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
     """Return the layers of statements in the target that a statement in the source supersedes.
 
-    Compares statements that the public key signed; without a key, unsigned ones. An index has none.
+    Only statements that this public key signed are compared; without a key (empty), only unsigned
+    ones. An index has no statements.
     """
     manifest = target.find(digest)
     if manifest is None or manifest.is_index:
         return []
 
     def load_comparable(registry: Registry) -> list[Statement]:
+        """Return the statements in a repository that are compared."""
+        # With a key, only what it signed is left.
         image = drop_untrusted(load(registry, manifest), key)
         return [statement for statement in image.statements if key or not statement.signature]
 
@@ -523,6 +543,7 @@ def update_layers(
     overwrite the tag at the same time: it is read back, and written again if that happened. Raises
     RegistryError after `_WRITES` attempts.
     """
+    # Read the tag before the first write and after every one.
     for writes in range(_WRITES + 1):
         manifest = target.find(tag)
         layers = manifest.layers if manifest else ()
@@ -542,8 +563,9 @@ def update_layers(
 def write_layers(target: Registry, tag: str, layers: Sequence[Descriptor]) -> None:
     """Store a manifest with exactly these layers under a tag, in the form that cosign writes.
 
-    Its configuration is that of an empty image: registries and clients take the tag for an image.
+    It is the manifest of an image, because registries and clients take the tag for one.
     """
+    # The configuration that belongs to these layers. It says nothing of its own.
     data = {
         "architecture": "",
         "created": _NO_DATE,

@@ -80,6 +80,7 @@ def compress(
     threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     blob = SpooledBlob(folder)
     digest = hashlib.sha256()
+    # The gzip members (compressed blocks) that are not yet written, in their order.
     members: deque[Future[bytes]] = deque()
     try:
         with ThreadPoolExecutor(max_workers=threads) as pool:

@@ -51,7 +51,7 @@ class ReleasePolicy:
     which only a signature vouches."""
     origin_exception: str = ""
     """The user's reason to publish an image whose claim `origin` is UNPROVEN; empty: such an image
-    is refused. The attestation repeats the reason."""
+    is refused. Its attestation repeats the reason."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one for each platform. The tags of a row
     with several images name an index."""
@@ -81,8 +81,8 @@ class ReleasePolicy:
     ) -> tuple[str, ...]:
         """Return the reasons why validation runs of an image do not open a gate; empty if they do.
 
-        `tiers` are those that the gate requires. `origin_exception` is the reason that an existing
-        attestation of the image gives; it counts where the policy itself has none.
+        `tiers` are those that the gate requires. `origin_exception` is the reason to publish that
+        an attestation of the image has already; it counts where the policy itself has none.
         """
         exception = self.origin_exception or origin_exception
         try:
@@ -99,15 +99,16 @@ class ReleasePolicy:
         *,
         origin_exception: str = "",
     ) -> None:
-        """Raise UserError with every reason why the gate for publishing is closed.
+        """Raise UserError with every reason why the gate for publishing is closed, if it is.
 
-        `where` names the image in the error message.
+        `where` names the image in the error message. The other arguments are those of `refusals`.
         """
         reasons = self.refusals(labels, runs, self.gate, origin_exception=origin_exception)
         if not reasons:
             return
 
-        # An image that only lacks what needs a GPU may still be published in a staging repository.
+        # An image that only lacks what needs a GPU may still be published in a staging repository:
+        # suggest that.
         then = "fix the image, or validate it again"
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
@@ -138,11 +139,12 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
 def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ()) -> Verdict:
     """Judge the evidence of a validation run by other claims than those it was measured for.
 
-    A probe records only what the expectation of its claim asks for. So a claim that differs from
-    the measured one is UNPROVEN until the image is validated again. Only claims of `tiers` are
-    judged; by default, of every tier that the run measured.
+    `claims` are, as a rule, those that the matrix writes today. A probe records only what the
+    expectation of its claim asks for. So a claim that expects something else than the measured one
+    is UNPROVEN until the image is validated again. Only claims of `tiers` are judged; by default,
+    of every tier that the run measured.
     """
-    measured_claims = {(claim.check, claim.subject): claim for claim in run.claims}
+    measured_claims = {claim.key: claim for claim in run.claims}
     tiers = tiers or [claim.tier for claim in run.claims]
 
     # Only the machine that built an image knows the wheels that were compiled there. Elsewhere, the
@@ -152,10 +154,13 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
         if claim.probe == RECORDS_PROBE and claim.unproven:
             unknown_packages.add(claim.subject)
 
+    # Give each claim the reason why this evidence cannot prove it, if there is one.
     answered: list[Claim] = []
     for claim in claims.in_tiers(tiers).claims:
-        measured = measured_claims.get((claim.check, claim.subject))
-        unproven = claim.unproven or unproven_reason(claim, measured, unknown_packages)
+        unproven = claim.unproven
+        if not unproven:
+            measured = measured_claims.get(claim.key)
+            unproven = unproven_reason(claim, measured, unknown_packages)
         answered.append(replace(claim, unproven=unproven))
 
     claim_set = ClaimSet(image=claims.image, claims=tuple(answered))
@@ -166,18 +171,20 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
 def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Collection[str]) -> str:
     """Return why evidence for the claim `measured` cannot prove `claim`; empty if it can.
 
-    `measured` is None where the evidence has no claim of this check and subject. `unknown_packages`
-    are packages whose compiled wheels only the machine that built the image knows: expectations for
-    their files may be missing here.
+    Both are the same claim, as it was written then and today. `measured` is None where the evidence
+    has no such claim. `unknown_packages` are packages whose compiled wheels only the machine that
+    built the image knows: today's expectations may lack their files.
     """
     if measured is None:
         return NO_SUCH_CLAIM
     if measured.unproven:
         return measured.unproven
+    # This claim expects records of layers, which may be made after the run. But its probe reads all
+    # layers of the image, whatever is expected.
     if claim.probe == measured.probe == ORIGIN_PROBE:
-        # The probe reads the same layers whatever is expected, so evidence answers later records.
         return ""
 
+    # For any other claim, then and today must expect the same, and ask the same probe.
     expect_today = plain_json(claim.expect)
     expect_then = plain_json(measured.expect)
     if claim.probe == RECORDS_PROBE:
@@ -227,6 +234,7 @@ def find_refusals(
     reasons = [describe(failure) for failure in find_failures(verdicts)]
     for tier in tiers:
         reasons += find_tier_refusals(verdicts, tier, origin_exception=origin_exception)
+    # The failures in one of `tiers` are in both lists: name them once.
     return tuple(dict.fromkeys(reasons))
 
 
@@ -235,7 +243,8 @@ def find_tier_refusals(
 ) -> tuple[str, ...]:
     """Return the reasons why an image did not pass a tier (a group of claims); empty if it did.
 
-    Claims of other tiers are ignored. See `find_refusals` for what it takes to pass.
+    It passed if no verdict has a required claim FAIL in this tier, and one verdict has every
+    required claim PASS. Claims of other tiers are ignored.
     """
     if not verdicts:
         return (f"the {tier} tier was not judged",)
@@ -248,6 +257,7 @@ def find_tier_refusals(
     lacking = [find_lacking(verdict, tier, origin_exception) for verdict in verdicts]
     fewest = min(lacking, key=len)
     reasons += fewest
+    # A failure is also something that its verdict lacks: name it once.
     return tuple(dict.fromkeys(reasons))
 
 
@@ -264,8 +274,9 @@ def find_failures(verdicts: Sequence[Verdict]) -> list[ClaimVerdict]:
 def find_lacking(verdict: Verdict, tier: Tier, origin_exception: str) -> list[str]:
     """Return a reason for each required claim of a tier that did not pass in this verdict.
 
-    Claims that the evidence does not have share one reason. A tier without a required claim was not
-    judged. With an `origin_exception`, the claim `origin` may be UNPROVEN.
+    Claims that the evidence does not have share one reason. A tier without a required claim counts
+    as not judged. With an `origin_exception` (the user's reason), the claim `origin` may be
+    UNPROVEN.
     """
     required = []
     for claim_verdict in verdict.claims:

@@ -32,7 +32,7 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
         digest = record["digest"]
-        # A provenance needs these: see `make_predicate`.
+        # Raise here, and not in `make_predicate`, if the record lacks what a provenance needs.
         _ = record["base"]["reference"], record["base"]["origin"], record["engine"]["version"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
@@ -47,7 +47,8 @@ def make_predicate(
     """Return the predicate of an image's provenance: what it was built from, and how.
 
     `build` is the content of its build.json, `revision` the label `matrix-revision`, and `created`
-    the date to publish it with.
+    the date to publish it with. The field names are SLSA's, and docs/publishing.md describes what
+    they contain.
     """
     return {
         "buildDefinition": {
@@ -106,13 +107,14 @@ def read_labels(predicate: Mapping[str, Any]) -> dict[str, str]:
     AttributeError for a predicate of another form.
     """
     definition = predicate["buildDefinition"]
-    digests: list[str] = []
+    base_digests: list[str] = []
     for dependency in definition["resolvedDependencies"]:
+        # The first dependency that is marked as a base: `list_dependencies` writes only one.
         if dependency["name"].startswith(_BASE):
             for algorithm, value in (dependency.get("digest") or {}).items():
-                digests.append(f"{algorithm}:{value}")
+                base_digests.append(f"{algorithm}:{value}")
             break
     return {
         "matrix-revision": str(definition["externalParameters"]["matrixRevision"]),
-        "base-digest": ",".join(digests),
+        "base-digest": ",".join(base_digests),
     }

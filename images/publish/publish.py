@@ -81,7 +81,8 @@ class LocalImage:
 def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Path) -> LocalImage:
     """Return an image of the engine together with the validation run in a folder.
 
-    Raises UserError if the folder has no readable evidence.json, or that of another image.
+    `reference` is what the engine calls the image, `name` what the matrix calls it. Raises
+    UserError if the folder has no readable evidence.json, or that of another image.
     """
     info = engine.inspect(reference)
     then = (
@@ -162,11 +163,10 @@ def publish(
 def with_published_date(target: Registry, image: LocalImage) -> LocalImage:
     """Return the image with the date of its first publication; unchanged if it is not published.
 
-    Published again, it keeps this date, however often it is validated. Raises UserError if a dated
-    tag of this image names another one.
+    An image keeps this date, however often it is validated and published again. The date is in the
+    manifest that its dated tag (`NAME-YYYYMMDD-DIGEST`) names; the oldest such tag counts. Raises
+    UserError if a dated tag of this image names another one.
     """
-    digest_part = image.info.id.removeprefix("sha256:")[:12]
-    dated_tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{digest_part}")
     try:
         published_tags = target.tags()
     except RegistryError as error:
@@ -175,19 +175,23 @@ def with_published_date(target: Registry, image: LocalImage) -> LocalImage:
             return image
         raise
 
+    # The day is not known, but the rest of the tag is.
+    short_id = image.info.id.removeprefix("sha256:")[:12]
+    dated_tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{short_id}")
     for tag in sorted(filter(dated_tag.fullmatch, published_tags)):
         manifest = target.find(tag)
         if manifest is None:
             continue
         where = f"{target.repository}:{tag}"
         published = load_validated(target, manifest, image.info.id, where)
-        dated = replace(image, published=published.created)
-        date = dated.version.created
-        # Whoever may push may have written the date. With one in the future, every build that
-        # follows would be older.
-        is_own_tag = tag == tags.immutable_tag(str(image.name), date, image.info.id)
-        if is_own_tag and date <= datetime.now(UTC):
-            return dated
+        dated_image = replace(image, published=published.created)
+
+        # Whoever may push may have written any date into the manifest. It must be that of the tag,
+        # and not in the future: then every build that follows would be older.
+        date = dated_image.version.created
+        is_date_of_tag = tag == tags.immutable_tag(str(image.name), date, image.info.id)
+        if is_date_of_tag and date <= datetime.now(UTC):
+            return dated_image
     return image
 
 
@@ -196,8 +200,9 @@ def find_published(
 ) -> PublishedImage | None:
     """Return the same image as it is published already, with the statements that count.
 
-    With a key, these are the statements that it signed: `say` reports how many others there are.
-    None if the image is not published. Raises UserError.
+    With a public key, these are the statements that it signed: `say` gets a sentence about how many
+    others there are. Without a key (empty), all of them count. None if the image is not published.
+    Raises UserError if its dated tag names another image.
     """
     version = image.version
     tag = tags.immutable_tag(version.name, version.created, image.info.id)
@@ -223,6 +228,7 @@ def require_open(
 
     The runs are the new one and those attached to the published image, if it is published.
     """
+    # All runs are judged by today's claims.
     runs = [image.run]
     exception = ""
     if published:
@@ -232,7 +238,8 @@ def require_open(
     evidence = [run.evidence for run in runs]
     policy.require_open(str(image.name), labels, evidence, origin_exception=exception)
 
-    # Attached runs stay attached and keep their failures. A new run must have none at all.
+    # The new run must not have failed by the claims of its own day, either. (An attached run may
+    # have: it stays attached and keeps its failures.)
     others = find_other_failures(image.run, policy.judge_run(labels, image.run.evidence))
     if others:
         names = listed([failure.claim.key for failure in others], limit=5)
@@ -247,12 +254,10 @@ def find_other_failures(run: Attestation, today: Verdict) -> tuple[ClaimVerdict,
 
     Today's claims may no longer include them, or may expect something else.
     """
-    failing_today = set()
-    for claim_verdict in today.claims_with(Status.FAIL):
-        failing_today.add((claim_verdict.claim.check, claim_verdict.claim.subject))
+    failing_today = {claim_verdict.claim.key for claim_verdict in today.claims_with(Status.FAIL)}
     others = []
     for claim_verdict in run.verdict.claims_with(Status.FAIL):
-        if (claim_verdict.claim.check, claim_verdict.claim.subject) not in failing_today:
+        if claim_verdict.claim.key not in failing_today:
             others.append(claim_verdict)
     return tuple(others)
 
@@ -271,8 +276,8 @@ def has_counted_signature(target: Registry, image: PublishedImage, public_key: s
 def require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
     """Raise UserError unless a published manifest names the same layers as the one just pushed.
 
-    The same tars always give the same blobs, so other layers are not those of the image. Not every
-    client compares the layers with the configuration, as podman 4.3.1 does not.
+    The same tars always give the same blobs, so other blobs do not have the layers of the image.
+    Clients would not notice: podman 4.3.1, for one, does not compare layers with the configuration.
     """
     if published.manifest.layers == pushed.layers:
         return
@@ -298,6 +303,7 @@ def attach_statements(
     also if they contradict the image's labels: then nothing is attached.
     """
     info = local.info
+    # A reason to publish an image of UNPROVEN origin stays with it.
     exception = options.policy.origin_exception or published.origin_exception
     runs = judge_runs_today(local, published, options.policy)
     predicates = {TEST_RESULT: statements.make_test_result(runs, exception)}
@@ -335,8 +341,10 @@ def judge_runs_today(
 ) -> list[Attestation]:
     """Return the attached validation runs and the new one, each judged by today's claims.
 
-    What failed only by the claims of its day is added to the verdict. Raises UserError.
+    Each verdict also has the claims that failed by the claims of the run's own day and do not fail
+    by today's, so that no failure is forgotten. Raises UserError.
     """
+    # The new run may be attached already.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
     judged = []
     for run in runs.values():
@@ -349,8 +357,8 @@ def judge_runs_today(
 def sign_changes(target: Registry, changes: Sequence[TagChange], key: str, public_key: str) -> None:
     """Sign every image and index that tags shall name, each once for all of its tags.
 
-    Tags that stay where they are (LEAVE) are not signed. An image is signed even if all of its
-    tags stay. Raises UserError.
+    `key` is the private key, `public_key` its public one. Tags that stay where they are (LEAVE) are
+    not signed. An image is signed even if all of its tags stay. Raises UserError.
     """
     tags_by_digest: dict[str, list[str]] = {}
     for change in changes:

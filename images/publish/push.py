@@ -28,7 +28,10 @@ from images.registry.errors import Stopped
 
 _AT_ONCE = 4
 """How many blobs are sent at the same time. As many compressed layers lie on the disk."""
+_LOOKUPS_AT_ONCE = 8
+"""How many blobs the registry is asked for at the same time."""
 _CHUNK = 1 << 18
+"""Bytes of an upload that are read at a time, and reported as sent."""
 
 
 class PushProgress:
@@ -53,7 +56,7 @@ class PushProgress:
         on_event(StepStarted(step=self._step, name=self._name))
 
     def add(self, *, sent: int = 0, read: int = 0) -> None:
-        """Count more bytes, and report how far the push is."""
+        """Count more bytes (see `sent` and `read`), and report how far the push is."""
         with self._lock:
             self.sent += sent
             self.read += read
@@ -61,6 +64,7 @@ class PushProgress:
                 step=self._step,
                 name=self._name,
                 what=f"sent {self.sent / 1e6:.0f} MB, compressed",
+                # `read` counts the headers of tars, too, so it may exceed the total.
                 current=min(self.read, self.total) if self.total else self.read,
                 total=self.total,
             )
@@ -90,7 +94,7 @@ def push(
     into the manifest. Raises UserError, also if the engine's store does not match the image ID.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    # An image may repeat a layer, as the empty one.
+    # Find the layers that need not be sent. An image may repeat a layer, as the empty one.
     diff_ids = tuple(dict.fromkeys(info.layers))
     blobs = find_pushed_layers(target, cache, diff_ids)
     missing = [diff_id for diff_id in diff_ids if diff_id not in blobs]
@@ -104,11 +108,14 @@ def push(
         config = send_parts(parts, info, target, cache, blobs, progress)
     progress.finish()
 
+    # Check that the engine gave everything that the image ID stands for.
     if oci_digest(config) != info.id:
         raise changed_in_store(info, "its configuration")
     for diff_id in missing:
         if diff_id not in blobs:
             raise changed_in_store(info, f"layer {diff_id}, which the engine does not give,")
+
+    # Store the configuration, and then the manifest that names everything.
     target.put_blob(config)
     layers = [blobs[diff_id] for diff_id in info.layers]
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers, created)
@@ -154,6 +161,7 @@ def send_parts(
 
     with sending_threads(target, _AT_ONCE) as pool:
         for part in parts:
+            # The caller stores the configuration, after the layers.
             if part.digest == info.id:
                 config = b"".join(part.chunks)
                 progress.total = part.following
@@ -208,7 +216,7 @@ def changed_in_store(info: ImageInfo, what: str) -> UserError:
 
 
 def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) -> Iterator[bytes]:
-    """Yield a compressed layer in chunks for its upload. Raises Stopped once all is to end."""
+    """Yield a compressed layer in chunks for its upload. Raises Stopped once `stopping` is set."""
     for offset in range(0, spooled.size, _CHUNK):
         if target.stopping.is_set():
             raise Stopped
@@ -219,10 +227,10 @@ def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) 
 
 @contextmanager
 def sending_threads(target: Registry, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of threads that talk to a registry.
+    """Yield a pool of threads for requests to a registry.
 
-    If the block ends with an error, for whatever reason, their requests end without another
-    attempt.
+    If the `with` block ends with an error or an interrupt, the threads stop soon: the registry's
+    `stopping` is set, so a request that fails is not tried again, and no new one begins.
     """
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:
@@ -245,12 +253,13 @@ def find_pushed_layers(
     """
 
     def find(diff_id: str) -> Descriptor | None:
+        """Return the blob of a layer; None if it is not known here or not in the registry."""
         blob = read_record(cache, diff_id)
         if blob and target.has_blob(blob.digest, blob.size):
             return blob
         return None
 
-    with sending_threads(target, _AT_ONCE * 2) as pool:
+    with sending_threads(target, _LOOKUPS_AT_ONCE) as pool:
         results = list(pool.map(find, diff_ids))
     blobs = {}
     for diff_id, blob in zip(diff_ids, results, strict=True):

@@ -73,18 +73,19 @@ class Release:
 
         Call this before anything is sent. Only tags of kind NAME are checked.
         """
+        # The names of single images.
         for version in versions:
             if not self._is_index_name(version.name):
                 self._require_name_follows(version.name, [version])
         if not self.row:
             return
 
-        # The new images share an index with those that are published for other platforms.
+        # The name of the index, which the new images share with those that are published for other
+        # platforms. Without an image for linux/amd64 there is no new index.
         others = self._find_others([version.name for version in versions])
         all_versions = [*versions]
         for image in others.usable:
             all_versions.append(tags.version_of(image))
-        # There is no index without an image for linux/amd64.
         if any(version.platform == Platform.AMD64 for version in all_versions):
             self._require_name_follows(self.row[0], all_versions, tuple(others.absent.values()))
 
@@ -97,11 +98,13 @@ class Release:
     ) -> None:
         """Raise UserError if a tag of kind NAME must not move to these versions.
 
-        `absent` has the reasons why images for other platforms are missing.
+        They are the single image, or the images of the index, that the tag shall name. `absent` has
+        the reasons why images for other platforms are missing.
         """
         before = self.target.find(tag)
         if before is None:
             return
+        # Only an index has platforms to lose.
         drop_platforms = self.drop_platforms or not self._is_index_name(tag)
         refusal = tags.find_refusal(
             self.target, before, versions, tag, TagKind.NAME, drop_platforms, absent
@@ -120,7 +123,7 @@ class Release:
             changes += self._plan_image_tags(image)
         left_out: list[str] = []
         if self.row:
-            index_changes, left_out = self._plan_row(stored)
+            index_changes, left_out = self._plan_index(stored)
             changes += index_changes
         tags.require_allowed(self.target, changes)
         return TagPlan(changes, left_out)
@@ -141,6 +144,7 @@ class Release:
         unmoved_aliases = []
         indexes = {}
         for change in changes:
+            # Only aliases, and the tags of an index that nobody signed, are ever left.
             if change.action is Action.LEAVE:
                 unmoved_aliases.append(f"{change.tag} stays: {change.reason}")
             else:
@@ -179,6 +183,7 @@ class Release:
                 else:
                     usable.append(verify.require_publishable(image, self.policy, self.key))
             except signing.CosignError:
+                # It says nothing about the image, so the image is not absent.
                 raise
             except UserError as error:
                 absent[platform] = error.problems[0].cause
@@ -197,8 +202,8 @@ class Release:
     def _plan_image_tags(self, image: PublishedImage) -> list[TagChange]:
         """Plan the tags that name an image itself.
 
-        These are its dated tag and, unless its name and aliases belong to the index of the row, its
-        name and aliases.
+        These are its dated tag, its name and its aliases. The image for linux/amd64 of a row has
+        only the dated tag: its name and aliases name the index.
         """
         version = tags.version_of(image)
         dated_tag = tags.immutable_tag(version.name, version.created, image.image_id)
@@ -209,10 +214,10 @@ class Release:
                 kinds[alias] = TagKind.ALIAS
         return tags.plan(self.target, image.manifest, [version], kinds, self._alias_refusal(image))
 
-    def _plan_row(self, stored: Sequence[PublishedImage]) -> TagPlan:
+    def _plan_index(self, stored: Sequence[PublishedImage]) -> TagPlan:
         """Plan the tags of the index that lists the stored images and those for other platforms.
 
-        Without an image for linux/amd64 there is no new index.
+        Without an image for linux/amd64 there is no new index, and no tag of it changes.
         """
         others = self._find_others([image.name for image in stored])
         images = [*stored, *others.usable]
@@ -220,21 +225,26 @@ class Release:
 
         changes: list[TagChange] = []
         left_out: list[str] = []
-        # The messages read `NAME lacks PLATFORM: REASON`, or say that the old index stays.
-        consequence = "lacks"
+        # What to say about each platform that is absent: `NAME lacks linux/arm64: REASON`, or that
+        # the old index stays.
+        beginning = f"{name} lacks"
         if any(image.platform == Platform.AMD64 for image in images):
-            changes, left_out = self._plan_index_tags(images, tuple(others.absent.values()))
+            absent = tuple(others.absent.values())
+            changes += self._plan_index_name(images, absent)
+            alias_changes, left_out = self._plan_index_aliases(images)
+            changes += alias_changes
         elif self.target.find(name) is not None:
-            consequence = "stays as it was: no index goes without"
+            beginning = f"{name} stays as it was: no index goes without"
         for platform, reason in others.absent.items():
-            left_out.append(f"{name} {consequence} {platform}: {reason}")
+            left_out.append(f"{beginning} {platform}: {reason}")
         return TagPlan(changes, left_out)
 
-    def _plan_index_tags(self, images: Sequence[PublishedImage], absent: Sequence[str]) -> TagPlan:
-        """Store the index of these images, and plan its dated tag, its name and its aliases.
+    def _plan_index_name(
+        self, images: Sequence[PublishedImage], absent: Sequence[str]
+    ) -> list[TagChange]:
+        """Store the index of these images, and plan its dated tag and its name.
 
-        Aliases name a smaller index, with only the images that open the gate for aliases. `absent`
-        has the reasons why images for other platforms are missing.
+        `absent` has the reasons why images for other platforms are missing.
         """
         index, versions = self._store_index(images)
         name = self.row[0]
@@ -243,7 +253,7 @@ class Release:
             tags.immutable_tag(name, newest, index.digest): TagKind.IMMUTABLE,
             name: TagKind.NAME,
         }
-        changes = tags.plan(
+        return tags.plan(
             self.target,
             index,
             versions,
@@ -252,39 +262,55 @@ class Release:
             absent=absent,
         )
 
-        aliases = dict.fromkeys(self.policy.aliases_of(name), TagKind.ALIAS)
+    def _plan_index_aliases(self, images: Sequence[PublishedImage]) -> TagPlan:
+        """Store the index that aliases shall name, and plan the aliases.
+
+        It has only the images that open the gate for aliases. If the one for linux/amd64 does not,
+        the aliases stay where they are.
+        """
+        aliases = dict.fromkeys(self.policy.aliases_of(self.row[0]), TagKind.ALIAS)
         if not aliases:
-            return TagPlan(changes, [])
-        alias_refusals = {}
+            return TagPlan([], [])
+
+        refusals = {}
         for image in images:
             refusal = self._alias_refusal(image)
             if refusal:
-                alias_refusals[image.platform] = refusal
-        amd64_refusal = alias_refusals.get(str(Platform.AMD64))
+                refusals[image.platform] = refusal
+
+        amd64_refusal = refusals.get(str(Platform.AMD64), "")
         if amd64_refusal:
-            changes += tags.plan(self.target, index, versions, aliases, amd64_refusal)
+            # No alias moves, so no index is stored for them: the plan speaks of that of all images.
+            index = attachments.make_index(images)
+            versions = [tags.version_of(image) for image in images]
+            changes = tags.plan(self.target, index, versions, aliases, amd64_refusal)
             return TagPlan(changes, [])
 
-        alias_images = [image for image in images if image.platform not in alias_refusals]
-        alias_index, alias_versions = self._store_index(alias_images)
-        changes += tags.plan(self.target, alias_index, alias_versions, aliases)
+        passed_images = [image for image in images if image.platform not in refusals]
+        index, versions = self._store_index(passed_images)
+        changes = tags.plan(self.target, index, versions, aliases)
         left_out = []
-        for platform, refusal in alias_refusals.items():
+        for platform, refusal in refusals.items():
             left_out.append(f"{', '.join(aliases)} lacks {platform}: {refusal}")
         return TagPlan(changes, left_out)
 
     def _store_index(self, images: Sequence[PublishedImage]) -> tuple[Manifest, list[ImageVersion]]:
-        """Store the index of these images without a tag. Return it, and the images' versions."""
+        """Store the index of these images without a tag. Return it, and the images' versions.
+
+        The same images give the same index, so it may be stored again.
+        """
         index = attachments.make_index(images)
         self.target.put(index)
         return index, [tags.version_of(image) for image in images]
 
     def _alias_refusal(self, image: PublishedImage) -> str:
         """Return the first reason why aliases must not name an image; empty if they may."""
-        # A known fault of its torch that ordinary training meets keeps an image from aliases.
-        faults = silent.ordinary(
-            image.labels.get(f"{LABELS}.silent-faults", ""), image.labels.get(f"{LABELS}.torch", "")
-        )
+        # Aliases avoid silent faults that ordinary training with the image's torch meets.
+        known_faults = image.labels.get(f"{LABELS}.silent-faults", "")
+        torch = image.labels.get(f"{LABELS}.torch", "")
+        faults = silent.ordinary(known_faults, torch)
+
+        # The gate for aliases may ask for more tiers than the gate for publishing.
         refusals = self.policy.refusals(
             image.labels,
             image.evidence,
@@ -300,7 +326,8 @@ def load_validated(
 ) -> PublishedImage:
     """Load a stored image, and raise UserError unless it is the one that was validated.
 
-    `image_id` is the ID of the validated image, `where` names the stored one in the message.
+    `image_id` is the ID of the validated image, `where` names the stored one in the message: by its
+    dated tag, as a rule.
     """
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
@@ -347,7 +374,8 @@ def promote(
         for image in images:
             verify.require_publishable(image, policy, key)
 
-        # A single image joins the images of its row that the target has.
+        # An index is promoted as it is. A single image joins the images of its row that the target
+        # has; if its row has no other platform, there is no index.
         versions = [tags.version_of(image) for image in images]
         if manifest.is_index:
             row = [version.name for version in versions]
@@ -384,7 +412,8 @@ def promote(
 def require_own_index(source: Registry, index: Manifest, images: Sequence[PublishedImage]) -> None:
     """Raise UserError unless an index is as `publish` writes it.
 
-    Only then does the target repository get the same index, with the same digest.
+    The target repository gets an index that is made anew from its images. Only then is it the same
+    index, with the same digest.
     """
     where = f"{source.repository}@{index.digest}"
     check = verify.check_index(index, images)
@@ -421,18 +450,24 @@ def keep_signed_changes(
     key: str,
     new_index: str,
 ) -> list[TagChange]:
-    """Return the planned changes, but leave tags that the key did not sign last for their image.
+    """Return the planned changes; a tag that the key did not sign for its image stays (LEAVE).
 
-    Promotion has only the public key, so it cannot sign tags itself. Aliases may stay where they
-    are, and so may the tags of an index that was put together here: `new_index` is then its name in
-    the `staging` repository, and empty otherwise. For any other unsigned tag, raises UserError.
+    Promotion has only the public key, so it cannot sign tags itself: the publisher signed them in
+    the `staging` repository. What counts is the last signature for a tag. Two kinds of unsigned
+    tags may stay where they are; for any other one, raises UserError:
+
+    - aliases;
+    - all tags of an index that was put together in the target, from the promoted image and from
+      images for other platforms there. Nobody can have signed it. `new_index` is then its name in
+      the staging repository; it is empty if an index was promoted as a whole.
     """
     changes: list[TagChange] = []
     problems: list[Problem] = []
     for change in planned:
         digest = change.after.digest
         last = attachments.find_last_signature(target, key, change.tag)
-        if change.action is Action.LEAVE or (last and last.digest == digest):
+        is_signed = last is not None and last.digest == digest
+        if is_signed or change.action is Action.LEAVE:
             changes.append(change)
             continue
 
@@ -440,7 +475,9 @@ def keep_signed_changes(
             cause = f"the key signed {last.digest[:19]} for it last"
         else:
             cause = f"the key did not sign {digest[:19]} for it"
-        if new_index and change.after.is_index:
+
+        is_of_new_index = bool(new_index) and change.after.is_index
+        if is_of_new_index:
             promote_index = command(
                 "promote", f"{staging}:{new_index}", "--to", str(target.repository)
             )
@@ -450,9 +487,11 @@ def keep_signed_changes(
                 "publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key"
             )
             then = f"`{sign}` signs it there"
-            if change.kind is not TagKind.ALIAS:
-                where = f"{target.repository}:{change.tag}"
-                problems.append(Problem(where=where, cause=cause, then=then))
+
+        may_stay = is_of_new_index or change.kind is TagKind.ALIAS
+        if not may_stay:
+            where = f"{target.repository}:{change.tag}"
+            problems.append(Problem(where=where, cause=cause, then=then))
         changes.append(replace(change, action=Action.LEAVE, reason=f"{cause}; {then}"))
     if problems:
         raise UserError(problems, code=1)

@@ -44,6 +44,7 @@ def make_sbom(packages: Packages, *, name: str, digest: str, created: datetime) 
     image = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     components = [
         *python_components(packages["python"], {}),
+        # Marked, so that `read_versions` can leave them out.
         *python_components(packages["toolkit"], {"toolkit": "true"}),
         *debian_components(packages["debian"], packages["os"]),
     ]
@@ -92,7 +93,10 @@ def python_components(
 def debian_components(
     packages: Iterable[Mapping[str, Any]], os_release: Mapping[str, str]
 ) -> Iterator[Component]:
-    """Yield a component for each Debian package. `os_release` is the image's /etc/os-release."""
+    """Yield a component for each Debian package. `os_release` is the image's /etc/os-release.
+
+    Their addresses (purls) read `pkg:deb/debian/libc6@2.36-9?arch=amd64&distro=debian-12`.
+    """
     family = os_release.get("ID") or "debian"
     release = [os_release[key] for key in ("ID", "VERSION_ID") if os_release.get(key)]
     distro = "-".join(release) or "unknown"
@@ -100,7 +104,7 @@ def debian_components(
         name, version = package["name"], package["version"]
         qualifiers = {"arch": package["architecture"], "distro": distro}
         if package["source"]:
-            # The source package, under whose name Debian lists vulnerabilities
+            # Debian lists vulnerabilities by the name of the source package.
             qualifiers["upstream"] = package["source"]
         yield make_component(name, version, PackageURL("deb", family, name, version, qualifiers))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from images.errors import Problem, UserError, wrong
 
 _SECONDS = 300
+"""The longest that a call of cosign may take."""
 _NO_SERVICES = {
     "signing-config": '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json", '
     '"rekorTlogConfig": {}, "tsaConfig": {}}',
@@ -69,6 +70,7 @@ def require_password(key: str) -> None:
     Does nothing if the password is known (COSIGN_PASSWORD, or typed before), or if the key is in a
     key management service. Raises UserError without a terminal to ask at.
     """
+    # `env://VARIABLE` is no service: the variable has the key itself, with a password like a file.
     scheme, separator, _ = key.partition("://")
     is_in_service = bool(separator) and scheme != "env"
     if is_in_service or _PASSWORD in os.environ or key in _typed:
@@ -79,6 +81,7 @@ def require_password(key: str) -> None:
             _typed[key] = getpass.getpass(f"password of {key}: ")
             return
     except EOFError:
+        # The user pressed Ctrl-D.
         pass
     then = f"set {_PASSWORD} to it, or to nothing where the key has none"
     raise wrong(f"--key {key}", "cosign wants its password, and nobody is here", then)
@@ -105,9 +108,9 @@ def sign_bytes(content: bytes, key: str) -> str:
     """
     help_text = _help("sign-blob", shutil.which("cosign") or "cosign")
     with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
+        # Switch off the public services: cosign 3 takes files for that, cosign 2 an option.
         options: list[str] = []
         if "--use-signing-config=true" in help_text:
-            # cosign 3, which would use public services by default
             for option, text in _NO_SERVICES.items():
                 file = Path(folder, option)
                 file.write_text(text)
@@ -115,15 +118,16 @@ def sign_bytes(content: bytes, key: str) -> str:
         else:
             options.append("--tlog-upload=false")
 
-        has_signature_file = "--output-signature" in help_text
+        # A cosign without an option for the signature alone writes a bundle that contains it.
+        writes_signature = "--output-signature" in help_text
         output = Path(folder, "output")
-        options += ["--output-signature" if has_signature_file else "--bundle", str(output)]
+        options += ["--output-signature" if writes_signature else "--bundle", str(output)]
 
         subject = Path(folder, "content")
         subject.write_bytes(content)
         _cosign(["sign-blob", "--yes", *options, "--key", key, str(subject)], f"--key {key}")
         written = output.read_text()
-    if has_signature_file:
+    if writes_signature:
         return written.strip()
     bundle = json.loads(written)
     return str(bundle["messageSignature"]["signature"])
@@ -134,6 +138,7 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
 
     Raises CosignError where cosign cannot tell, as for a key that is no key.
     """
+    # Anybody may have written the text. What is not base64 is no signature.
     try:
         base64.b64decode(signature, validate=True)
     except ValueError:
@@ -147,6 +152,7 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
         try:
             _cosign(["verify-blob", *options, str(subject)], f"--key {key}")
         except CosignError as error:
+            # The answer is no; any other error is not about the signature.
             if error.is_refusal:
                 return False
             raise
@@ -189,6 +195,7 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
     if done.returncode == 0:
         return done.stdout
 
+    # The last lines say what failed.
     lines = []
     for line in done.stderr.splitlines():
         if line.strip() and not line.startswith("WARNING"):

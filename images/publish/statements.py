@@ -24,7 +24,7 @@ from images.errors import command, failed
 from images.host.hashing import sha256
 from images.publish import gate
 from images.validation.rows import OlderSchemaError, parse_evidence
-from validate.claims import ORIGIN_PROBE, Tier
+from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
 from validate.judging import Status, listed
@@ -50,6 +50,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError
 """The errors that reading a malformed statement raises: whoever may push may attach anything."""
 EVIDENCE_FILE = "evidence.json"
 _ORIGIN_TEST = f"{Tier.STATIC}/origin/layers"
+"""The test of the claim `origin`: see `find_test_result_faults`."""
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _XZ = "application/x-xz"
@@ -152,7 +153,8 @@ class Statement:
     def from_envelope(cls, content: bytes) -> Self:
         """Read a statement from a DSSE envelope, with the first signature only.
 
-        The signature is not verified. Raises one of UNREADABLE for a malformed envelope.
+        The signature is not verified. Raises one of UNREADABLE for a malformed envelope, and for a
+        payload without predicate type or subjects; the predicate itself is not read.
         """
         envelope = json.loads(content)
         if envelope["payloadType"] != _PAYLOAD_TYPE:
@@ -162,7 +164,7 @@ class Statement:
             payload=base64.b64decode(envelope["payload"], validate=True),
             signature=str(signatures[0]["sig"]) if signatures else "",
         )
-        # Raise here, and not later at a caller, if these fields of the payload are malformed.
+        # Reading these two properties raises if the payload lacks them: here, and not at a caller.
         _ = statement.predicate_type, statement.subjects
         return statement
 
@@ -210,11 +212,13 @@ class Statement:
     def evidence(self) -> Sequence[bytes]:
         """Return the unpacked evidence.json of each validation run in a test result.
 
-        Raises one of UNREADABLE, also for evidence that is too large.
+        Raises one of UNREADABLE, also for evidence that is cut off or too large, and for a
+        statement that is no test result.
         """
         files = []
         for attached in self.predicate["configuration"]:
             packed = base64.b64decode(attached["content"], validate=True)
+            # Unpack no more than this many bytes, whatever the file would give.
             decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             files.append(decompressor.decompress(packed, _LARGEST_EVIDENCE))
             if not decompressor.eof:
@@ -247,17 +251,17 @@ def make_test_result(runs: Sequence[Attestation], origin_exception: str = "") ->
     although its origin is UNPROVEN.
     """
     predicate = summarize(runs, origin_exception)
+    # The field of the specification that may hold files, each as a ResourceDescriptor.
     predicate["configuration"] = []
     for evidence_file in sorted({run.evidence_file for run in runs}):
         packed = lzma.compress(evidence_file)
-        predicate["configuration"].append(
-            {
-                "name": f"{EVIDENCE_FILE}.xz",
-                "digest": {"sha256": sha256(packed)},
-                "mediaType": _XZ,
-                "content": base64.b64encode(packed).decode(),
-            }
-        )
+        descriptor = {
+            "name": f"{EVIDENCE_FILE}.xz",
+            "digest": {"sha256": sha256(packed)},
+            "mediaType": _XZ,
+            "content": base64.b64encode(packed).decode(),
+        }
+        predicate["configuration"].append(descriptor)
     return predicate
 
 
@@ -265,7 +269,7 @@ def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, A
     """Return a test result for these runs, without their evidence.
 
     Tests are named `TIER/CHECK/SUBJECT`. A test that failed in one run and passed in another is
-    listed as failed.
+    listed as failed. `origin_exception`: see `make_test_result`.
     """
     tiers = {}
     for tier in Tier:
@@ -300,7 +304,8 @@ def summarize_tier(
 ) -> dict[str, Any]:
     """Return the result of a tier (a group of claims), and the facts about the run that shows it.
 
-    That is the newest run that passed the tier; if none did, the newest run that has the tier.
+    That is the newest run that passed the tier by itself; if none did, the newest run that has the
+    tier. `origin_exception`: see `make_test_result`.
     """
     candidates = []
     for run in runs:
@@ -310,6 +315,7 @@ def summarize_tier(
         candidates = [run for run in runs if run.has_tier(tier)]
     shown_run = max(candidates, key=lambda run: run.measured_on)
 
+    # All runs together decide: one that passed is enough, but not beside one that failed.
     if is_passed(runs, tier, origin_exception):
         result = PASSED
     elif any(run.required_claims(tier, Status.FAIL) for run in runs):
@@ -339,8 +345,9 @@ def is_passed(runs: Sequence[Attestation], tier: Tier, origin_exception: str) ->
 def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
     """Yield a sentence for each thing that a test result claims and its evidence does not show.
 
-    `runs` are the validation runs in the test result. It may claim less than they show, as it was
-    judged by the claims of its day. Raises one of UNREADABLE for a malformed test result.
+    `runs` are the validation runs in the test result, each judged by the claims in its evidence.
+    The test result may claim less than they show, as it was judged by the claims of the day on
+    which it was written. Raises one of UNREADABLE for a malformed test result.
     """
     predicate = statement.predicate
     exception = statement.origin_exception
@@ -348,6 +355,7 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
     runs = [without_open_origin(run) for run in runs]
     expected = summarize(runs, exception)
 
+    # The lists of tests: none may be called passed, or kept silent as failed, without reason.
     unearned = set(predicate["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
     concealed = set(expected["failedTests"]) - set(predicate["failedTests"])
     if unearned:
@@ -355,6 +363,7 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
     if concealed:
         yield f"failedTests differ in {listed(sorted(concealed), limit=5)}"
 
+    # The tiers, each against the run that it names.
     runs_by_digest = {run.evidence_digest: run for run in runs}
     for name, entry in predicate[TIERS].items():
         run = runs_by_digest.get(entry["evidence"])
@@ -367,21 +376,22 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
         if entry["result"] == PASSED and not passed:
             yield f"the {name} tier did not pass"
 
+    # The whole.
     results = [entry["result"] for entry in predicate[TIERS].values()]
     if predicate["result"] == PASSED and any(result != PASSED for result in results):
         yield "it says PASSED, and not every tier passed"
 
 
 def without_open_origin(run: Attestation) -> Attestation:
-    """Remove the claim `origin` from a run if it lacked only the records of two builds.
+    """Return a run without its claim `origin`, if that lacked only the records of two builds.
 
-    An origin claim that was declared unproven before the run stays.
+    Such records may be made later. The claim stays if a reason was known before the run why the
+    origin could never be proven: that of a base image taken by its tag, for example.
     """
     claims = []
     for claim_verdict in run.verdict.claims:
-        is_origin = claim_verdict.claim.probe == ORIGIN_PROBE
-        is_unproven = claim_verdict.status is Status.UNPROVEN
-        if is_origin and is_unproven and not claim_verdict.claim.unproven:
+        was_known_before = bool(claim_verdict.claim.unproven)
+        if gate.is_unproven_origin(claim_verdict) and not was_known_before:
             continue
         claims.append(claim_verdict)
     return replace(run, verdict=replace(run.verdict, claims=tuple(claims)))

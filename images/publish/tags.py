@@ -74,10 +74,12 @@ class ImageVersion:
         """Return the version of an image with these labels; None if it is no image of ours.
 
         Labels or a date that cannot be read also give None. The default platform is linux/amd64.
+        `created` is the image's date, as ISO 8601 writes it.
         """
         try:
             torch = labels[f"{LABELS}.torch"]
             moment = datetime.fromisoformat(created)
+            # Raises InvalidVersion: `rank` needs a version that can be compared.
             Version(torch)
         except (KeyError, ValueError, InvalidVersion):
             return None
@@ -92,9 +94,10 @@ class ImageVersion:
     def require(
         cls, labels: Mapping[str, str], created: str, where: str, platform: str = ""
     ) -> Self:
-        """Return the version like `of`, but raise UserError where it would be None.
+        """Return the version of an image with these labels.
 
-        `where` names the image in the message. A version without a name is an error, too.
+        Raises UserError for an image without our labels, and for labels or a date that cannot be
+        read. `where` names the image in the message. The other arguments are those of `of`.
         """
         version = cls.of(labels, created, platform)
         if version is None or not version.name:
@@ -214,6 +217,7 @@ def find_refusal(
     `new` has the new image, or each image of a new index. `drop_platforms` says whether a NAME may
     lose a platform. `absent` has the reasons why images for other platforms are missing.
     """
+    # Something that is not ours, or not ours alone.
     old = load_versions(target, before)
     if not old:
         then = (
@@ -222,6 +226,7 @@ def find_refusal(
         )
         return Refusal(f"{tag} names an image that is not ours", then)
 
+    # A newer image.
     step_back = find_step_back(old, new)
     if step_back:
         published, replacement = step_back
@@ -235,10 +240,12 @@ def find_refusal(
         )
         return Refusal(reason, then)
 
+    # Another image of the same day and the same twelve digits.
     if kind is TagKind.IMMUTABLE:
         reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
         return Refusal(reason, "build anew")
 
+    # Platforms that the new index has not.
     new_platforms = [version.platform for version in new]
     lost = [version.platform for version in old if version.platform not in new_platforms]
     if lost and (kind is TagKind.ALIAS or not drop_platforms):
@@ -256,8 +263,8 @@ def find_refusal(
 def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
     """Return the version of the image that a manifest names, or of each image of an index.
 
-    Returns an empty list if one of them is missing or is no image of this project: no image of ours
-    may replace it.
+    Returns an empty list if one of these images is missing or is not ours. Then nothing of ours may
+    replace what the manifest names.
     """
     manifests: list[Manifest | None] = [manifest]
     if manifest.is_index:
@@ -276,22 +283,22 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
 
 
 def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
-    """Return the first image in `old` that is newer than the one in `new` for the same platform.
+    """Return the first image in `old` that an older image in `new` would replace, and that one.
 
-    Returns it together with that older image; None if no image would be replaced by an older one.
-    If `old` and `new` have no platform in common, the newest image of each is compared.
+    Return None if there is none. An image replaces the one for the same platform. If `old` and
+    `new` have no platform in common, the newest image of `new` replaces the newest one of `old`.
     """
     new_by_platform = {version.platform: version for version in new}
-    pairs = []
+    replacements = []
     for version in old:
         if version.platform in new_by_platform:
-            pairs.append(StepBack(version, new_by_platform[version.platform]))
-    if not pairs:
+            replacements.append(StepBack(version, new_by_platform[version.platform]))
+    if not replacements:
         newest_old = max(old, key=lambda version: version.rank)
         newest_new = max(new, key=lambda version: version.rank)
-        pairs = [StepBack(newest_old, newest_new)]
+        replacements = [StepBack(newest_old, newest_new)]
 
-    for pair in pairs:
+    for pair in replacements:
         if pair.published.rank > pair.replacement.rank:
             return pair
     return None
@@ -320,11 +327,13 @@ def move(target: Registry, changes: Sequence[TagChange]) -> None:
     """
     require_allowed(target, changes)
     stop = threading.Event()
+    # An interrupt is raised in the main thread only, so it does not end a request in this one.
     with ThreadPoolExecutor(max_workers=1) as worker:
         moving = worker.submit(move_or_restore, target, changes, stop)
         try:
             moving.result()
         except BaseException:
+            # Leaving the `with` block waits until the thread has put back what moved.
             stop.set()
             raise
 
@@ -335,7 +344,7 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
     Registries have no transaction. So tags that exist are moved first, as they can be put back, and
     new ones are created last, as not every registry can delete a tag. In the end every tag is read
     back. Raises Cancelled after the request during which `stop` is set, and UserError where a
-    request fails or another machine moved a tag.
+    request fails, where another machine moved a tag, or where a tag could not be put back.
     """
     to_move = [change for change in changes if change.action is Action.MOVE]
     to_create = [change for change in changes if change.action is Action.CREATE]
@@ -355,7 +364,11 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
             if target.get(change.tag).digest != change.after.digest:
                 raise moved_by_others(target, change.tag)
     except Exception as error:
-        stuck = [change.tag for change in reversed(touched) if not restore(target, change)]
+        # Put the tags back, the last one first.
+        stuck = []
+        for change in reversed(touched):
+            if not restore(target, change):
+                stuck.append(change.tag)
         if not stuck:
             raise
         cause = (
@@ -369,7 +382,8 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
 def require_unchanged(target: Registry, change: TagChange) -> None:
     """Raise UserError if another machine moved a tag since its change was planned.
 
-    Signing with cosign takes seconds in between. A tag that is gone is no error.
+    Signing with cosign takes seconds in between. It is no error if the tag is gone, or if it names
+    the new image already.
     """
     current = target.find(change.tag)
     if current is None:

@@ -29,7 +29,7 @@ class Check:
     reason: str
 
     @classmethod
-    def of(cls, subject: str, faults: Sequence[str], passed: str) -> Self:
+    def of(cls, subject: str, faults: Sequence[str], *, passed: str = "") -> Self:
         """Return FAIL with the faults as the reason or, without faults, PASS with `passed`."""
         if faults:
             return cls(subject=subject, status=Status.FAIL, reason="; ".join(faults))
@@ -50,29 +50,23 @@ def verify(
     """
     if key:
         signing.require_key(key)
-    tag = "" if is_digest(reference.identifier) else reference.identifier
-    # A reference may name a digest instead: then there is no tag to check.
-    tag_faults: list[str] = []
     with Registry(reference.repository) as source:
         manifest = source.get(reference.identifier)
         images = attachments.load_all(source, manifest)
-        if tag:
-            tag_faults = find_tag_faults(source, tag, manifest, images, policy, key)
+        # A reference by digest has no tag to check.
+        tag_checks: list[Check] = []
+        if not is_digest(reference.identifier):
+            tag_checks = [check_tag(source, reference.identifier, manifest, images, policy, key)]
 
     results: list[Check] = []
-    # Of an index, the results of each image begin with its platform.
     if manifest.is_index:
         results.append(check_index(manifest, images))
     for image in images:
+        # Of an index, the results of each image begin with its platform.
         prefix = f"{image.platform} " if manifest.is_index else ""
         for check in check_image(image, policy, key, unsigned=unsigned):
             results.append(replace(check, subject=f"{prefix}{check.subject}"))
-    if tag and policy.own_claims and not key and not tag_faults:
-        reason = "no matrix.yaml is here that tells aliases, and no key that signed the tag"
-        results.append(Check(subject="tag", status=Status.UNPROVEN, reason=reason))
-    elif tag:
-        passed = f"{tag} is to name {manifest.digest[:19]}"
-        results.append(Check.of("tag", tag_faults, passed))
+    results += tag_checks
     return f"{reference.repository}@{manifest.digest}", results
 
 
@@ -106,7 +100,7 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
         trusted = attachments.drop_untrusted(image, key)
     except UserError as error:
         # cosign could not tell.
-        return Check.of("signature", [error.problems[0].cause], ""), image
+        return Check.of("signature", [error.problems[0].cause]), image
 
     faults = []
     for predicate_type, name in NAMES.items():
@@ -117,24 +111,24 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
     ignored = len(image.statements) - len(trusted.statements)
     if ignored:
         passed += f"; {ignored} more are not, and are ignored"
-    return Check.of("signature", faults, passed), image if faults else trusted
+    check = Check.of("signature", faults, passed=passed)
+    return check, image if faults else trusted
 
 
 def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     """Check that the attached validation runs passed the tiers that the policy requires.
 
-    Without a matrix, the claims in the evidence are used, for which a key must vouch: without one
-    (empty), the result is UNPROVEN instead of PASS.
+    Without a matrix, the runs are judged by the claims in their own evidence, for which a key must
+    vouch: without one (empty), the result is UNPROVEN instead of PASS.
     """
     subject = f"gate {','.join(policy.gate)}"
-    exception = ""
     try:
+        # In this order: `evidence` raises UserError for a test result that cannot be read.
+        evidence = image.evidence
         exception = image.origin_exception
-        refusals = policy.refusals(
-            image.labels, image.evidence, policy.gate, origin_exception=exception
-        )
     except UserError as error:
-        refusals = (error.problems[0].cause,)
+        return Check.of(subject, [error.problems[0].cause])
+    refusals = policy.refusals(image.labels, evidence, policy.gate, origin_exception=exception)
 
     judged_by = "today's matrix"
     if policy.own_claims:
@@ -145,7 +139,27 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     passed = f"judged by {judged_by}"
     if exception:
         passed += f"; the origin of its layers is UNPROVEN, by an exception: {exception}"
-    return Check.of(subject, refusals, passed)
+    return Check.of(subject, refusals, passed=passed)
+
+
+def check_tag(
+    source: Registry,
+    tag: str,
+    manifest: Manifest,
+    images: Sequence[PublishedImage],
+    policy: ReleasePolicy,
+    key: str,
+) -> Check:
+    """Check whether a tag should name the manifest that it names.
+
+    The arguments are those of `find_tag_faults`. Without a matrix, only a signature shows which
+    aliases an image has: then the result is UNPROVEN without a key (empty).
+    """
+    faults = find_tag_faults(source, tag, manifest, images, policy, key)
+    if policy.own_claims and not key and not faults:
+        reason = "no matrix.yaml is here that tells aliases, and no key that signed the tag"
+        return Check(subject="tag", status=Status.UNPROVEN, reason=reason)
+    return Check.of("tag", faults, passed=f"{tag} is to name {manifest.digest[:19]}")
 
 
 def find_tag_faults(
@@ -160,12 +174,15 @@ def find_tag_faults(
 
     It must be the image's name, its dated tag or one of its aliases. With a public key, the key
     must also have signed the tag, and last for this manifest. `images` is the image, or the images
-    of an index. Raises UserError where cosign or the registry fails.
+    of an index, linux/amd64 first. Raises UserError where cosign or the registry fails.
     """
     try:
         versions = [tags.version_of(image) for image in images]
     except UserError as error:
         return [error.problems[0].cause]
+
+    # The tags that may name it. An index has the name of its first image, and the date of its
+    # newest one.
     name = versions[0].name
     newest = max(version.created for version in versions)
     image_id = manifest.digest if manifest.is_index else images[0].image_id
@@ -176,6 +193,8 @@ def find_tag_faults(
     short = manifest.digest[:19]
     if tag not in own_tags and not policy.own_claims:
         return [f"{tag} names {name} ({short}), whose tags are {listed(own_tags, limit=5)}"]
+
+    # The last signature for this tag decides what it should name.
     if not key:
         return []
     last = attachments.find_last_signature(source, key, tag)
@@ -199,6 +218,8 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
     if key and not trusted.statements:
         cause = "the key signed nothing that is attached to it"
         raise failed(image.reference, cause, "is it the key of who published it?")
+
+    # The trusted statements must be true of this image, and must open the gate.
     require_sound(trusted)
     policy.require_open(
         image.reference,
@@ -238,30 +259,31 @@ def check_statements(image: PublishedImage) -> tuple[Check, ...]:
         counts.append(f"{count} {name}")
         if not count:
             missing.append(f"there is no {name}")
-    attached = Check.of("attachments", missing, ", ".join(counts))
+    attached = Check.of("attachments", missing, passed=", ".join(counts))
     if missing:
         return (attached,)
 
-    # The property raises UserError for a test result that is malformed or untrue.
+    # Reading the property judges every attached run. It raises UserError for a test result that is
+    # malformed, of another image, or not what its evidence says.
     try:
         _ = image.attestations
     except UserError as error:
-        return (attached, Check.of("attestation", [error.problems[0].cause], ""))
+        return (attached, Check.of("attestation", [error.problems[0].cause]))
     of_image = (
         f"of this very image ({image.image_id[:19]}); the test result says what the evidence says"
     )
     return (
         attached,
-        Check.of("attestation", [], of_image),
+        Check(subject="attestation", status=Status.PASS, reason=of_image),
         Check.of(
             "SBOM",
             find_statement_faults(image, CYCLONEDX),
-            "has every pin of the label, in its version",
+            passed="has every pin of the label, in its version",
         ),
         Check.of(
             "provenance",
             find_statement_faults(image, PROVENANCE),
-            "of this digest, matrix revision and base",
+            passed="of this digest, matrix revision and base",
         ),
     )
 
@@ -283,6 +305,7 @@ def find_statement_faults(image: PublishedImage, predicate_type: str) -> list[st
                 faults += find_provenance_faults(statement.predicate, image.labels)
         except statements.UNREADABLE as error:
             faults.append(f"can't be read: {type(error).__name__}: {error}")
+    # Several statements may have the same fault.
     return list(dict.fromkeys(faults))
 
 
@@ -329,6 +352,7 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
         if platforms.count(platform) > 1:
             faults.append(f"two images are for {platform}")
 
+    # Each image must be for the platform that the index says.
     for platform, image in zip(platforms, images, strict=True):
         if platform != image.platform:
             faults.append(
@@ -336,6 +360,7 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
                 f"and is for {image.platform or 'none'}"
             )
 
+    # All must be from one row. An image without a readable name has none.
     rows = {row_name(image) for image in images}
     if len(rows) > 1 or "" in rows:
         names = ", ".join(image.name or "nothing" for image in images)
@@ -345,11 +370,11 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
 
     row = ", ".join(sorted(rows))
     passed = f"of {row}: {', '.join(platforms)}, each as it is labelled"
-    return Check.of("index", faults, passed)
+    return Check.of("index", faults, passed=passed)
 
 
 def row_name(image: PublishedImage) -> str:
-    """Return the name of an image's row in the matrix: its own name without the platform.
+    """Return the name of an image's row in the matrix: `cu130-torch213` of `cu130-torch213-arm64`.
 
     Empty if the name in its label cannot be read or is for another platform than the image.
     """
@@ -359,4 +384,5 @@ def row_name(image: PublishedImage) -> str:
         return ""
     if name.platform != image.platform:
         return ""
+    # A row has the name of its image for linux/amd64, which is written without a platform.
     return str(replace(name, platform=Platform.AMD64))

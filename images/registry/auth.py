@@ -94,14 +94,15 @@ class Login:
         """The `Authorization` header to send; empty until the registry asks for a login."""
 
     def answer(self, challenge: str, refused: str) -> bool:
-        """Answer a `WWW-Authenticate` header. Return whether it is worth sending the request again.
+        """Log in as the registry asks, and return whether to send the refused request again.
 
-        `refused` is the `Authorization` header of the refused request, empty if it had none. It is
-        worth a second attempt if the login gives another header than that one.
-        (`self.authorization` may differ from it: another thread may have logged in meanwhile.)
-        Raises RegistryError, and whatever requests raises.
+        `challenge` is the `WWW-Authenticate` header of the registry's answer, and `refused` the
+        `Authorization` header of the request that it refused; empty if it had none. Raises
+        RegistryError, and whatever requests raises.
         """
         authorization = self._authorization_for(challenge)
+        # The same login would be refused again. (Compare with what was sent: `self.authorization`
+        # may be newer, if another thread has logged in meanwhile.)
         if not authorization or authorization == refused:
             return False
         self.authorization = authorization
@@ -113,6 +114,7 @@ class Login:
         Empty if there is no login for it, or for an unknown kind of challenge. Raises
         RegistryError.
         """
+        # A challenge reads `Bearer realm="https://...",service="...",scope="..."`.
         scheme, _, text = challenge.partition(" ")
         credentials = self._credentials(self._repository.host)
         if scheme.lower() == "basic" and credentials:
@@ -120,6 +122,7 @@ class Login:
             return f"Basic {base64.b64encode(pair.encode()).decode()}"
         if scheme.lower() == "bearer":
             parsed = requests.utils.parse_dict_header(text)  # type: ignore[no-untyped-call]
+            # A parameter without a value is as good as none.
             parameters = {name: value for name, value in parsed.items() if value}
             return f"Bearer {self._fetch_token(parameters, credentials)}"
         return ""
@@ -127,35 +130,35 @@ class Login:
     def _fetch_token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
         """Return a token from the server that a bearer challenge names as its `realm`.
 
-        Without credentials, the token is for anonymous access. Raises RegistryError, also before
-        any credentials would be sent without encryption.
+        `challenge` has the parameters of the challenge. Without credentials, the token is for
+        anonymous access. Raises RegistryError, also before any credentials would be sent without
+        encryption.
         """
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
             cause = "asks for credentials over an unencrypted connection"
             raise RegistryError(problem(self._repository, cause))
 
+        # The token server may serve several registries: `service` says which one asks.
+        service = {"service": challenge["service"]} if "service" in challenge else {}
         scopes = self._scopes(challenge)
         if credentials and credentials.identity_token:
-            # OAuth 2: an identity token is exchanged by POST
+            # OAuth 2: an identity token is exchanged by POST.
             form = {
                 "grant_type": "refresh_token",
                 "refresh_token": credentials.identity_token,
                 "client_id": _CLIENT_ID,
+                **service,
+                "scope": " ".join(scopes),
             }
-            if "service" in challenge:
-                form["service"] = challenge["service"]
-            form["scope"] = " ".join(scopes)
             answer = self._session.post(realm, data=form, auth=anonymous, timeout=SECONDS)
         else:
-            query: dict[str, str | list[str]] = {}
-            if "service" in challenge:
-                query["service"] = challenge["service"]
-            query["scope"] = scopes
+            query: dict[str, str | list[str]] = {**service, "scope": scopes}
             login = (credentials.user, credentials.password) if credentials else anonymous
             answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
         if not answer.ok:
             raise refusal(self._repository, answer, "no token: ")
+        # Docker calls it `token`, OAuth 2 `access_token`.
         data = json_object(answer)
         return str(data.get("token") or data.get("access_token") or "")
 
@@ -166,6 +169,7 @@ class Login:
         """
         own = f"repository:{self._repository.name}"
         scopes = [f"{own}:pull,push"]
+        # A challenge may name several scopes, separated by spaces.
         for scope in challenge.get("scope", "").split():
             resource, _, actions = scope.rpartition(":")
             if resource == own and "delete" in actions.split(","):

@@ -55,7 +55,11 @@ raises ends the upload."""
 PAUSES = (0.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt, unless the registry names others (`Retry-After`)."""
 _LONGEST_PAUSE = 60.0
+"""Seconds that are waited at most, whatever the registry asks for."""
 _CHUNK = 1 << 18
+"""Bytes of an answer that are read at a time."""
+_CANNOT_DELETE_TAGS = (400, 405, 501)
+"""HTTP statuses with which registries say that they do not delete tags."""
 
 Result = TypeVar("Result")
 
@@ -80,8 +84,9 @@ class Registry:
     ) -> None:
         """Prepare a session, and find out whether the registry speaks https.
 
-        `mount_from` has other repositories of this registry from which blobs shall be linked: the
-        login asks for the right to read them.
+        `credentials` returns the login of a host. `mount_from` has other repositories of this
+        registry from which blobs shall be linked (see `mount`): the login asks for the right to
+        read them.
         """
         self.repository = repository
         self.stopping = threading.Event()
@@ -135,8 +140,11 @@ class Registry:
 
         media_type = headers.get("Content-Type", "").partition(";")[0].strip()
         manifest = Manifest(media_type=media_type, content=content)
-        expected = identifier
-        if not is_digest(identifier):
+
+        # For a tag, the registry may say what the digest is; not every registry does.
+        if is_digest(identifier):
+            expected = identifier
+        else:
             expected = headers.get("Docker-Content-Digest", "")
         if expected and expected != manifest.digest:
             raise self._invalid(identifier, f"the content is {manifest.digest}, not {expected}")
@@ -168,10 +176,10 @@ class Registry:
         try:
             self._request("DELETE", f"manifests/{tag}", missing_ok=True)
         except RegistryError as error:
-            # With one of these, registries say that they do not delete tags.
-            if error.status in (400, 405, 501):
+            if error.status in _CANNOT_DELETE_TAGS:
                 return False
             raise
+        # Look whether it is gone, whatever the registry answered.
         return self.find(tag) is None
 
     def tags(self) -> tuple[str, ...]:
@@ -238,17 +246,22 @@ class Registry:
     def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
         """Link a blob from another repository of this registry, without sending it.
 
-        Returns whether the registry has the blob now; False if it refuses to link. Raises
-        RegistryError, also if the blob has another size than `size`.
+        Returns whether the repository has the blob now; False if the registry does not link it.
+        Raises RegistryError, also if the blob has another size than `size`.
         """
         if self.has_blob(digest, size):
             return True
+
+        # A registry that does not link the blob opens an upload of it instead.
         location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
         if location:
-            # The registry expects an upload instead.
             self._cancel_upload(location)
             return False
-        return size is None or self.has_blob(digest, size)
+
+        # It was linked. Compare its size, if that is known.
+        if size is None:
+            return True
+        return self.has_blob(digest, size)
 
     def put_blob(self, content: bytes) -> str:
         """Store a blob unless the registry has it. Return its digest. Raises RegistryError."""
@@ -283,6 +296,7 @@ class Registry:
             data=_Body(chunks, size),
             timeout=_UPLOAD_SECONDS,
         )
+        # Where the session goes on: the URL may be relative, and may have a query already.
         location = urljoin(answer.url, answer.headers.get("Location", location))
         separator = "&" if "?" in location else "?"
         self._send("PUT", f"{location}{separator}digest={digest}", timeout=_UPLOAD_SECONDS)
@@ -290,7 +304,7 @@ class Registry:
     def _start_upload(self, query: str = "") -> str:
         """Open an upload session. Return the URL to send the blob to.
 
-        Empty if the query asked to mount a blob and the registry did: then nothing need be sent.
+        Empty if the query asked to link a blob and the registry did: then nothing need be sent.
         """
         answer = self._send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
         if answer.status_code == requests.codes.created:
@@ -307,9 +321,10 @@ class Registry:
     def _repeat(self, work: Callable[[], Result]) -> Result:
         """Call `work`, and call it again after each TransientError, up to five times in all.
 
-        Raises the fifth TransientError, any other RegistryError at once, and Stopped if `stopping`
-        is set during a pause.
+        Returns what `work` returns. Raises the fifth TransientError, any other RegistryError at
+        once, and Stopped if `stopping` is set during a pause.
         """
+        # The first four calls. After each that fails, wait: as long as the registry asks, if it does.
         for pause in PAUSES:
             try:
                 return work()
@@ -319,12 +334,13 @@ class Registry:
                     with suppress(InvalidHeader):
                         seconds = min(Retry().parse_retry_after(error.retry_after), _LONGEST_PAUSE)
             wait(self.stopping, seconds)
+        # The fifth call: its error is final.
         return work()
 
     def _request(
         self, method: str, path: str, *, missing_ok: bool = False, **more: Any
     ) -> requests.Response | None:
-        """Send a request, again after transient errors. See `_send` for the arguments.
+        """Send a request, again after transient errors. See `_send` for the other arguments.
 
         With `missing_ok`, returns None for the status 404. Raises RegistryError.
         """
@@ -336,55 +352,43 @@ class Registry:
             raise
 
     def _read(
-        self, path: str, most: int, headers: Mapping[str, str] | None = None
+        self, path: str, limit: int, headers: Mapping[str, str] | None = None
     ) -> tuple[Mapping[str, str], bytes]:
         """Return the headers and the content of a GET request, sent again after transient errors.
 
-        If the content has more than `most` bytes, reading stops soon after these. Raises
-        RegistryError.
+        If the content has more than `limit` bytes, only its beginning is returned, a little longer
+        than the limit: the caller sees by its length that it is too large. Raises RegistryError.
         """
+        return self._repeat(partial(self._read_once, path, limit, headers))
 
-        def read() -> tuple[Mapping[str, str], bytes]:
-            """Send the request once."""
-            content = bytearray()
-            with self._send("GET", path, headers=headers, stream=True) as answer:
-                try:
-                    for chunk in answer.iter_content(_CHUNK):
-                        content += chunk
-                        if len(content) > most:
-                            break
-                except requests.exceptions.RequestException as error:
-                    raise self._broken(error) from None
-                return answer.headers, bytes(content)
-
-        return self._repeat(read)
+    def _read_once(
+        self, path: str, limit: int, headers: Mapping[str, str] | None
+    ) -> tuple[Mapping[str, str], bytes]:
+        """Send the request of `_read` once. Raises TransientError if the connection breaks."""
+        content = bytearray()
+        with self._send("GET", path, headers=headers, stream=True) as answer:
+            try:
+                for chunk in answer.iter_content(_CHUNK):
+                    content += chunk
+                    if len(content) > limit:
+                        break
+            except requests.exceptions.RequestException as error:
+                raise self._broken(error) from None
+            return answer.headers, bytes(content)
 
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:
         """Send one request, and once more with a login if the registry asks for it.
 
-        `path` is below the repository's URL, or a whole URL. `more` has options of requests. Raises
-        TransientError if a later attempt may succeed, else RegistryError.
+        `path` is below the repository's URL, or a whole URL, as registries give for uploads and
+        pages of lists. `more` has options of requests. Raises TransientError if a later attempt may
+        succeed, else RegistryError.
         """
         url = path if "://" in path else f"{self._root}{path}"
-        if url.startswith("http://") and self._scheme == "https":
-            cause = f"it names an unencrypted address, http://{urlsplit(url).netloc}"
-            then = (
-                "tell who runs the registry: what it names must begin with https:// "
-                "(a proxy before it must send X-Forwarded-Proto)"
-            )
-            raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
+        self._require_encrypted(url)
         try:
-            answer = self._send_once(method, url, more)
-            is_refused = answer.status_code == requests.codes.unauthorized
-            if is_refused and self._is_own(answer.url):
-                challenge = answer.headers.get("WWW-Authenticate", "")
-                refused = answer.request.headers.get("Authorization", "")
-                if self._login.answer(challenge, refused):
-                    answer.close()
-                    answer = self._send_once(method, url, more)
+            answer = self._send_with_login(method, url, more)
             if not answer.ok:
-                # Accessing `content` reads the error's text: here, where a broken connection is
-                # handled.
+                # Read the error's text here, where a broken connection is handled.
                 answer.content  # noqa: B018
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
@@ -393,6 +397,38 @@ class Registry:
             raise self._broken(error) from None
         if not answer.ok:
             raise refusal(self.repository, answer)
+        return answer
+
+    def _require_encrypted(self, url: str) -> None:
+        """Raise RegistryError for an http URL, unless the registry itself speaks http."""
+        if url.startswith("http://") and self._scheme == "https":
+            cause = f"it names an unencrypted address, http://{urlsplit(url).netloc}"
+            then = (
+                "tell who runs the registry: what it names must begin with https:// "
+                "(a proxy before it must send X-Forwarded-Proto)"
+            )
+            raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
+
+    def _send_with_login(
+        self, method: str, url: str, options: Mapping[str, Any]
+    ) -> requests.Response:
+        """Send one request, and once more if the registry answers 401 and a login helps.
+
+        Returns the last answer, whatever its status. Raises RegistryError where logging in fails,
+        and whatever requests raises.
+        """
+        answer = self._send_once(method, url, options)
+        if answer.status_code != requests.codes.unauthorized:
+            return answer
+        # A redirect may have led to another host, whose challenge is not answered.
+        if not self._is_own(answer.url):
+            return answer
+
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        refused = answer.request.headers.get("Authorization", "")
+        if self._login.answer(challenge, refused):
+            answer.close()
+            answer = self._send_once(method, url, options)
         return answer
 
     def _send_once(self, method: str, url: str, options: Mapping[str, Any]) -> requests.Response:
@@ -445,7 +481,10 @@ class _Session(requests.Session):
     def rebuild_auth(
         self, prepared_request: requests.PreparedRequest, response: requests.Response
     ) -> None:
-        """Remove the login from a redirected request if it goes to another host."""
+        """Remove the login from a redirected request if it goes to another host.
+
+        requests calls this method for each redirect.
+        """
         request = response.request
         if not request.url or not prepared_request.url:
             return

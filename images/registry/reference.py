@@ -62,17 +62,20 @@ class Reference:
 
         A tag before a digest is ignored.
         """
-        name, has_digest, digest = text.partition("@")
-        before, colon, tag = name.rpartition(":")
+        # Cut the text into HOST/NAME, TAG and DIGEST.
+        name, at_sign, digest = text.partition("@")
+        before_colon, colon, tag = name.rpartition(":")
         # In `localhost:5000/images`, the colon belongs to the port.
         has_tag = bool(colon) and "/" not in tag
         if has_tag:
-            name = before
+            name = before_colon
 
-        if has_digest:
-            identifier, is_valid = digest, is_digest(digest)
+        if at_sign:
+            identifier = digest
+            is_valid = is_digest(digest)
         else:
-            identifier, is_valid = tag, has_tag and _TAG.fullmatch(tag) is not None
+            identifier = tag
+            is_valid = has_tag and _TAG.fullmatch(tag) is not None
         if not is_valid:
             raise wrong(text, "names no image", "write HOST/NAME:TAG or HOST/NAME@sha256:...")
         return cls(Repository.parse(name), identifier)

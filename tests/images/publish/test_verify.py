@@ -318,6 +318,20 @@ def test_a_test_result_that_cannot_be_read_is_told(predicate: Any) -> None:
     assert "can't be read" in fault_of(with_attached(TEST_RESULT, predicate), "attestation")
 
 
+@pytest.mark.parametrize("predicate", [None, "no object"])
+def test_a_test_result_that_is_no_object_fails_the_checks_of_statements_and_gate(
+    predicate: Any,
+) -> None:
+    """Anybody who may push may attach one."""
+    image = with_attached(TEST_RESULT, predicate)
+
+    checks = verification.check_image(image, POLICY, key="", unsigned=True)
+
+    reasons = {check.subject: check.reason for check in checks if check.status is Status.FAIL}
+    assert list(reasons) == ["attestation", "gate static"]
+    assert all("its test result can't be read" in reason for reason in reasons.values())
+
+
 # --- indexes of images for several platforms --------------------------------------------------------------------------
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
