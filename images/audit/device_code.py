@@ -49,7 +49,7 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
             LibraryCode(
                 path=path,
                 owner=owner,
-                nvidia=fatbin.is_nvidias(owner, path),
+                nvidia=fatbin.is_nvidia_library(owner, path),
                 archs=surveyed.get("archs", {}),
             )
         )

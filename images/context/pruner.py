@@ -83,4 +83,4 @@ def reads(pruning: Pruning | None, distribution: str) -> bool:
     """Return whether the pruner looks at the libraries of a distribution (canonical name)."""
     if pruning is None:
         return False
-    return pruning.nvidia or not fatbin.is_nvidias(distribution, "")
+    return pruning.nvidia or not fatbin.is_nvidia_library(distribution, "")

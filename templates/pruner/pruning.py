@@ -1,10 +1,14 @@
-"""Takes device code for other GPUs out of the libraries of installed packages. Zeros take its place, which pack well.
+"""Take device code for other GPUs out of the libraries of installed packages.
 
-Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
-say what kind of code it is. So loaders, the driver and debuggers find all where it was. What
-validate/binaries/fatbin.py does not know stays, and so does all of a region where `device-code` would miss it
-(validate/binaries/kernel_states.py). A file that it can't read, or where parts overlap, is refused, and then nothing is
-changed at all. Standard library alone.
+Zeros take the place of the code; they compress to next to nothing in a layer. Nothing moves: a file
+keeps its length, and all bytes but the code that is taken out and, before that, the two bytes that
+say what kind of code it is. So loaders, the driver and debuggers find everything where it was.
+
+Code that validate/binaries/fatbin.py does not know stays. So does all code of a region in which
+`device-code` would otherwise miss a fault (validate/binaries/kernel_states.py). If a file can't be
+read, or parts of it overlap, it is refused, and then no file is changed at all.
+
+Standard library only: it runs in the environment that it prunes.
 """
 
 from __future__ import annotations
@@ -27,24 +31,28 @@ from pathlib import Path
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError, Section
 from validate.binaries.fatbin import Buffer, Entry, FatbinError
-from validate.binaries.kernel_states import Each, Excuses, KernelByDesign
+from validate.binaries.kernel_states import Excuses, KernelByDesign, MapRegions
 
-_CHUNK = 1 << 24
+_COPIED_AT_ONCE = 1 << 24
+_HASHED_AT_ONCE = 1 << 20
 _MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")
+
+Span = tuple[int, int]
+"""Where bytes of a file begin and end."""
 
 
 class PruningError(Exception):
-    """A package can't be pruned. Nothing of the file that it names was changed."""
+    """A package can't be pruned. Nothing of the file that the message names was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternatives:
-    """Libraries of which one is loaded: the same for other versions of CUDA, say."""
+    """Libraries of which only some are ever loaded: the others are for other versions of CUDA."""
 
     files: str
-    """Pattern of their paths, from the packages' folder on."""
+    """Pattern of their paths below the packages' folder: `bitsandbytes/libbitsandbytes_*.so`."""
     keep: tuple[str, ...]
-    """Patterns of those that stay: each must be there."""
+    """Patterns of those that stay. Each must match a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,129 +60,170 @@ class PruneOptions:
     """What to take out."""
 
     arch: int
-    """90 for sm_90."""
+    """The GPU to prune for: 90 for sm_90."""
     nvidia: bool
-    """NVIDIA's own libraries, too: their licence restricts modification, so the matrix must say it."""
+    """Whether NVIDIA's own libraries are pruned, too. Their licence restricts modification, so the
+    matrix must say it."""
     alternatives: tuple[Alternatives, ...] = ()
     by_design: Mapping[str, Sequence[KernelByDesign]] = field(default_factory=dict)
-    """Kernels that `device-code` excuses, as its claims have them, by package (canonical name)."""
+    """Package (canonical name) -> kernels that the claims of `device-code` excuse."""
 
-    def may_prune(self, name: str, path: str) -> bool:
-        return self.nvidia or not fatbin.is_nvidias(name, path)
+    def may_prune(self, package: str, path: str) -> bool:
+        """Return whether a package's library may be changed. `path` may be empty: any of it."""
+        return self.nvidia or not fatbin.is_nvidia_library(package, path)
 
-    def excuses(self, name: str, path: str) -> Excuses | None:
-        """None for NVIDIA's own, which `device-code` judges as a whole."""
-        return None if fatbin.is_nvidias(name, path) else Excuses(self.by_design.get(name, ()))
+    def excuses(self, package: str, path: str) -> Excuses | None:
+        """Return the excuses that `device-code` has for kernels of a package's library.
+
+        None: the library is NVIDIA's own, and `device-code` judges it as a whole.
+        """
+        if fatbin.is_nvidia_library(package, path):
+            return None
+        return Excuses(self.by_design.get(package, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of one file of a package. Sizes in bytes."""
+    """What became of one file of a package."""
 
     path: str
     """As its RECORD has it."""
     size: int
     taken_out: int
+    """Bytes of code, or of the whole file if it was removed."""
     digest: str
-    """RECORD's form of the new content's hash; empty: the file is gone."""
+    """The hash of the new content, as RECORD has it; empty: the file was removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """What to take out of a file of `size` bytes: entries that no GPU asked for has a use for, in their order."""
+    """What to take out of one file."""
 
     entries: tuple[Entry, ...]
+    """In the order in which they lie in the file."""
     size: int
+    """Bytes of the file."""
 
     @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """Where (begin, end) their code lies: it becomes zeros."""
-        return tuple((entry.offset, entry.offset + entry.room) for entry in self.entries)
+    def spans(self) -> tuple[Span, ...]:
+        """Where the code of these entries lies. It becomes zeros."""
+        spans = []
+        for entry in self.entries:
+            spans.append((entry.code_offset, entry.code_offset + entry.room))
+        return tuple(spans)
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """Where their kind stands, two bytes: it becomes one that the driver passes over."""
-        return tuple(entry.at for entry in self.entries)
+        """Where the kinds of these entries stand, two bytes each. They become fatbin.TAKEN_OUT."""
+        return tuple(entry.header_offset for entry in self.entries)
 
     @property
     def taken_out(self) -> int:
+        """Bytes of code that are taken out."""
         return sum(entry.room for entry in self.entries)
 
-    def kept(self) -> Iterator[tuple[int, int]]:
-        """What lies between."""
+    def remaining_spans(self) -> Iterator[Span]:
+        """Yield what lies between the spans that become zeros, in their order."""
         position = 0
-        for begin, end in (*self.spans, (self.size, self.size)):
+        for begin, end in self.spans:
             if begin > position:
                 yield position, begin
             position = end
+        if self.size > position:
+            yield position, self.size
 
 
-def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of an ELF file: nothing where it has no section table, as `device-code` says of device code in
-    such a file that it can't be read. Raises FatbinError, also where anything overlaps, as in no sound file."""
-    sections = _sections(data)
+def cut(data: Buffer, arch: int, excuses: Excuses | None, map_regions: MapRegions = map) -> Cut:
+    """Return what to take out of an ELF file so that a GPU of `arch` misses nothing.
+
+    Nothing if its section headers are stripped: `device-code` reports device code in such a file as
+    unreadable. Raises FatbinError for a damaged file, also if any parts overlap.
+    """
+    sections = _read_sections(data)
     if not sections:
         return Cut(entries=(), size=len(data))
-    _require_apart(data, sections)
-    entries = (entry for found in kernel_states.surplus(data, (arch,), excuses, each) for entry in found.entries)
-    return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
+    _require_no_overlap(data, sections)
+
+    entries: list[Entry] = []
+    for surplus in kernel_states.find_surplus(data, (arch,), excuses, map_regions):
+        entries += surplus.entries
+    entries.sort(key=lambda entry: entry.header_offset)
+    return Cut(entries=tuple(entries), size=len(data))
 
 
-def _sections(data: Buffer) -> list[Section]:
+def _read_sections(data: Buffer) -> list[Section]:
+    """Return the sections of a file. Raises FatbinError."""
     try:
         return list(elf.sections(data))
     except ElfError as error:
         raise FatbinError(str(error)) from error
 
 
-def _require_apart(data: Buffer, sections: Sequence[Section]) -> None:
-    """Sections with device code share no byte with each other, with another section or with the file's headers."""
-    ours = [(one.offset, one.offset + one.size) for one in sections if one.size and one.name in fatbin.ALL]
-    others = [(one.offset, one.offset + one.size) for one in sections if one.size and one.name not in fatbin.ALL]
-    for begin, end in ours:
-        if any(begin < after and before < end for before, after in (*others, *elf.headers(data))):
-            raise FatbinError("its device code overlaps with something else")
-    if any(after < end for (_, end), (after, _) in pairwise(sorted(ours))):
-        raise FatbinError("its sections of device code overlap")
+def _require_no_overlap(data: Buffer, sections: Sequence[Section]) -> None:
+    """Raise FatbinError if a section with device code shares bytes with anything else.
+
+    That would be another section, or the file's headers: to take out code would damage them.
+    """
+    device_code: list[Span] = []
+    others: list[Span] = []
+    for section in sections:
+        if section.size:
+            spans = device_code if section.name in fatbin.ALL_SECTIONS else others
+            spans.append((section.offset, section.offset + section.size))
+
+    for begin, end in device_code:
+        for other_begin, other_end in (*others, *elf.headers(data)):
+            if begin < other_end and other_begin < end:
+                raise FatbinError("its device code overlaps with something else")
+    for (_, end), (next_begin, _) in pairwise(sorted(device_code)):
+        if next_begin < end:
+            raise FatbinError("its sections of device code overlap")
 
 
-def plan_file(path: Path, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of a library; nothing of what no 64-bit process loads as one. Raises PruningError."""
+def plan_file(path: Path, arch: int, excuses: Excuses | None, map_regions: MapRegions = map) -> Cut:
+    """Return what to take out of a file; nothing if it is no 64-bit ELF file.
+
+    Linker scripts, for example, have names of libraries, too. Raises PruningError.
+    """
     try:
         with path.open("rb") as stream:
-            begin = stream.read(elf.HEADER_BYTES)
-            if not begin.startswith(elf.MAGIC) or elf.is_32bit(begin):
+            header = stream.read(elf.HEADER_BYTES)
+            if not header.startswith(elf.MAGIC) or elf.is_32bit(header):
                 return Cut(entries=(), size=0)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return cut(data, arch, excuses, each)
+                return cut(data, arch, excuses, map_regions)
     except (FatbinError, OSError, ValueError) as error:
         raise PruningError(f"{path}: {error}") from error
 
 
 def prune_file(path: Path, wanted: Cut) -> None:
-    """Prune one library in its place. Raises OSError.
+    """Take code out of one library. Raises OSError.
 
-    The new file takes the old one's name in one step, with its mode, owner and times. It is another inode, so whatever
-    else the old one is linked to (an installer's cache) is not changed; and what was taken out is a hole, on no disk.
+    A new file, with the old one's mode, owner and times, takes its name in one step. It is another
+    inode, so other hard links to the old one (from an installer's cache) keep their content. What
+    was taken out is a hole in the new file, and takes no room on the disk.
     """
     with path.open("rb") as stream:
-        source, status = stream.fileno(), os.fstat(stream.fileno())
-        beside = path.with_name(f".{path.name}.pruning")
-        with _new(beside) as target:
+        source = stream.fileno()
+        status = os.fstat(source)
+        new_path = path.with_name(f".{path.name}.pruning")
+        with _create(new_path) as target:
+            # All zeros at first: only what remains is copied.
             os.ftruncate(target, wanted.size)
-            for begin, end in wanted.kept():
+            for begin, end in wanted.remaining_spans():
                 _copy(source, target, begin, end)
-            for at in wanted.marks:
-                _write(target, _MARK, at)
+            for offset in wanted.marks:
+                _write(target, _MARK, offset)
+
             os.fchown(target, status.st_uid, status.st_gid)
             os.fchmod(target, status.st_mode & 0o7777)
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-            beside.replace(path)
+            new_path.replace(path)
 
 
 @contextmanager
-def _new(path: Path) -> Iterator[int]:
-    """The descriptor of a new file, which is gone again where something fails."""
+def _create(path: Path) -> Iterator[int]:
+    """Create a file and return its descriptor. If anything fails, remove the file again."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         yield target
@@ -185,138 +234,216 @@ def _new(path: Path) -> Iterator[int]:
         os.close(target)
 
 
-def _write(target: int, content: bytes, at: int) -> None:
-    """All of it: the last bytes that fit on a disk are written without an error."""
+def _write(target: int, content: bytes, offset: int) -> None:
+    """Write all of `content` to a file at an offset. Raises OSError.
+
+    On a disk that is nearly full, pwrite writes only what fits, without an error.
+    """
     while content:
-        written = os.pwrite(target, content, at)
-        content, at = content[written:], at + written
+        written = os.pwrite(target, content, offset)
+        content = content[written:]
+        offset += written
 
 
 def _copy(source: int, target: int, begin: int, end: int) -> None:
+    """Copy bytes of one file to the same place in another. Raises OSError."""
     os.lseek(target, begin, os.SEEK_SET)
     while begin < end:
-        sent = os.sendfile(target, source, begin, min(end - begin, _CHUNK))
-        if not sent:
+        copied = os.sendfile(target, source, begin, min(end - begin, _COPIED_AT_ONCE))
+        if not copied:
             raise OSError("it became shorter while it was read")
-        begin += sent
+        begin += copied
 
 
-def prune_packages(records: Sequence[Path], options: PruneOptions, tell: Callable[[Change], None]) -> None:
-    """Prune what these RECORD files list, and renew them, so that hashes stay true.
+def prune_packages(
+    records: Sequence[Path], options: PruneOptions, tell: Callable[[Change], None]
+) -> None:
+    """Prune the files that these RECORD files list, and write the new hashes into the RECORDs.
 
-    All files are read before one is written. Raises PruningError.
+    `tell` gets each change. All files are read before one is written. Raises PruningError.
     """
-    names = (re.sub(r"[-_.]+", "-", record.parent.name.partition("-")[0]).lower() for record in records)  # PEP 503
-    packages = list(zip(records, names, strict=True))
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        plans = [_plan(record, name, options, pool) for record, name in packages if options.may_prune(name, "")]
+        plans = []
+        for record in records:
+            package = _package_name(record)
+            if options.may_prune(package, ""):
+                plans.append(_plan_package(record, package, options, pool))
         for plan in plans:
             _carry_out(plan, pool, tell)
 
 
+def _package_name(record: Path) -> str:
+    """Return the canonical name (PEP 503) of the package that a RECORD belongs to.
+
+    `flash-attn` for flash_attn-2.8.3.dist-info/RECORD.
+    """
+    name = record.parent.name.partition("-")[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What is to become of one package: paths as its RECORD has them."""
+class _PackagePlan:
+    """What to do to the files of one package. Paths are as its RECORD has them."""
 
     record: Path
-    gone: Mapping[str, int]
-    """Their sizes."""
+    removals: Mapping[str, int]
+    """Files to remove, with their sizes."""
     cuts: Mapping[str, Cut]
+    """Files to take code out of."""
 
     def file(self, path: str) -> Path:
-        return self.record.parent.parent / path
+        """Return where a path of the RECORD leads."""
+        return _packages_folder(self.record) / path
 
 
-def _plan(record: Path, name: str, options: PruneOptions, pool: ThreadPoolExecutor) -> _Plan:
-    location = record.parent.parent
-    listed = [path for path in _listed(record) if ".so" in path.rpartition("/")[2] and (location / path).is_file()]
-    gone = frozenset(_superfluous(listed, options.alternatives))
-    rest = [path for path in listed if path not in gone and options.may_prune(name, path)]
-    paths = [path for path in rest if not (location / path).is_symlink()]
-    cuts = {path: plan_file(location / path, options.arch, options.excuses(name, path), pool.map) for path in paths}
-    return _Plan(
-        record=record,
-        gone={path: (location / path).stat().st_size for path in sorted(gone)},
-        cuts={path: one for path, one in cuts.items() if one.entries},
-    )
+def _packages_folder(record: Path) -> Path:
+    """Return site-packages for site-packages/NAME.dist-info/RECORD."""
+    return record.parent.parent
 
 
-def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:
-    changes = [_remove(plan, path) for path in plan.gone]
+def _plan_package(
+    record: Path, package: str, options: PruneOptions, pool: ThreadPoolExecutor
+) -> _PackagePlan:
+    """Read the libraries of a package, and return what to do to them. Raises PruningError."""
+    folder = _packages_folder(record)
+    libraries = []
+    for path in _listed_paths(record):
+        file_name = path.rpartition("/")[2]
+        if ".so" in file_name and (folder / path).is_file():
+            libraries.append(path)
+
+    removals: dict[str, int] = {}
+    for path in sorted(_never_loaded(libraries, options.alternatives)):
+        removals[path] = (folder / path).stat().st_size
+
+    cuts: dict[str, Cut] = {}
+    for path in libraries:
+        # A link is as its target, which has a line of its own.
+        is_link = (folder / path).is_symlink()
+        if path in removals or is_link or not options.may_prune(package, path):
+            continue
+        excuses = options.excuses(package, path)
+        file_cut = plan_file(folder / path, options.arch, excuses, pool.map)
+        if file_cut.entries:
+            cuts[path] = file_cut
+    return _PackagePlan(record=record, removals=removals, cuts=cuts)
+
+
+def _listed_paths(record: Path) -> list[str]:
+    """Return the paths that a RECORD lists. Raises PruningError if it can't be read."""
+    with _naming(record), record.open(encoding="utf-8", newline="") as lines:
+        return [row[0] for row in csv.reader(lines) if row]
+
+
+def _never_loaded(paths: Sequence[str], all_alternatives: Iterable[Alternatives]) -> set[str]:
+    """Return the libraries of which an alternative is loaded instead.
+
+    Raises PruningError if one that should stay is missing.
+    """
+    never_loaded: set[str] = set()
+    for alternatives in all_alternatives:
+        candidates = _matching(paths, alternatives.files)
+        if not candidates:
+            continue
+        kept: set[str] = set()
+        for pattern in alternatives.keep:
+            matching = _matching(candidates, pattern)
+            if not matching:
+                raise PruningError(
+                    f"of {alternatives.files}, {pattern} should stay, and it is not there"
+                )
+            kept.update(matching)
+        never_loaded.update(path for path in candidates if path not in kept)
+    return never_loaded
+
+
+def _matching(paths: Iterable[str], pattern: str) -> list[str]:
+    """Return the paths that match a pattern, whose `*` also stands for slashes."""
+    return [path for path in paths if fnmatch.fnmatchcase(path, pattern)]
+
+
+def _carry_out(
+    plan: _PackagePlan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]
+) -> None:
+    """Change the files of a package, then its RECORD. Raises PruningError."""
+    changes = [_remove(plan, path) for path in plan.removals]
     changes += pool.map(lambda path: _prune(plan, path), plan.cuts)
     if changes:
-        with _refused(plan.record):
-            _renew(plan.record, {change.path: change for change in changes})
+        with _naming(plan.record):
+            _renew_record(plan.record, {change.path: change for change in changes})
     for change in changes:
         tell(change)
 
 
-def _listed(record: Path) -> list[str]:
-    with _refused(record), record.open(encoding="utf-8", newline="") as lines:
-        return [row[0] for row in csv.reader(lines) if row]
-
-
-def _superfluous(listed: Sequence[str], alternatives: Iterable[Alternatives]) -> Iterator[str]:
-    for one in alternatives:
-        found = [path for path in listed if fnmatch.fnmatchcase(path, one.files)]
-        for pattern in one.keep if found else ():
-            if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
-                raise PruningError(f"of {one.files}, {pattern} should stay, and it is not there")
-        yield from (path for path in found if not any(fnmatch.fnmatchcase(path, pattern) for pattern in one.keep))
-
-
-def _remove(plan: _Plan, path: str) -> Change:
-    """Another package that lists the same file may have done so before."""
-    with _refused(plan.file(path)):
+def _remove(plan: _PackagePlan, path: str) -> Change:
+    """Remove a file. Raises PruningError."""
+    size = plan.removals[path]
+    with _naming(plan.file(path)):
+        # Another package that lists the file may have removed it already.
         plan.file(path).unlink(missing_ok=True)
-    return Change(path=path, size=plan.gone[path], taken_out=plan.gone[path], digest="")
+    return Change(path=path, size=size, taken_out=size, digest="")
 
 
-def _prune(plan: _Plan, path: str) -> Change:
-    file, wanted = plan.file(path), plan.cuts[path]
-    with _refused(file):
+def _prune(plan: _PackagePlan, path: str) -> Change:
+    """Take code out of a file. Raises PruningError."""
+    file = plan.file(path)
+    wanted = plan.cuts[path]
+    with _naming(file):
         prune_file(file, wanted)
-        return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=_digest(file))
+        digest = _record_digest(file)
+    return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=digest)
 
 
 @contextmanager
-def _refused(file: Path) -> Iterator[None]:
-    """Says of which file the system refused something, or which is no text as RECORD is."""
+def _naming(file: Path) -> Iterator[None]:
+    """Raise PruningError, which names the file, for what the system or the csv reader refuses."""
     try:
         yield
     except (OSError, UnicodeError, csv.Error) as error:
         raise PruningError(f"{file}: {error}") from error
 
 
-def _digest(file: Path) -> str:
-    """As RECORD has it (Python packaging: "Recording installed projects")."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
+def _record_digest(file: Path) -> str:
+    """Return the hash of a file as RECORD has it: `sha256=` and base64 without padding.
+
+    Python packaging: "Recording installed projects".
+    """
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_HASHED_AT_ONCE))
     with file.open("rb", buffering=0) as stream:
         while count := stream.readinto(buffer):
             digest.update(buffer[:count])
     return "sha256=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
 
 
-def _renew(record: Path, changes: Mapping[str, Change]) -> None:
-    """New hashes for changed files, no line for removed ones; every other line stays as it is."""
+def _renew_record(record: Path, changes: Mapping[str, Change]) -> None:
+    """Write changed files' new hashes into a RECORD, and remove the lines of removed files.
+
+    All other lines stay as they are. `changes` are by the path in RECORD. Raises OSError,
+    UnicodeError, csv.Error.
+    """
+    # Splits at "\n" only, and leaves "\r\n" as it is.
     lines = io.StringIO(record.read_bytes().decode(), newline="\n")
-    content = "".join(_line(line, changes) for line in lines)
+    content = "".join(_renew_line(line, changes) for line in lines)
+
     status = record.stat()
-    beside = record.with_name(".RECORD.pruning")
-    with _new(beside) as target:
+    new_record = record.with_name(".RECORD.pruning")
+    with _create(new_record) as target:
         _write(target, content.encode(), 0)
         os.fchown(target, status.st_uid, status.st_gid)
         os.fchmod(target, status.st_mode & 0o7777)
-        beside.replace(record)
+        new_record.replace(record)
 
 
-def _line(line: str, changes: Mapping[str, Change]) -> str:
+def _renew_line(line: str, changes: Mapping[str, Change]) -> str:
+    """Return what a line of RECORD (path,hash,size) becomes; empty if its file was removed."""
     path, *_ = next(csv.reader([line]), [""])
     change = changes.get(path)
     if change is None:
         return line
     if not change.digest:
         return ""
-    end = line[len(line.rstrip("\r\n")) :]
-    quoted = f'"{path}"' if line.startswith('"') else path
-    return f"{quoted},{change.digest},{change.size}{end}"
+    # Written by hand, so that quotes and line end stay as the installer wrote them.
+    quoted_path = f'"{path}"' if line.startswith('"') else path
+    line_end = line[len(line.rstrip("\r\n")) :]
+    return f"{quoted_path},{change.digest},{change.size}{line_end}"

@@ -43,11 +43,11 @@ def left(data: bytes) -> list[set[str]]:
     """What each region still holds."""
     return [
         {
-            f"{'ptx' if entry.ptx else 'sm'}{entry.arch}{entry.variant}"
+            f"{'ptx' if entry.is_ptx else 'sm'}{entry.arch}{entry.variant}"
             for entry in region.entries
             if not fatbin.is_emptied(data, entry)
         }
-        for region in fatbin.regions(data, fatbin.ALL)
+        for region in fatbin.read_regions(data, fatbin.ALL_SECTIONS)
     ]
 
 
@@ -220,12 +220,14 @@ def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch:
     )
     assert pruning.cut(after, arch, NONE).entries == ()
     for before, region in zip(
-        fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True
+        fatbin.read_regions(data, fatbin.ALL_SECTIONS),
+        fatbin.read_regions(after, fatbin.ALL_SECTIONS),
+        strict=True,
     ):
-        assert region.entries == (before.needed(arch) or before.entries)
-        assert region.serving(arch) == before.serving(arch)
+        assert region.entries == (before.needed_entries(arch) or before.entries)
+        assert region.best_entry(arch) == before.best_entry(arch)
         for entry in region.entries:
-            assert fatbin.kernels(after, entry) == fatbin.kernels(data, entry)
+            assert fatbin.read_kernels(after, entry) == fatbin.read_kernels(data, entry)
         assert len(region.entries) + len(region.taken_out) == len(before.entries)
         assert all(fatbin.is_emptied(after, entry) for entry in region.taken_out)
 

@@ -1,6 +1,6 @@
 """Read the header of a compiled CUDA kernel (a cubin).
 
-Fat binaries, which hold several of them, are read by fatbin.py, whose bytes are the pruner's key.
+Fat binaries, which hold several of them, are read by fatbin.py.
 """
 
 import struct
@@ -9,6 +9,8 @@ from typing import TypedDict
 EM_CUDA = 190
 """e_machine of an ELF file with code for NVIDIA's GPUs."""
 _HEADER_BYTES = 64
+_ABI_VERSION_OFFSET, _MACHINE_OFFSET, _FLAGS_OFFSET = 8, 18, 48
+"""Where a 64-bit ELF header has EI_ABIVERSION, e_machine and e_flags (System V ABI, chapter 4)."""
 _ARCH_IN_SECOND_BYTE = 8
 """From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in
 bits 8 to 15, before that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to
@@ -41,9 +43,9 @@ def cubin_facts(content: bytes) -> CubinFacts:
     if not is_elf:
         return {"bytes": len(content), "machine": None, "arch": None}
 
-    abi = content[8]
-    (machine,) = struct.unpack_from("<H", content, 18)
-    (flags,) = struct.unpack_from("<I", content, 48)
+    abi = content[_ABI_VERSION_OFFSET]
+    (machine,) = struct.unpack_from("<H", content, _MACHINE_OFFSET)
+    (flags,) = struct.unpack_from("<I", content, _FLAGS_OFFSET)
     # Newer cubins have the architecture in the second byte of e_flags, older ones in the first.
     arch = flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags
     return {

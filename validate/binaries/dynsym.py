@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from validate.binaries.elf import SYMBOL, DynamicTable, ElfError, text_at
+from validate.binaries.elf import SYMBOL, DynamicTable, ElfError, Symbol, read_symbols, text_at
 
 # Tags of the dynamic section (elf.h): each points to a table or counts its entries.
 _HASH, _SYMTAB = 4, 6
@@ -24,6 +24,18 @@ _HIDDEN_VISIBILITIES = (1, 2)
 """STV_INTERNAL and STV_HIDDEN."""
 _OPTIONAL_VERSION = 2
 """VER_FLG_WEAK."""
+
+# Rows of the tables of versions. Names are offsets in the string table. Offsets of rows and of the
+# next entry count from where the entry itself begins.
+_VERDEF_ENTRY = struct.Struct("<HHHHIII")
+"""Elf64_Verdef: version, flags, index, count, hash, offset of the row with the name, next entry."""
+_VERDEF_NAME = struct.Struct("<I")
+"""The first field of Elf64_Verdaux: the name."""
+_VERNEED_ENTRY = struct.Struct("<HHIII")
+"""Elf64_Verneed: version, number of rows, name of the library, offsets of first row, next entry."""
+_VERNEED_ROW = struct.Struct("<IHHII")
+"""Elf64_Vernaux: hash, flags, index, name, offset of the next row from where this one begins."""
+
 _MOST_SYMBOLS = 1 << 24
 _MOST_VERSIONS = 4096
 """Higher counts are taken for damage of the file."""
@@ -65,19 +77,19 @@ def parse(stream: BinaryIO) -> Symbols:
 
     strings = table.strings()
     exports, undefined = [], []
-    for name_offset, info, other, section, _, _ in _symbols(table):
+    for symbol in _symbols(table):
         # ELF64_ST_BIND and ELF64_ST_VISIBILITY.
-        binding = info >> 4
-        visibility = other & 3
+        binding = symbol.info >> 4
+        visibility = symbol.other & 3
         # A symbol without a section is one that another file must define.
-        is_defined_here = section != 0
+        is_defined_here = symbol.section != 0
 
-        if binding == _LOCAL or not name_offset:
+        if binding == _LOCAL or not symbol.name_offset:
             continue
         if is_defined_here and visibility not in _HIDDEN_VISIBILITIES:
-            exports.append(text_at(strings, name_offset))
+            exports.append(text_at(strings, symbol.name_offset))
         elif not is_defined_here and binding != _WEAK:
-            undefined.append(text_at(strings, name_offset))
+            undefined.append(text_at(strings, symbol.name_offset))
 
     return Symbols(
         exports=frozenset(exports),
@@ -87,18 +99,16 @@ def parse(stream: BinaryIO) -> Symbols:
     )
 
 
-def _symbols(table: DynamicTable) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of the symbol table: name (an offset), info, other, section, value, size."""
-    content = table.bytes_at(_SYMTAB, _count_symbols(table) * SYMBOL.size)
-    return SYMBOL.iter_unpack(content)
+def _symbols(table: DynamicTable) -> Iterator[Symbol]:
+    """Yield the rows of the table of dynamic symbols. Raises ElfError."""
+    return read_symbols(table.bytes_at(_SYMTAB, _count_symbols(table) * SYMBOL.size))
 
 
 def _count_symbols(table: DynamicTable) -> int:
     """Return how many dynamic symbols there are.
 
-    Only the hash tables tell: the symbol table has no length.
-
-    Raises ElfError for a count that only a damaged file has.
+    The symbol table does not say how long it is, but the hash tables do. Raises ElfError for a
+    count that only a damaged file has.
     """
     count = 0
     if _HASH in table.tags:
@@ -148,10 +158,10 @@ def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
     """
     offset = 0
     for _ in range(_count_versions(table, _VERDEF, _VERDEFNUM)):
-        # Two offsets count from this entry: of the row with its name, and of the next entry.
-        entry = table.bytes_at(_VERDEF, 20, skip=offset)
-        _, _, _, _, _, name_row, next_entry = struct.unpack("<HHHHIII", entry)
-        (name_offset,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, skip=offset + name_row))
+        entry = table.bytes_at(_VERDEF, _VERDEF_ENTRY.size, skip=offset)
+        _, _, _, _, _, name_row, next_entry = _VERDEF_ENTRY.unpack(entry)
+        name = table.bytes_at(_VERDEF, _VERDEF_NAME.size, skip=offset + name_row)
+        (name_offset,) = _VERDEF_NAME.unpack(name)
         yield _version_text(strings, name_offset)
         offset += next_entry
 
@@ -163,27 +173,26 @@ def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str,
     """
     offset = 0
     for _ in range(_count_versions(table, _VERNEED, _VERNEEDNUM)):
-        # Two offsets count from this entry: of its first version, and of the next entry.
-        entry = table.bytes_at(_VERNEED, 16, skip=offset)
-        _, version_count, library, first_version, next_entry = struct.unpack("<HHIII", entry)
+        entry = table.bytes_at(_VERNEED, _VERNEED_ENTRY.size, skip=offset)
+        _, version_count, library_offset, first_row, next_entry = _VERNEED_ENTRY.unpack(entry)
 
         versions = set()
-        version_offset = offset + first_version
+        row_offset = offset + first_row
         for _ in range(min(version_count, _MOST_VERSIONS)):
-            row = table.bytes_at(_VERNEED, 16, skip=version_offset)
-            _, flags, _, name_offset, next_version = struct.unpack("<IHHII", row)
+            row = table.bytes_at(_VERNEED, _VERNEED_ROW.size, skip=row_offset)
+            _, flags, _, name_offset, next_row = _VERNEED_ROW.unpack(row)
             if not flags & _OPTIONAL_VERSION:
                 versions.add(_version_text(strings, name_offset))
-            version_offset += next_version
+            row_offset += next_row
 
-        yield _version_text(strings, library), frozenset(versions)
+        yield _version_text(strings, library_offset), frozenset(versions)
         offset += next_entry
 
 
 def _count_versions(table: DynamicTable, table_tag: int, count_tag: int) -> int:
-    """Return the number of entries of a version table:
+    """Return the number of entries of a version table; 0 if there is none.
 
-    0 if there is none. Raises ElfError if it is absurd.
+    `table_tag` points to the table, `count_tag` has the number. Raises ElfError if it is absurd.
     """
     if table_tag not in table.tags:
         return 0

@@ -218,10 +218,10 @@ def _read_device_code(path: str) -> DeviceCode | None:
         ):
             if content[:4] != elf.MAGIC:
                 return None
-            for region in fatbin.regions(content, fatbin.ALL):
+            for region in fatbin.read_regions(content, fatbin.ALL_SECTIONS):
                 # Code that a pruner has erased does not count.
-                for entry in kernel_states.left(content, region):
-                    kind = "compute" if entry.ptx else "sm"
+                for entry in kernel_states.entries_with_code(content, region):
+                    kind = "compute" if entry.is_ptx else "sm"
                     sizes[f"{kind}_{entry.arch}{entry.variant}"] += entry.room
     except (FatbinError, ElfError, OSError, ValueError) as error:
         return {"path": path, "error": str(error)}

@@ -18,23 +18,28 @@ NO_SUCH_ARCH = 990
 
 def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
     out = bytearray(data)
-    for region in fatbin.regions(data):
+    for region in fatbin.read_regions(data):
         names = {
             name
             for entry in region.entries
-            if not entry.ptx
-            for name in fatbin.kernels(data, entry)
+            if not entry.is_ptx
+            for name in fatbin.read_kernels(data, entry)
         }
         if not fnmatch.filter(names, pattern):
             continue
         for entry in region.entries:
             if how == "relabel" and entry.runs_on(arch):
-                struct.pack_into("<I", out, entry.at + 28, NO_SUCH_ARCH)
+                struct.pack_into("<I", out, entry.header_offset + 28, NO_SUCH_ARCH)
             elif how == "empty" and entry.arch == arch:
-                out[entry.offset : entry.offset + entry.stored] = bytes(entry.stored)
-            elif how == "stub" and entry.arch == arch and not entry.ptx:
+                out[entry.code_offset : entry.code_offset + entry.stored_size] = bytes(
+                    entry.stored_size
+                )
+            elif how == "stub" and entry.arch == arch and not entry.is_ptx:
                 _shrink(
-                    out, entry.offset, data[entry.offset : entry.offset + entry.stored], pattern
+                    out,
+                    entry.code_offset,
+                    data[entry.code_offset : entry.code_offset + entry.stored_size],
+                    pattern,
                 )
     return bytes(out)
 

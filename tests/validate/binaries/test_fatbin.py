@@ -3,6 +3,7 @@
 import contextlib
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -17,16 +18,24 @@ from validate.binaries.fatbin import Entry, FatbinError
 def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
     return [
         [
-            (entry.arch, entry.variant, entry.ptx, fatbin.kernels(data, entry))
+            (entry.arch, entry.variant, entry.is_ptx, fatbin.read_kernels(data, entry))
             for entry in region.entries
         ]
-        for region in fatbin.regions(data)
+        for region in fatbin.read_regions(data)
     ]
 
 
 def of(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
     return Entry(
-        ptx=ptx, arch=arch, variant=variant, at=0, offset=0, stored=0, room=0, whole=0, coding=""
+        is_ptx=ptx,
+        arch=arch,
+        variant=variant,
+        header_offset=0,
+        code_offset=0,
+        stored_size=0,
+        room=0,
+        decoded_size=0,
+        compression=None,
     )
 
 
@@ -77,10 +86,10 @@ def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(
     target: int, chosen: tuple[int, str]
 ) -> None:
     entries = (of(80, ptx=True), of(80), of(86), of(90), of(90, variant="a"))
-    entry = fatbin.Region(0, entries).serving(target)
+    entry = fatbin.Region(0, entries).best_entry(target)
     assert entry is not None
-    assert (entry.arch, "ptx" if entry.ptx else entry.variant) == chosen
-    assert fatbin.Region(0, (of(80), of(90, ptx=True))).serving(75) is None
+    assert (entry.arch, "ptx" if entry.is_ptx else entry.variant) == chosen
+    assert fatbin.Region(0, (of(80), of(90, ptx=True))).best_entry(75) is None
 
 
 GOOD = fatbins.library(
@@ -125,6 +134,15 @@ def test_a_bomb_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatc
     tracemalloc.stop()
 
 
+def test_compressed_code_of_no_bytes_is_refused_by_a_thread_that_has_decompressed_nothing() -> None:
+    data = bytearray(fatbins.library(fatbins.region(Code(arch=80, kernels={"a": 1}, flags=LZ4))))
+    decoded_size = bytes(data).index(b"\x50\xed\x55\xba") + 16 + 56
+    data[decoded_size : decoded_size + 8] = bytes(8)
+
+    with ThreadPoolExecutor(max_workers=1) as new_thread, pytest.raises(FatbinError):
+        new_thread.submit(read, bytes(data)).result()
+
+
 def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
     """An entry whose header says that much more."""
     header = bytearray(entry[:64])
@@ -166,7 +184,9 @@ def stored(flags: int, name: str = "a") -> bytes:
 def test_an_entry_ends_where_its_content_does_but_for_padding(flags: int) -> None:
     one, two = stored(flags), stored(flags, "b")
     for padding in range(8):
-        (region,) = fatbin.regions(of_entries(resized(one, size=padding) + bytes(padding), two))
+        (region,) = fatbin.read_regions(
+            of_entries(resized(one, size=padding) + bytes(padding), two)
+        )
         assert len(region.entries) == 2
     wrong = [resized(one, size=padding) + bytes(padding) for padding in range(8, 12)]
     wrong.append(resized(one, size=len(two)) + two)  # it takes in the next one
@@ -175,7 +195,7 @@ def test_an_entry_ends_where_its_content_does_but_for_padding(flags: int) -> Non
     )  # it stores more than it has room for
     for entries in wrong:
         with pytest.raises(FatbinError, match="and its content"):
-            list(fatbin.regions(of_entries(entries)))
+            list(fatbin.read_regions(of_entries(entries)))
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, 0), (4, 1), (40, 1), (60, 0)])
@@ -183,14 +203,14 @@ def test_plain_machine_code_with_a_damaged_header_is_refused(at: int, value: int
     entry = bytearray(stored(0x11))
     entry[64 + at] ^= value or 255
     with pytest.raises(FatbinError):
-        list(fatbin.regions(of_entries(bytes(entry))))
+        list(fatbin.read_regions(of_entries(bytes(entry))))
 
 
 def test_a_cubin_whose_program_headers_come_last_is_whole() -> None:
     entry = bytearray(stored(0x11))
     size = len(entry) - 64
     entry[64 + 32 : 64 + 40], entry[64 + 54 : 64 + 58] = size.to_bytes(8, "little"), b"\x38\0\x02\0"
-    (region,) = fatbin.regions(of_entries(resized(bytes(entry), size=112) + bytes(112)))
+    (region,) = fatbin.read_regions(of_entries(resized(bytes(entry), size=112) + bytes(112)))
     assert len(region.entries) == 1
 
 
@@ -214,7 +234,7 @@ def test_a_cubin_with_a_section_outside_of_it_is_refused(kind: int) -> None:
 def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> None:
     there, gone = Code(arch=80, kernels={"a": 1}), Code(arch=86, kernels={"a": 1}, emptied=True)
     data = of_entries(*map(marked, (there, gone)), fatbins.entry(Code(arch=90, kernels={"a": 1})))
-    (region,) = fatbin.regions(data)
+    (region,) = fatbin.read_regions(data)
     found = [
         [entry.arch for entry in entries]
         for entries in (region.entries, region.taken_out, region.hidden)

@@ -155,10 +155,10 @@ def test_broken_device_code_is_named(site: Site, library: bytes, culprit: str) -
 @pytest.fixture
 def no_lz4(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without the library: what is compressed with it can't be read, whatever image it is of."""
-    fatbin._decoder.cache_clear()
+    fatbin._load_decoder.cache_clear()
     monkeypatch.setattr(fatbin.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
     yield
-    fatbin._decoder.cache_clear()
+    fatbin._load_decoder.cache_clear()
 
 
 @pytest.mark.usefixtures("no_lz4")

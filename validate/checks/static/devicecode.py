@@ -27,14 +27,13 @@ import mmap
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple, TypedDict, cast
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
-from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
+from validate.binaries.kernel_states import FAULTS, Excuses, KernelByDesign, RegionCode
 from validate.checks import Settings
 from validate.claims import Claim
 from validate.environment import installed
@@ -256,7 +255,7 @@ def list_pruned_tasks(
         by_design: list[KernelByDesign] = []
         for name in owner_names:
             by_design += expect["by_design_of"].get(name, ())
-        is_nvidias = any(fatbin.is_nvidias(name, path) for name in owner_names)
+        is_nvidias = any(fatbin.is_nvidia_library(name, path) for name in owner_names)
 
         with Path(path).open("rb") as stream:
             header = stream.read(elf.HEADER_BYTES)
@@ -292,15 +291,19 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     that the driver compiles (`jit`), or `none`. Single kernels are not looked at: NVIDIA makes many
     for one architecture only, and rightly so.
     """
-    regions = tuple(fatbin.regions(data))
-    entries = set()
+    regions = tuple(fatbin.read_regions(data))
+    # Of all entries of one kind, one is enough.
+    entry_of_kind: dict[tuple[bool, int, str], Entry] = {}
     for region in regions:
-        for entry in kernel_states.left(data, region):
-            # Without its place in the file, an entry equals all others of its kind.
-            entries.add(replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding=""))
+        for entry in kernel_states.entries_with_code(data, region):
+            entry_of_kind[entry.kind] = entry
+    entries = entry_of_kind.values()
+
     return {
         "archs": sorted({name_arch(entry) for entry in entries}),
-        "served": {str(target): kernel_states.served(entries, target) for target in task.targets},
+        "served": {
+            str(target): kernel_states.best_form(entries, target) for target in task.targets
+        },
         "hidden": count_hidden(regions, task.targets),
     }
 
@@ -314,7 +317,7 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
     counts: Counter[str] = Counter()
     for region in regions:
         for target in targets:
-            if region.hides(target):
+            if region.hides_code_for(target):
                 counts[str(target)] += 1
     return dict(counts)
 
@@ -332,8 +335,8 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     surplus: list[Entry] = []
     marked: list[Entry] = []
     whole_regions = 0
-    for unneeded in kernel_states.surplus(data, task.targets, excuses):
-        not_emptied = frozenset(kernel_states.left(data, unneeded.region))
+    for unneeded in kernel_states.find_surplus(data, task.targets, excuses):
+        not_emptied = frozenset(kernel_states.entries_with_code(data, unneeded.region))
         archs |= {name_arch(entry) for entry in not_emptied.difference(unneeded.kept)}
         surplus += not_emptied.intersection(unneeded.entries)
         marked += unneeded.region.hidden
@@ -352,7 +355,7 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 
 def name_arch(entry: Entry) -> str:
     """Return the architecture of an entry as CUDA writes it: `sm_90a`, or `compute_90` for PTX."""
-    prefix = "compute" if entry.ptx else "sm"
+    prefix = "compute" if entry.is_ptx else "sm"
     return f"{prefix}_{entry.arch}{entry.variant}"
 
 
@@ -368,17 +371,17 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
     total = 0
-    regions = tuple(fatbin.regions(data))
+    regions = tuple(fatbin.read_regions(data))
     for region in regions:
-        code = Code(data, region)
-        archs |= {name_arch(entry) for entry in code.left}
-        total += len(code.largest)
+        code = RegionCode(data, region)
+        archs |= {name_arch(entry) for entry in code.entries}
+        total += len(code.largest_kernels())
         for target in task.targets:
             # A region that pruning has emptied for this target has no kernels left to count.
             counts[target]["emptied"] += int(code.is_lost(target))
             for kernel, state in code.states(target):
                 # The state, or the reason why the kernel may lack code.
-                excused_state = excuses.sort(kernel, state, target)
+                excused_state = excuses.apply(kernel, state, target)
                 counts[target][excused_state] += 1
                 if excused_state in FAULTS:
                     names = named[target].setdefault(excused_state, [])
