@@ -1,7 +1,6 @@
 """Makes a base image with mmdebstrap: a root file system of the Debian packages of a lock."""
 
 import hashlib
-import io
 import json
 import os
 import shlex
@@ -10,9 +9,10 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, cast
 
 from images.config.paths import TEMPLATES
 from images.config.platforms import of_machine
@@ -69,8 +69,8 @@ def bootstrap(
             spool.write(chunk)
         spool.flush()
 
-        # An archive as `docker save` writes it, with one layer. Its time of creation is that of its
-        # files, so that it is always the same.
+        # An archive as `docker save` writes it, with one layer. The image's time of creation is
+        # that of its files, so that the same layer always gives the same image ID.
         created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         config = {
             "architecture": lock.architecture,
@@ -134,57 +134,60 @@ def _root_file_system(base: Base, lock: DebianLock, host: HostSettings) -> Itera
         # mmdebstrap may read it as another user.
         Path(scratch).chmod(0o755)
         repository = Path(scratch, "packages")
-        _make_repository(base, lock, host, scratch, repository)
+        _make_repository(base, lock, host, repository)
+        yield from _run_mmdebstrap(_mmdebstrap_command(base, lock, repository), lock.suite, host)
 
-        command = _mmdebstrap_command(base, lock, repository)
-        environment = {
-            **os.environ,
-            "SOURCE_DATE_EPOCH": str(EPOCH),
-            "DEBIAN_FRONTEND": "noninteractive",
-        }
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            # Messages are read at the same time: a full pipe would stop mmdebstrap.
-            messages: deque[str] = deque(maxlen=100)
-            stderr = process.stderr or ()
-            lines = (line.decode(errors="replace").strip() for line in stderr)
-            listener = threading.Thread(target=messages.extend, args=(lines,), daemon=True)
-            listener.start()
-            try:
-                stdout = process.stdout or io.BytesIO()
-                while chunk := stdout.read(_CHUNK):
-                    yield chunk
-            # Whoever reads the tar may stop early: then mmdebstrap must not go on.
-            except BaseException:
-                process.terminate()
-                raise
-            listener.join()
+
+def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> Iterator[bytes]:
+    """Run mmdebstrap, and yield in chunks the tar that it writes to its standard output.
+
+    Raises UserError, with mmdebstrap's reason, if it fails. `suite` is named in the error, and
+    `host` keeps passwords out of it.
+    """
+    environment = {
+        **os.environ,
+        "SOURCE_DATE_EPOCH": str(EPOCH),
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        # Both streams are pipes, so neither is None.
+        tar, stderr = cast("IO[bytes]", process.stdout), cast("IO[bytes]", process.stderr)
+        # A thread reads the messages while the tar is read: a full pipe would stop mmdebstrap.
+        messages: deque[str] = deque(maxlen=100)
+        lines = (line.decode(errors="replace").strip() for line in stderr)
+        listener = threading.Thread(target=messages.extend, args=(lines,), daemon=True)
+        listener.start()
+        try:
+            while chunk := tar.read(_CHUNK):
+                yield chunk
+        # Whoever reads the tar may stop early: then mmdebstrap must not go on.
+        except BaseException:
+            process.terminate()
+            raise
+        listener.join()
 
     if process.returncode != 0:
-        # BuildKit has no part in this, so there is no error of its own.
-        failure = classify("", messages)
+        failure = classify("", messages)  # "": there is no error of BuildKit, only these lines
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
         then = f"is there space in /tmp? {debian.how_to_remake()}"
-        raise failed(f"mmdebstrap {lock.suite}", cause, then)
+        raise failed(f"mmdebstrap {suite}", cause, then)
 
 
-def _make_repository(
-    base: Base, lock: DebianLock, host: HostSettings, scratch: str, repository: Path
-) -> None:
+def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repository: Path) -> None:
     """Fetch a base's packages into a new Debian repository, each checked by its hash.
 
-    `repository` is its folder; the script's own files go into the folder `scratch`.
-
-    Raises UserError if one can't be fetched.
+    `repository` is the folder to make; a list of the packages is put beside it. Raises UserError if
+    a package can't be fetched, or has another hash.
     """
-    lock_file = Path(scratch, "lock")
-    lock_file.write_bytes(lock.serialize_only(lock.base))
+    package_list = repository.with_name("lock")
+    package_list.write_bytes(lock.serialize_only(lock.base))
     script = TEMPLATES / "scripts" / "debian_repository.sh"
-    # Variable -> address of Debian's own mirror. The host's settings replace some of them.
+    # The script fetches from the mirrors that variables name: Debian's own, or those of the host.
     own_mirrors = dict(debian.ARCHIVES.values())
     finished = subprocess.run(
-        ["sh", str(script), str(lock_file), str(repository)],
+        ["sh", str(script), str(package_list), str(repository)],
         env={**os.environ, **own_mirrors, **host.mirrors},
         capture_output=True,
         text=True,
@@ -192,7 +195,7 @@ def _make_repository(
         check=False,
     )
     if finished.returncode != 0:
-        failure = classify("", finished.stderr.splitlines())
+        failure = classify("", finished.stderr.splitlines())  # "": BuildKit has no part in this
         cause = f"{failure.cause} ({host.redact(failure.line)})"
         raise failed(f"locks/{debian.place(base)}", cause, failure.then)
 

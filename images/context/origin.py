@@ -23,7 +23,9 @@ class Origin:
     """The recipe of an image, and the record of the layers that recipes gave."""
 
     record: LayerRecord
+    """The whole of locks/layers.json."""
     recipe: ImageRecipe | None = None
+    """The recipe that the image was built by; None: it is not known, and `unknown` says why."""
     unknown: str = ""
     """Why its recipe is not known, and what to do about it; empty: it is known."""
     base: str = ""
@@ -39,23 +41,28 @@ def of_build(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image that is built on this base. `locks` is the folder of locks.
+    """Return the origin of an image that is built on this base with today's templates and lock.
 
-    wheels: file name -> sha256, of wheels that no index has. missing: package -> why it is lacking.
+    `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
+    missing: package -> why it is lacking.
     """
     record = layer_record.read(locks)
-    unknown = unknown_base(image, base)
+    unknown = why_no_recipe(image, base)
     if unknown:
         return Origin(record=record, unknown=unknown)
 
-    # A base that was made of Debian packages has a recipe, of those. Others have their digest.
-    packages = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
-    made_of = bootstrap.labels(packages) if packages else {}
+    # The recipe of a base that was made here covers its Debian packages and how it was made.
+    debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
+    made_of = bootstrap.labels(debian_lock) if debian_lock else {}
     recipe_of_base = base_recipe(base, made_of)
 
-    # Wheels of packages that the image does not pin are tools of an offline build.
-    stems = {pin.name.replace("-", "_") for pin in image.pins}
-    own_wheels = {file: digest for file, digest in wheels.items() if file.split("-")[0] in stems}
+    # `wheels` may have the installer (uv), which leaves nothing in the image: only wheels of pinned
+    # packages count. A wheel's file name begins with the name of its package.
+    pinned_names = {pin.name.replace("-", "_") for pin in image.pins}
+    own_wheels = {}
+    for file_name, digest in wheels.items():
+        if file_name.split("-")[0] in pinned_names:
+            own_wheels[file_name] = digest
     recipe = image_recipe(
         image, lock.files, base, recipe_of_base, wheels=own_wheels, missing=missing
     )
@@ -74,16 +81,20 @@ def of_labels(
 ) -> Origin:
     """Return the origin of an existing image, whose labels name its base and its recipe.
 
-    An image that was not built by today's recipe is judged by the recipe that its label names, if
-    the record has its layers. The arguments are those of `of_build`, with the image's labels in
-    place of the base.
+    An older recipe than today's is returned if the image's label names it and the record has its
+    layers; in all other cases, today's recipe. The arguments are those of `of_build`, with the
+    image's labels in place of the base.
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
-    own_recipe = labels.get(f"{LABELS}.recipe", "")
-    # Nothing can be recorded of an image on an unknown base, whatever its label says.
-    if today.recipe is None or today.recipe.digest == own_recipe:
+    # Where the base is unknown, a recipe proves nothing of the layers, whatever the label says.
+    if today.recipe is None:
         return today
-    layers = layer_record.layers_of(today.record, own_recipe, str(image.name))
+    digest_in_label = labels.get(f"{LABELS}.recipe", "")
+    if digest_in_label == today.recipe.digest:
+        return today
+
+    # The image was built by another recipe, for example before a template was edited.
+    layers = layer_record.layers_of(today.record, digest_in_label, str(image.name))
     if not layers:
         return today
     recipes = [LayerRecipe(layer=layer.layer, digest=digest) for digest, layer in layers.items()]
@@ -110,14 +121,14 @@ def _of_todays_recipe(
             f"`nox -s build -- {image.name} --base {base.reference}` reads it"
         )
         return Origin(record=layer_record.read(locks), unknown=unknown)
-    packages = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
-    # On such a base, the first layer installs the other packages of the base's lock.
-    if packages:
-        base = replace(base, packages=packages.serialize_only(packages.layer))
+    # On a base that was made of Debian packages, the first layer installs more of the same lock.
+    debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
+    if debian_lock:
+        base = replace(base, packages=debian_lock.serialize_only(debian_lock.layer))
     return of_build(image, lock, base, locks, wheels=wheels, missing=missing)
 
 
-def unknown_base(image: Image, base: BaseContext) -> str:
+def why_no_recipe(image: Image, base: BaseContext) -> str:
     """Return why layers on a base have no recipe, with the next command; empty: they have one."""
     if base.origin == "tag":
         return (

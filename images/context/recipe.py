@@ -56,6 +56,13 @@ class ImageRecipe:
         return self.layers[-1].digest
 
 
+class Instruction(NamedTuple):
+    """An instruction of a Dockerfile: its keyword, and all else in one line with single spaces."""
+
+    keyword: str
+    text: str
+
+
 class _BuiltLayer(NamedTuple):
     """A layer that an instruction makes."""
 
@@ -68,9 +75,10 @@ class _BuiltLayer(NamedTuple):
 class _Stage:
     """A stage of a Dockerfile, as far as its instructions were read."""
 
-    state: str
-    """The digest of all instructions so far."""
+    digest: str
+    """A digest of all its instructions so far, and of what the stage stands on."""
     layers: list[_BuiltLayer] = field(default_factory=list)
+    """The layers of what it stands on, and its own, lowest first."""
 
 
 def image_recipe(
@@ -88,7 +96,7 @@ def image_recipe(
     image lacks it.
     """
     # Rendered without settings of this machine, and without the suite, which changes with this
-    # project. The bytes of wheels are not needed: their digests are known.
+    # project. Wheels can be empty here: the digests of their contents are given.
     context = render(image, locks, base, wheels=dict.fromkeys(wheels, b""), missing=missing)
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():
@@ -103,47 +111,67 @@ def dockerfile_recipe(
 ) -> ImageRecipe:
     """Return the recipes of the layers of a Dockerfile's last stage, which is the image.
 
-    A step's recipe is a digest of the steps before it, the platform, its text, and what it mounts.
-
     files: path in the context -> sha256. base: the recipe of the base image.
     """
     stages: dict[str, _Stage] = {}
-    stage = _Stage(state=base)
-    for keyword, text in instructions(dockerfile):
-        if keyword == "FROM":
-            # A stage begins with the layers of the stage, or of the base image, below it.
-            below, _, name = text.partition(" AS ")
-            if below in stages:
-                stage = _Stage(state=stages[below].state, layers=list(stages[below].layers))
-            else:
-                stage = _Stage(state=base, layers=[_BuiltLayer("FROM", base)])
+    stage = _Stage(digest=base)
+    for instruction in instructions(dockerfile):
+        if instruction.keyword == "FROM":
+            # `FROM system AS torch`
+            below, _, name = instruction.text.partition(" AS ")
+            stage = _begin_stage(below, stages, base)
             stages[name] = stage
-            continue
-        # An image's history has steps without their mounts.
-        step = f"{keyword} {_MOUNT.sub('', text)}"
-        # Labels and the suite decide about no other file.
-        if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:
-            continue
-        parts = [stage.state, str(platform), keyword, text, digests_of_mounts(text, files, stages)]
-        # Every instruction counts for those after it, but only some make a layer.
-        stage.state = sha256(json.dumps(parts, sort_keys=True).encode())
-        if keyword in _MAKES_LAYER:
-            stage.layers.append(_BuiltLayer(step, stage.state))
+        else:
+            _add_instruction(stage, instruction, files, stages, platform)
+    return _recipe_of_stage(stage)
 
+
+def _begin_stage(below: str, stages: Mapping[str, _Stage], base: str) -> _Stage:
+    """Return a new stage on top of the stage `below`, or on the base image if no stage has the name.
+
+    `stages` are the stages so far, by name. `base` is the recipe of the base image.
+    """
+    if below in stages:
+        stage_below = stages[below]
+        return _Stage(digest=stage_below.digest, layers=list(stage_below.layers))
+    return _Stage(digest=base, layers=[_BuiltLayer("FROM", base)])
+
+
+def _add_instruction(
+    stage: _Stage,
+    instruction: Instruction,
+    files: Mapping[str, str],
+    stages: Mapping[str, _Stage],
+    platform: Platform,
+) -> None:
+    """Add an instruction to the digest of its stage and, if it makes a layer, to the layers.
+
+    Left out are labels and the layer of the suite: what is in them changes no other file. `files`
+    has the sha256 of each path in the context, and `stages` are the stages so far, by name.
+    """
+    keyword, text = instruction
+    # The step as an image's history has it, without mounts: layers are named by that.
+    step = f"{keyword} {_MOUNT.sub('', text)}"
+    if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:
+        return
+
+    # Every instruction counts for those after it: ENV makes no layer, but a later RUN reads it.
+    mounts = digests_of_mounts(text, files, stages)
+    parts = [stage.digest, str(platform), keyword, text, mounts]
+    stage.digest = sha256(json.dumps(parts, sort_keys=True).encode())
+    if keyword in _MAKES_LAYER:
+        stage.layers.append(_BuiltLayer(step, stage.digest))
+
+
+def _recipe_of_stage(stage: _Stage) -> ImageRecipe:
+    """Return the recipe of the image that a complete stage is: of its layers and its settings."""
     names = configuration.layer_names([layer.step for layer in stage.layers])
     layers = []
     for name, layer in zip(names, stage.layers, strict=True):
         layers.append(LayerRecipe(layer=name, digest=layer.recipe))
     # The settings come last, so that their recipe covers the whole image.
-    layers.append(LayerRecipe(layer=SETTINGS, digest=stage.state))
+    layers.append(LayerRecipe(layer=SETTINGS, digest=stage.digest))
     return ImageRecipe(layers=tuple(layers))
-
-
-class Instruction(NamedTuple):
-    """An instruction of a Dockerfile: its keyword, and all else in one line with single spaces."""
-
-    keyword: str
-    text: str
 
 
 def instructions(dockerfile: str) -> Iterator[Instruction]:
@@ -163,8 +191,9 @@ def digests_of_mounts(
 ) -> dict[str, str]:
     """Return the digest of everything that a step mounts, by path or `stage NAME`.
 
-    The settings of the machine that builds are left out. `text` is the step without its keyword;
-    `files` has the sha256 of each path in the context.
+    `text` is the step without its keyword: `--mount=type=bind,source=locks,target=/run/locks ...`.
+    `files` has the sha256 of each path in the context. The settings of the machine that builds are
+    left out.
     """
     digests: dict[str, str] = {}
     for mount in _MOUNT.findall(text):
@@ -177,9 +206,10 @@ def digests_of_mounts(
             continue
         source = options.get("source", "")
         if "from" in options:
-            stage = options["from"]
-            digests[f"stage {stage}"] = stages[stage].state
+            stage_name = options["from"]
+            digests[f"stage {stage_name}"] = stages[stage_name].digest
         elif source != _HOST_SETTINGS:
+            # A file, or all files of a folder.
             for path, digest in files.items():
                 if path == source or path.startswith(f"{source}/"):
                     digests[path] = digest

@@ -17,7 +17,7 @@ from images.context.templates import EPOCH, environment, step_macros
 from images.host.hashing import sha256
 from images.planning import user_overlay
 from images.planning.candidate import PROFILE_LAYER
-from images.planning.image import Image
+from images.planning.image import Image, Pin
 from images.planning.user_overlay import packages
 
 LIBRARIES = "cuda"
@@ -139,11 +139,13 @@ def render(
 def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:
     """Return the locks below locks/, without the packages that the base or a wheel provides.
 
-    The lock of the bottom layer is split in two.
+    `locks`: `torch.txt` and the like -> content. `provided`: names of packages. The lock of the
+    bottom layer is split in two.
     """
     files: Context = {}
     for name, content in locks.items():
-        # Toolkit and tools are no packages of the environment: nothing provides them.
+        # `toolkit.txt` and `tools.txt` are for no layer of the environment: nothing provides what
+        # they have.
         if name.removesuffix(".txt") in image.layers:
             content = without_packages(content, provided)
         files[f"locks/{name}"] = content
@@ -166,9 +168,10 @@ def _step_files(image: Image) -> Context:
 def _final_environment(
     image: Image, base: BaseContext, locks: Mapping[str, bytes]
 ) -> dict[str, str]:
-    """Return the variables of the final stage.
+    """Return the variables of the final stage, which the image's users see.
 
-    They differ between images, so no shared layer may see them.
+    They differ between images. A stage that images share must not have them: with other variables,
+    its steps would be built anew.
     """
     return {
         **image.environment,
@@ -200,8 +203,8 @@ def content_of(file: bytes | Path) -> bytes:
 def split_bottom_lock(files: Context, bottom: str) -> Context:
     """Return the lock of the bottom layer as two: NVIDIA's libraries, and torch and all else.
 
-    They are the two halves of an image: engines make, fetch and unpack layers side by side. And
-    images for single architectures have the same libraries, as long as these are not pruned.
+    Each is about half of an image's size, and engines fetch and unpack layers side by side. Images
+    for single architectures also share the libraries' layer, as long as these are not pruned.
 
     `bottom` is the layer's name. Nothing is returned if one of the two locks would be empty.
     """
@@ -238,37 +241,52 @@ def _stages(
     `missing` the packages that the image goes without, and `index` the installer's arguments for
     the index.
     """
+    # Each stage stands on the one before it, the first one on the stage with Debian's packages.
     below = "system"
     if f"locks/{LIBRARIES}.txt" in files:
         yield libraries_stage(index, pruned=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
 
-    # The toolkit's stage stands below the last layer, and below what a profile adds, so that images
-    # with and without a profile share it.
-    shared_layers = [layer for layer in image.layers if layer != PROFILE_LAYER]
-    layer_below_toolkit = shared_layers[-2]
+    # The toolkit lies below the last layer. It also lies below what a profile adds, so that images
+    # with and without a profile share it: it is the last step of this layer's stage.
+    layers_of_matrix = [layer for layer in image.layers if layer != PROFILE_LAYER]
+    layer_below_toolkit = layers_of_matrix[-2]
 
     replaced_by_wheels = image.choose_compiled_wheels(wheels)
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
-        # In an offline build, `wheels` also has those of the lock, which the lock installs. Of the
-        # others, each belongs to the layer of its package.
-        own_stems = set()
-        for pin in pins:
-            if not pin.locked or pin.name in replaced_by_wheels:
-                own_stems.add(pin.name.replace("-", "_"))
+        # The lock of a layer may be empty: all its packages come as wheels, or with the base.
+        lock = files.get(f"locks/{name}.txt", b"")
         yield Stage(
             name=name,
             below=below,
             holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in missing),
-            lock=bool(locked_versions(files.get(f"locks/{name}.txt", b""))),
+            lock=bool(locked_versions(lock)),
             index=index,
-            wheels=tuple(file for file in wheels if file.split("-")[0] in own_stems),
+            wheels=_wheels_of(pins, wheels, replaced_by_wheels),
             toolkit_above=name == layer_below_toolkit,
             from_source=name == PROFILE_LAYER and bool(image.from_source),
+            # The wheels of the bottom layer are the largest ones.
             wheels_kept=name != image.layers[0],
         )
         below = name
+
+
+def _wheels_of(
+    pins: Sequence[Pin], wheels: Sequence[str], replaced_by_wheels: Container[str]
+) -> tuple[str, ...]:
+    """Return the wheels of these pins that no lock installs, by the names of their files.
+
+    `wheels` are those in the context. In an offline build, these include the wheels of the lock,
+    which the lock installs. `replaced_by_wheels` are packages of which a wheel takes the place of
+    what the lock has.
+    """
+    own_names = set()
+    for pin in pins:
+        if not pin.locked or pin.name in replaced_by_wheels:
+            # A wheel's file name begins with the name of its package, spelled with underscores.
+            own_names.add(pin.name.replace("-", "_"))
+    return tuple(file for file in wheels if file.split("-")[0] in own_names)
 
 
 def index_arguments(image: Image) -> str:
@@ -320,20 +338,26 @@ def without_packages(lock: bytes, names: Container[str]) -> bytes:
 def overlay_files(
     image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]
 ) -> dict[str, bytes]:
-    """Return the files of the user overlay, which the last stage puts into /opt/truetag."""
-    folder = TEMPLATES / "additions"
-    environment_of_users = user_overlay.environment(image, overlay_key(image, locks))
+    """Return the files of the user overlay, which the last stage puts into /opt/truetag.
 
-    # python.sh prints these if pip does not install a package: `NAME<TAB>what to take instead`.
-    instead = {name: row.instead for name, row in packages().items() if row.instead}
-    # For a package of which no release fits this torch, the reason stands in place of the hint.
-    instead |= image.unfit
-    hints = "".join(f"{name}\t{text}\n" for name, text in instead.items())
+    python.sh is the interpreter that pip and uv install for: that of an environment in the user's
+    home, which create.py makes when it is first needed. The other files are what these two read.
+    `missing` are the packages that the image goes without.
+    """
+    folder = TEMPLATES / "additions"
+
+    # python.sh reads these lines as variables of the shell.
+    environment_of_users = user_overlay.environment(image, overlay_key(image, locks))
     settings = (
         f"home={user_overlay.HOME}\n"
         f"image_python={base.executable}\n"
         f"additions={environment_of_users}\n"
     )
+    # python.sh prints the line of a package that pip does not install: `NAME<TAB>WHAT TO DO`. That
+    # is what to take instead or, if no release of it fits this torch, the reason.
+    advice = {name: row.instead for name, row in packages().items() if row.instead}
+    advice |= image.unfit
+    hints = "".join(f"{name}\t{text}\n" for name, text in advice.items())
     return {
         "additions/python.sh": (folder / "python.sh").read_bytes(),
         "additions/create.py": (folder / "create.py").read_bytes(),
@@ -344,20 +368,21 @@ def overlay_files(
 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
-    """Return the constraints file for users' packages: what pip and uv may not replace.
+    """Return the constraints file for users' packages: the only versions that pip and uv may take.
 
-    It also has the releases that are built for this torch, of packages that publish one for each
-    torch, so that pip tries no others.
+    `missing` are the packages that the image goes without.
     """
     versions = {}
+    # Some packages, such as torchvision, publish a release for each torch. pip would otherwise try
+    # dozens of others before it finds the one that fits.
     torch = image.pin("torch")
     if torch:
-        minor = str(Minor.parse(".".join(torch.version.split(".")[:2])))
+        minor = str(Minor.parse(torch.version))
         for name, row in packages().items():
             if minor in row.torch and not image.pin(name):
                 versions[name] = row.torch[minor]
 
-    # The bottom layer has torch and NVIDIA's libraries.
+    # Torch and what goes with it: NVIDIA's libraries are in the same layer, the bottom one.
     locked_with_torch = locked_versions(locks.get(f"{image.layers[0]}.txt", b""))
     versions |= user_overlay.held_versions(image, locked_with_torch, missing)
     lines = "".join(f"{name}=={versions[name]}\n" for name in sorted(versions))

@@ -79,11 +79,10 @@ def read(locks: Path) -> LayerRecord:
 
 
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
-    """Return the recorded layers of an image (by name) that was built by `recipe`: recipe -> layer.
+    """Return the recorded layers of an image that was built by `recipe`: recipe -> layer.
 
-    `recipe` is that of the whole image, under which the record has the image's settings. A build is
-    listed under every layer that it gave. So the layers of the image are those that list all the
-    builds under its settings; these come last.
+    `recipe` is that of the whole image, under which the record has the image's settings. `image` is
+    its name. The settings come last in the result.
 
     Empty if the recipe is unknown, was not built often enough, or is another image's.
     """
@@ -92,12 +91,15 @@ def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, Recorde
         return {}
     if any(build.image != image for build in settings.builds):
         return {}
+
+    # The record does not say which layers belong together. But a build is listed under every layer
+    # that it gave: so the image's layers are those that list all builds of its settings.
     builds_of_image = {build.id for build in settings.builds}
     layers = {}
-    for key, layer in record.items():
+    for layer_recipe, layer in record.items():
         builds_of_layer = {build.id for build in layer.builds}
-        if key != recipe and builds_of_image <= builds_of_layer:
-            layers[key] = layer
+        if layer_recipe != recipe and builds_of_image <= builds_of_layer:
+            layers[layer_recipe] = layer
     layers[recipe] = settings
     return layers
 
@@ -112,10 +114,9 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
         known = updated.get(measured.recipe)
         if known and known.diff_id != measured.diff_id:
             builds = ", ".join(map(str, known.builds))
-            # Digits 7 to 19: the first twelve after `sha256:`.
-            cause = (
-                f"is {measured.diff_id[7:19]} here, and was {known.diff_id[7:19]} before ({builds})"
-            )
+            # The first twelve digits after `sha256:`.
+            digits_here, digits_before = measured.diff_id[7:19], known.diff_id[7:19]
+            cause = f"is {digits_here} here, and was {digits_before} before ({builds})"
             then = (
                 "find out what differs (--beside FILE names the files); "
                 "only then delete the old row"
@@ -126,27 +127,34 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
 
 
 def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
-    """Return the row of a layer with one more build. `known` is its row so far, if it has one."""
-    name, forms, builds = measured.layer, {measured.written_as}, [build]
+    """Return the row of a layer with one more build, which gave what `measured` says.
+
+    `known` is the row so far; None: it is new. A build that the row has already is not counted
+    twice.
+    """
+    name = known.layer if known else measured.layer
+    builds = list(known.builds) if known else []
+    if all(earlier.id != build.id for earlier in builds):
+        builds.append(build)
+
+    written_as = {measured.written_as}
     if known:
-        name = known.layer
-        forms.update(known.written_as)
-        builds = list(known.builds)
-        is_counted = any(earlier.id == build.id for earlier in builds)
-        if not is_counted:
-            builds.append(build)
+        written_as.update(known.written_as)
     # Only other forms than the canonical one are listed.
-    forms.discard(measured.diff_id)
+    written_as.discard(measured.diff_id)
     return RecordedLayer(
         layer=name,
         diff_id=measured.diff_id,
-        written_as=tuple(sorted(forms)),
+        written_as=tuple(sorted(written_as)),
         builds=tuple(builds),
     )
 
 
 def write(record: LayerRecord, locks: Path) -> None:
-    """Write the record with a line for each layer, so that changes are easy to review."""
+    """Write the record with a line for each layer, sorted by the layer's name and its recipe.
+
+    So changes are easy to review.
+    """
 
     def name_and_recipe(row: tuple[str, RecordedLayer]) -> tuple[str, str]:
         recipe, layer = row

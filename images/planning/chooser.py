@@ -34,12 +34,14 @@ version_of = cache(Version)
 _CARDS = ((8, 6), (8, 9))
 """Graphics cards (A10, L4, L40S), which no ARM board has built in. In an ARM server they run the
 same code as elsewhere."""
-_GRACE_HOPPER = Arch(9, 0)
-"""GH200, where the host processor is ARM; beside x86-64 it is an H100 or H200."""
+_HOPPER = Arch(9, 0)
+"""H100 and H200 beside x86-64, GH200 (Grace Hopper) beside an ARM host processor."""
 _FIRST_BRANCH = 100
 """Branches of drivers for Linux have three digits since 2007; CUDA's majors have two."""
 _TRITONS_FIRST = Arch(7, 0)
 """torch/_inductor/scheduler.py raises GPUTooOldForTriton below it."""
+_FITS: tuple[Fit, ...] = ("cubin", "ptx", "no")
+"""How a GPU may run an image's code, best first."""
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 """Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`,
 `RTX 4090`. Not Quadro: a Quadro RTX 6000 is no RTX 6000 Ada."""
@@ -110,6 +112,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     models, if no model has all words, or several are equally general.
     """
     text_words = frozenset(model_words(text).split())
+    # Name of each model that has all words of the text -> the model's words.
     candidates: dict[str, frozenset[str]] = {}
     for name in models():
         words = frozenset(model_words(name).split())
@@ -125,6 +128,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         (name,) = most_general
         return name, models()[name]
 
+    # Several models are equally general, or there is none: then those of similar spelling.
     similar = most_general
     if not similar:
         name_by_words = {model_words(name): name for name in models()}
@@ -198,34 +202,34 @@ def machine_from_inventory(inventory: Inventory, processor: Platform | None) -> 
 def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
     """Return the machine that a person describes with --gpu, --arch and --driver.
 
-    Empty texts were not given. A model that the table lacks needs `arch`. Raises UserError for an
-    unknown model without `arch`, an unreadable architecture or driver, and for a model that has
-    another architecture than `arch`.
+    An option that is not given is an empty text. Raises UserError for an unknown model without
+    `arch`, for an unreadable architecture or driver, and for a model of another architecture than
+    `arch`.
     """
     driver_version = parse_driver(driver) if driver else ""
     try:
-        given_arch = Arch.parse(arch) if arch else None
+        arch_of_option = Arch.parse(arch) if arch else None
     except ValueError as error:
         raise wrong(f"--arch {arch}", str(error), "write sm_89, sm89 or 8.9") from None
 
+    # No model, or one that the table lacks, is described by its architecture alone.
     try:
         name, row = find_model(gpu)
     except UserError:
-        if given_arch is None:
+        if arch_of_option is None:
             raise
         return Machine(
-            gpus=(gpu or str(given_arch),),
-            archs=(given_arch,),
+            gpus=(gpu or str(arch_of_option),),
+            archs=(arch_of_option,),
             driver=driver_version,
-            arm=given_arch in ON_ARM_ALONE,
+            arm=arch_of_option in ON_ARM_ALONE,
         )
 
-    models_arch = Arch.parse(row.capability)
-    if given_arch and given_arch != models_arch:
-        raise wrong(
-            f"--arch {arch}", f"{name} is {models_arch}", f"leave out --arch, or give {models_arch}"
-        )
-    return Machine(gpus=(name,), archs=(models_arch,), driver=driver_version, arm=row.arm)
+    arch_of_model = Arch.parse(row.capability)
+    if arch_of_option and arch_of_option != arch_of_model:
+        cause = f"{name} is {arch_of_model}"
+        raise wrong(f"--arch {arch}", cause, f"leave out --arch, or give {arch_of_model}")
+    return Machine(gpus=(name,), archs=(arch_of_model,), driver=driver_version, arm=row.arm)
 
 
 def parse_driver(text: str) -> str:
@@ -393,19 +397,17 @@ def _gpus_of_optional_packages(image: Image, facts: Facts) -> dict[str, list[str
     xformers = versions.get("xformers", "")
     xformers_facts = facts.xformers.get(xformers)
     if xformers_facts:
-        capabilities[f"xformers {xformers}"] = [
-            gpu.capability
-            for gpu in gpus
-            if xformers_facts.covers(gpu) == "cubin" and not xformers_facts.refuses(gpu)
-        ]
-
-    for wheel in image.prebuilt:
         served = []
         for gpu in gpus:
-            if compute_capability.fit(wheel.archs, wheel.ptx, gpu) == "cubin":
+            if xformers_facts.covers(gpu) == "cubin" and not xformers_facts.refuses(gpu):
                 served.append(gpu.capability)
+        capabilities[f"xformers {xformers}"] = served
+
+    for wheel in image.prebuilt:
+        served = [gpu.capability for gpu in gpus if wheel.covers(gpu) == "cubin"]
         capabilities[f"{wheel.name} {wheel.version}"] = served
 
+    # flash-attn-4 has no machine code: it compiles its kernels at run time, for these GPUs.
     flash_attn_4 = versions.get("flash-attn-4", "")
     flash_attn_4_facts = facts.compilers.get("flash-attn-4", {}).get(flash_attn_4)
     if flash_attn_4_facts:
@@ -427,8 +429,8 @@ class Answer:
     """What a person should know of the image on this machine."""
     against: tuple[str, ...]
     """Why the image can't be taken; empty: it can."""
-    native: bool
-    """The driver is of the wheel's own CUDA or newer."""
+    driver_knows_cuda: bool
+    """The driver is of the wheel's own CUDA or newer, or is not known."""
     passed: bool
     """Its gpu tier passed on every GPU of this machine."""
 
@@ -438,22 +440,22 @@ class Answer:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Return a key to sort by; the greatest is the best image.
+        """Return a key to sort answers by; the greatest belongs to the best image.
 
-        In this order: passed on this GPU, machine code, the newest torch, a CUDA that the driver
-        knows, the newest CUDA. Then a toolkit of the same CUDA, because PTX of a newer one needs a
-        newer driver. At last an arch image, which is its parent without code for other GPUs, and so
-        smaller.
+        The first values count most.
         """
         image = self.image
-        wheel, toolkit = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
-        cuda = (wheel, toolkit == wheel, toolkit)
+        wheel_cuda, toolkit_cuda = Minor.parse(image.wheel_cuda), Minor.parse(image.toolkit_cuda)
         return (
             self.passed,
             self.fit == "cubin",
             version_of(image.torch),
-            self.native,
-            cuda,
+            self.driver_knows_cuda,
+            wheel_cuda,
+            # A toolkit that is newer than the wheel writes PTX that needs a newer driver.
+            toolkit_cuda == wheel_cuda,
+            toolkit_cuda,
+            # An image for one architecture is its parent without code for other GPUs: smaller.
             image.arch is not None,
         )
 
@@ -505,12 +507,13 @@ def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> 
     fitting.sort(key=lambda candidate: candidate.rank, reverse=True)
 
     def nearness(candidate: Answer) -> tuple[Any, ...]:
-        # First those of the wanted torch: the person wants to know why they don't run.
+        # Images of the wanted torch come first: the person wants to know why they don't run.
         has_wanted_torch = options.torch.contains(candidate.image.torch, prereleases=True)
         return has_wanted_torch, -len(candidate.against), candidate.rank
 
     unfit = [candidate for candidate in answers if candidate.against]
     unfit.sort(key=nearness, reverse=True)
+    # Images with the same reasons share a sentence, at the place of the nearest of them.
     names_by_reasons: dict[tuple[str, ...], list[str]] = {}
     for candidate in unfit:
         image = candidate.image
@@ -521,74 +524,99 @@ def rank(images: Sequence[ImageSummary], machine: Machine, options: Options) -> 
 
 
 def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
-    """Return how an image fits a machine and what the person wants."""
+    """Return how an image fits a machine and what the person wants.
+
+    If the machine has several GPUs, the image must fit each of them.
+    """
     fit_by_arch = {arch: image.fit(arch) for arch in machine.archs}
-    worst_fit = max(fit_by_arch.values(), key=("cubin", "ptx", "no").index)
-    is_native = not machine.driver or version_of(machine.driver) >= version_of(image.native_driver)
-    against = [
-        *_unwanted_properties(image, options),
-        *wrong_for_gpu(machine),
-        *_wrong_arch(image, machine, fit_by_arch),
-    ]
-    # Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA
-    # Compatibility).
-    if machine.driver and version_of(machine.driver) < version_of(image.min_driver):
-        cuda_major = image.wheel_cuda.partition(".")[0]
-        against.append(f"CUDA {cuda_major} needs driver {image.min_driver} or newer")
-    elif worst_fit == "ptx" and not is_native:
-        against.append(
-            f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
-        )
-    reasons = [
-        f"torch {image.torch}",
-        *_code_reasons(image, fit_by_arch),
-        *image.silent,
-        _driver_reason(image, machine, is_native=is_native),
-        *_kernel_module_reasons(machine),
-    ]
+    worst_fit = max(fit_by_arch.values(), key=_FITS.index)
     models_here = {model_of(gpu) for gpu in machine.gpus}
     return Answer(
         image=image,
         fit=worst_fit,
-        reasons=tuple(reasons),
-        against=tuple(against),
-        native=is_native,
+        reasons=(
+            f"torch {image.torch}",
+            *_code_reasons(image, fit_by_arch),
+            *image.silent,
+            _driver_reason(image, machine),
+            *_kernel_module_reasons(machine),
+        ),
+        against=(
+            *_unwanted_properties(image, options),
+            *wrong_for_gpu(machine),
+            *_wrong_arch(image, machine, fit_by_arch),
+            *_too_old_driver(image, machine, worst_fit),
+        ),
+        driver_knows_cuda=_knows_cuda(machine, image),
         passed=bool(models_here) and models_here <= set(image.passed_on),
     )
 
 
+def _knows_cuda(machine: Machine, image: ImageSummary) -> bool:
+    """Return whether the machine's driver is of the image's CUDA or newer.
+
+    True for a driver that is not known: it speaks against no image.
+    """
+    if not machine.driver:
+        return True
+    return version_of(machine.driver) >= version_of(image.native_driver)
+
+
+def _too_old_driver(image: ImageSummary, machine: Machine, worst_fit: Fit) -> Iterator[str]:
+    """Yield why the machine's driver is too old for the image; nothing if it is not known.
+
+    Machine code runs on drivers of older minors of the same CUDA major, too (minor version
+    compatibility). PTX needs a driver of its own CUDA (NVIDIA, "CUDA Compatibility").
+    """
+    if not machine.driver:
+        return
+    if version_of(machine.driver) < version_of(image.min_driver):
+        cuda_major = image.wheel_cuda.partition(".")[0]
+        yield f"CUDA {cuda_major} needs driver {image.min_driver} or newer"
+    elif worst_fit == "ptx" and not _knows_cuda(machine, image):
+        yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
+
+
 def _code_reasons(image: ImageSummary, fit_by_arch: Mapping[Arch, Fit]) -> Iterator[str]:
-    """Yield what code the image, torch.compile and optional packages have for each of these GPUs.
+    """Yield what code an image has for these GPUs, and which of its packages have none.
 
     `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
     """
     for arch, fit in fit_by_arch.items():
         if fit == "cubin":
-            built_for = [Arch.parse(capability) for capability in image.archs]
-            used = max(candidate for candidate in built_for if runs_on(candidate, arch))
-            through = "" if used == arch else f" through {used}, of the same major"
-            yield f"machine code for {arch}{through}"
+            yield _machine_code_reason(image, arch)
     for arch, fit in fit_by_arch.items():
         if fit == "ptx":
             yield f"only PTX for {arch}: compiled at the first run, and by torch alone"
 
+    # torch.compile writes kernels in Triton.
     too_old = [str(arch) for arch in fit_by_arch if arch < _TRITONS_FIRST]
     if too_old:
         yield f"torch.compile refuses {', '.join(too_old)}: Triton begins at {_TRITONS_FIRST}"
-    for package, served in image.libraries.items():
-        lacking = [str(arch) for arch in fit_by_arch if arch.capability not in served]
+
+    for package, capabilities in image.libraries.items():
+        lacking = [str(arch) for arch in fit_by_arch if arch.capability not in capabilities]
         if lacking:
             yield f"{package} has no machine code of its own for {', '.join(lacking)}"
 
 
-def _driver_reason(image: ImageSummary, machine: Machine, *, is_native: bool) -> str:
-    """Return how the machine's driver serves the image's CUDA, or which driver it needs.
+def _machine_code_reason(image: ImageSummary, gpu: Arch) -> str:
+    """Return a sentence about the machine code of an image that a GPU of this architecture runs.
 
-    `is_native`: whether the driver is of that CUDA or newer.
+    The GPU runs code for its own architecture, or else for the nearest older one of its major: an
+    sm_89 runs code for sm_86.
     """
+    archs_of_image = [Arch.parse(capability) for capability in image.archs]
+    used = max(arch for arch in archs_of_image if runs_on(arch, gpu))
+    through = "" if used == gpu else f" through {used}, of the same major"
+    return f"machine code for {gpu}{through}"
+
+
+def _driver_reason(image: ImageSummary, machine: Machine) -> str:
+    """Return how the machine's driver serves the image's CUDA, or which driver it needs."""
     if not machine.driver:
         return f"needs driver {image.min_driver} or newer"
-    if is_native:
+    if _knows_cuda(machine, image):
         return (
             f"driver {machine.driver} knows CUDA {image.wheel_cuda} "
             f"({image.native_driver} is its first)"
@@ -600,14 +628,20 @@ def _driver_reason(image: ImageSummary, machine: Machine, *, is_native: bool) ->
 
 
 def _kernel_module_reasons(machine: Machine) -> Iterator[str]:
-    """Yield each architecture of the machine that only one kind of NVIDIA's kernel modules runs."""
+    """Yield each architecture of the machine that needs one kind of NVIDIA's kernel modules.
+
+    The driver's kernel modules are open or proprietary. Most GPUs run with either.
+    """
+    # Name of the architecture (`Blackwell`) -> `open`, `either` or `proprietary`.
     modules_by_architecture: dict[str, str] = {}
     for arch in machine.archs:
         row = drivers().get(arch)
         if row:
             modules_by_architecture[row.architecture] = row.modules
-    if machine.arm and _GRACE_HOPPER in machine.archs:
+    # Hopper runs with either, but beside an ARM processor with the open ones only.
+    if machine.arm and _HOPPER in machine.archs:
         modules_by_architecture["Grace Hopper"] = "open"
+
     for architecture, modules in modules_by_architecture.items():
         if modules != "either":
             yield f"{architecture} needs the driver's {modules} kernel modules"
@@ -672,8 +706,8 @@ def _wrong_arch(
         yield "is for ARM processors"
         return
     for arch, fit in fit_by_arch.items():
-        # A GPU of an ARM board runs code of its family only where that was tried: on those that
-        # the image names.
+        # By the rules of CUDA, a GPU of an ARM board may run code for a relative of its major. We
+        # count on that only for the GPUs that the image names, where it was tried.
         is_untried = machine.arm and arch not in _CARDS and arch.capability not in image.archs
         if fit == "no" or is_untried:
             archs = " ".join(str(Arch.parse(capability)) for capability in image.archs)
@@ -703,23 +737,22 @@ def sentences(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> I
     `known`: name of each image that fits -> what is known of it.
     """
     yield str(machine)
-    if not choice.fitting:
-        driver_faults = list(wrong_for_gpu(machine))
-        if driver_faults:
-            # No image can help: reasons against single images would mislead.
-            yield f"No image fits: {'; '.join(driver_faults)}."
-            return
-        if choice.others:
-            yield "No image fits."
-        else:
-            yield "No image is of this profile and kind: leave out --profile or --devel."
-    else:
-        best = choice.fitting[0]
+    driver_faults = list(wrong_for_gpu(machine))
+    if choice.fitting:
+        best, *also_fitting = choice.fitting
         yield f"Take {best.name}: {'; '.join(best.reasons)}"
         yield f"    {known[best.name].get}"
         yield known[best.name].sentence
-    also_fitting = [candidate.name for candidate in choice.fitting[1:]]
-    if also_fitting:
-        yield f"These fit too: {_some(also_fitting)}"
+        if also_fitting:
+            yield f"These fit too: {_some([candidate.name for candidate in also_fitting])}"
+    elif driver_faults:
+        # No image can help: reasons against single images would mislead.
+        yield f"No image fits: {'; '.join(driver_faults)}."
+        return
+    elif choice.others:
+        yield "No image fits."
+    else:
+        yield "No image is of this profile and kind: leave out --profile or --devel."
+
     for unfit in choice.others:
         yield f"Not {_some(unfit.names)}: {'; '.join(unfit.reasons)}"
