@@ -37,7 +37,9 @@ class RecordedImage:
     image: Image
     runs: list[records.RunLine]
     drifts: dict[str, str]
-    """Run ID -> the packages that it had in other versions than today's; empty: none."""
+    """ID of each run -> the packages that it had in other versions than the image has today.
+
+    Empty text: none, so that what the run proved holds for today's image."""
 
     @property
     def name(self) -> str:
@@ -111,16 +113,16 @@ def _detect_machine(driver: str) -> Machine:
     `driver` replaces the version of the driver; empty: the installed one. Raises UserError if no
     GPU can be read.
     """
-    # The folders in which the driver's libraries may lie; an empty one stands for the usual ones.
+    # Where the driver's libraries may lie. Empty: wherever the loader finds them.
     for folder in ("", *host_gpus.DRIVER_FOLDERS):
         inventory = host_gpus.inventory(folder)
-        if inventory is not None:
-            machine = chooser.machine_from_inventory(
-                inventory, platforms.of_machine(platform.machine())
-            )
-            if driver:
-                machine = replace(machine, driver=chooser.parse_driver(driver))
-            return machine
+        if inventory is None:
+            continue
+        processor = platforms.of_machine(platform.machine())
+        machine = chooser.machine_from_inventory(inventory, processor)
+        if driver:
+            machine = replace(machine, driver=chooser.parse_driver(driver))
+        return machine
     then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
     raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
 
@@ -143,24 +145,21 @@ def _summarize_images(
 ) -> list[ImageSummary]:
     """Return the facts about each image by which one is chosen.
 
-    With `source`, a repository, only images that are published there are returned.
+    `source` is the repository from which images are pulled: only those that are published there are
+    returned. Empty: they are built here, and those without a lock are marked as blocked.
     """
-    states: dict[str, lock_file.Status] = {}
     if source:
         with Registry(Repository.parse(source)) as registry:
             published = set(registry.tags())
         recorded = [image for image in recorded if image.name in published]
-    else:
-        # An image that is to be built here needs a lock.
-        states = lock_file.states([image.image for image in recorded], sources.workspace.locks)
 
     summaries = []
     for image in recorded:
-        state = states.get(image.name, lock_file.Status.PRESENT)
-        obstacle = "" if state is lock_file.Status.PRESENT else lock_file.NO_LOCK
+        is_blocked = not source and not lock_file.is_present(image.image, sources.workspace.locks)
+        obstacle = lock_file.NO_LOCK if is_blocked else ""
         # A run with packages in other versions proves nothing about today's image.
-        current_runs = [run for run in image.runs if not image.drifts[run.id]]
-        passed_on = records.passed_on(current_runs)
+        runs_of_today = [run for run in image.runs if not image.drifts[run.id]]
+        passed_on = records.passed_on(runs_of_today)
         summaries.append(chooser.summarize(image.image, sources.facts, obstacle, passed_on))
     return summaries
 
@@ -170,17 +169,18 @@ def _describe_images(
 ) -> dict[str, Known]:
     """Return how to get each image, and a sentence about its recorded runs, by the image's name.
 
-    With `source`, a repository, an image is pulled from there; else it is built. Runs on the models
-    of GPU that the machine has are named first.
+    `source` is the repository from which images are pulled; empty: they are built here. Runs on the
+    models of GPU that the machine has are named first.
     """
-    models = {chooser.model_of(name) for name in machine.gpus}
+    models_here = {chooser.model_of(name) for name in machine.gpus}
 
     def has_other_gpus(run: records.RunLine) -> bool:
-        return not models <= {chooser.model_of(name) for name in run.gpus}
+        return not models_here <= {chooser.model_of(name) for name in run.gpus}
 
     known = {}
     for image in recorded:
         get = f"docker pull {source}:{image.name}" if source else command("build", image.name)
+        # False sorts before true.
         runs = sorted(image.runs, key=has_other_gpus)
         sentence = records.gpu_sentence(runs, image.drifts)
         known[image.name] = Known(get=get, sentence=sentence)

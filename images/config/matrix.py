@@ -121,9 +121,14 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
     """
     faults = [
         *_check_duplicates(matrix, file),
-        *_check_stacks(matrix),
-        *_check_images(matrix),
-        *_check_nightly(matrix),
+        *_check_base(matrix),
+        *_check_layered_names(matrix),
+        *_check_torch_of_stacks(matrix),
+        *_check_without(matrix),
+        *_check_aliases(matrix),
+        *_check_tracked(matrix),
+        *_check_nightly_ranges(matrix),
+        *_check_nightly_names(matrix),
         *_check_profiles(matrix),
         *_check_extensions(matrix),
     ]
@@ -134,34 +139,39 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 
 def _check_duplicates(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
     """Yield images that stand twice, and distributions that two layers install."""
-    first_row: dict[str, int] = {}
+    # Name of an image -> the index of its first row.
+    first_rows: dict[str, int] = {}
     for index, row in enumerate(matrix.images):
-        if row.name in first_row:
-            first = file.where(("images", first_row[row.name]))
-            cause = f"{row.name} stands twice (first at {first})"
+        if row.name in first_rows:
+            first_place = file.where(("images", first_rows[row.name]))
+            cause = f"{row.name} stands twice (first at {first_place})"
             yield Fault(("images", index), cause, "keep one of the two")
-        first_row.setdefault(row.name, index)
+        first_rows.setdefault(row.name, index)
 
-    layer_of: dict[str, str] = {}
+    # Distribution -> the first layer that installs it.
+    first_layers: dict[str, str] = {}
     for layer, names in matrix.layers.items():
         for index, name in enumerate(names):
-            owner = layer_of.setdefault(name, layer)
-            # The second condition: one layer may name it twice.
-            if owner != layer or name in names[:index]:
-                cause = f"{name!r} is in two layers, {owner} and {layer}"
+            first_layer = first_layers.setdefault(name, layer)
+            is_twice_in_layer = name in names[:index]
+            if first_layer != layer or is_twice_in_layer:
+                cause = f"{name!r} is in two layers, {first_layer} and {layer}"
                 yield Fault(("layers", layer, index), cause, "keep one of the two")
 
 
-def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
-    """Yield faults of the default base, the pins, and the names under `optional` and `waived`.
-
-    A distribution must be one that a layer installs, and a stack must pin a torch of its minor.
-    """
+def _check_base(matrix: Matrix) -> Iterator[Fault]:
+    """Yield a default base that is no row of `bases`."""
     base = matrix.defaults.base
     if base not in matrix.bases:
         cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
         yield Fault(("defaults", "base"), cause)
 
+
+def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
+    """Yield distributions under `common`, `stacks`, `optional` and `waived` that no layer installs.
+
+    Pins with a name that is not canonical are faults, too.
+    """
     layered = matrix.layered_packages()
     for name in matrix.common:
         yield from _check_pin(("common", name), name, layered)
@@ -180,6 +190,9 @@ def _check_stacks(matrix: Matrix) -> Iterator[Fault]:
             then = "name a distribution of `layers`, or take it out"
             yield Fault(("waived", name), f"no layer installs {name!r}", then)
 
+
+def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
+    """Yield stacks that pin no torch, or a torch of another minor than their own."""
     for torch, pins in matrix.stacks.items():
         if "torch" not in pins:
             yield Fault(("stacks", torch), "has no torch", "pin torch in it")
@@ -196,28 +209,28 @@ def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fa
         yield Fault(path, f"no layer installs {name!r}", "name it under `layers`")
 
 
-def _check_images(matrix: Matrix) -> Iterator[Fault]:
-    """Yield names under `without`, `aliases` and `nightly.track` that mean nothing.
+def _check_without(matrix: Matrix) -> Iterator[Fault]:
+    """Yield distributions under `without` of an image that its stack does not pin.
 
-    A typo under `without` would keep a package that was to be left out, and one under `track` would
-    silently leave an image out of nightly runs. An alias must not be an image's own name, either.
+    A typo there would keep a package that was to be left out.
     """
     for index, row in enumerate(matrix.images):
         torch = str(row.image_name.torch)
         # The plan refuses images without a stack, and says so.
         if torch not in matrix.stacks:
             continue
-        pins = {*matrix.common, *matrix.stacks[torch]}
+        pinned = {*matrix.common, *matrix.stacks[torch]}
         for requirement in matrix.overrides.get(torch, {}):
-            pins.add(requirement.partition("==")[0])
+            pinned.add(requirement.partition("==")[0])
         for name in row.without:
-            if name not in pins:
+            if name not in pinned:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
                 yield Fault(("images", index), cause)
 
-    image_names: list[str] = []
-    for row in matrix.images:
-        image_names += [str(name) for name in row.names()]
+
+def _check_aliases(matrix: Matrix) -> Iterator[Fault]:
+    """Yield aliases that are an image's own name, or that name no image of the matrix."""
+    image_names = _image_names(matrix)
     for alias, name in matrix.aliases.items():
         if alias in image_names:
             cause = f"the alias {alias!r} is the name of an image"
@@ -227,18 +240,35 @@ def _check_images(matrix: Matrix) -> Iterator[Fault]:
             close = get_close_matches(name, image_names, cutoff=0.1)
             yield Fault(("aliases", alias), cause, f"name one of {', '.join(close)}")
 
+
+def _check_tracked(matrix: Matrix) -> Iterator[Fault]:
+    """Yield names and globs under `nightly.track` that match no image of the matrix.
+
+    A typo there would silently leave an image out of nightly runs. Conditions such as `torch>=2.8`
+    may match none.
+    """
+    image_names = _image_names(matrix)
     for index, text in enumerate(matrix.nightly.track):
         selector = selectors.parse(text)
-        if not selector.key and not fnmatch.filter(image_names, text):
+        is_condition = bool(selector.key)
+        if not is_condition and not fnmatch.filter(image_names, text):
+            # The same words as on the command line.
             problem = selectors.unmatched(selector, image_names).problems[0]
             yield Fault(("nightly", "track", index), f"{text} {problem.cause}", problem.then)
 
 
-def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
-    """Yield names under `nightly` that mean nothing: distributions, torch minors and layers.
+def _image_names(matrix: Matrix) -> list[str]:
+    """Return the names of all images of the matrix, for each of their platforms."""
+    image_names: list[str] = []
+    for row in matrix.images:
+        image_names += [str(name) for name in row.names()]
+    return image_names
 
-    `ranges` and `stacks` limit the versions that a nightly build may take of a distribution: with a
-    typo there, it would take any. `kept` has torch minors whose pins stay, and `held` has layers.
+
+def _check_nightly_ranges(matrix: Matrix) -> Iterator[Fault]:
+    """Yield distributions under `ranges` and `stacks` of `nightly` that nothing pins.
+
+    They limit the versions that a nightly build may take. With a typo there, it would take any.
     """
     pinned = matrix.layered_packages()
     for profile in matrix.profiles.values():
@@ -246,15 +276,22 @@ def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
         for pins in profile.stacks.values():
             pinned.update(pins)
 
-    nightly = matrix.nightly
     # The place in the file of each range; its last key is the distribution.
-    ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in nightly.ranges]
-    for torch, own_ranges in nightly.stacks.items():
-        ranges += [("nightly", "stacks", torch, name) for name in own_ranges]
-    for path in ranges:
+    paths_of_ranges: list[yamlfile.Path] = []
+    for name in matrix.nightly.ranges:
+        paths_of_ranges.append(("nightly", "ranges", name))
+    for torch, ranges_of_torch in matrix.nightly.stacks.items():
+        for name in ranges_of_torch:
+            paths_of_ranges.append(("nightly", "stacks", torch, name))
+
+    for path in paths_of_ranges:
         if path[-1] not in pinned:
             yield Fault(path, f"nothing pins {str(path[-1])!r}")
 
+
+def _check_nightly_names(matrix: Matrix) -> Iterator[Fault]:
+    """Yield torch minors under `nightly` that have no stack, and layers that the matrix lacks."""
+    nightly = matrix.nightly
     for key, minors in (("stacks", [*nightly.stacks]), ("kept", [*nightly.kept])):
         for torch in minors:
             if torch not in matrix.stacks:
@@ -266,33 +303,19 @@ def _check_nightly(matrix: Matrix) -> Iterator[Fault]:
 
 
 def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
-    """Yield faults of profiles: names that are not canonical, and torch minors without a stack.
-
-    A profile must not pin another torch than the stack. It may extend one other profile, which
-    extends none itself and has pins for the same torch minors.
-    """
+    """Yield faults of profiles: what they are called, extend, pin and waive."""
     for name, profile in matrix.profiles.items():
         place: yamlfile.Path = ("profiles", name)
         yield from _check_names_of_profile(place, profile)
 
+        # A profile may extend one other profile, which extends none itself.
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
             cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
             then = "extend a profile that extends no other"
             yield Fault((*place, "extends"), cause, then)
-
-        for torch, pins in profile.stacks.items():
-            path = (*place, "stacks", torch)
-            stack = matrix.stacks.get(torch)
-            if stack is None:
-                cause = f"there is no stack for torch {torch}"
-                yield Fault(path, cause, "name a torch of `stacks`")
-            elif "torch" in pins and pins["torch"] != stack.get("torch"):
-                cause = "a profile shares its torch with the stack"
-                yield Fault((*path, "torch"), cause, "take it out")
-            if parent and torch not in parent.stacks:
-                cause = f"extends {profile.extends}, which has nothing for torch {torch}"
-                yield Fault(path, cause, "pin it there too")
+        for torch in profile.stacks:
+            yield from _check_stack_of_profile(place, profile, torch, matrix)
 
         for torch in profile.waived:
             if torch not in profile.stacks:
@@ -300,8 +323,36 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
                 yield Fault((*place, "waived", torch), cause, "take it out")
 
 
+def _check_stack_of_profile(
+    place: yamlfile.Path, profile: Profile, torch: str, matrix: Matrix
+) -> Iterator[Fault]:
+    """Yield faults of a profile's pins for one torch minor: there must be a stack for it.
+
+    The profile must not pin another torch than the stack. A profile that it extends must have pins
+    for the same minor. `place` is the path of the profile in the file.
+    """
+    path = (*place, "stacks", torch)
+    pins = profile.stacks[torch]
+    stack = matrix.stacks.get(torch)
+    if stack is None:
+        cause = f"there is no stack for torch {torch}"
+        yield Fault(path, cause, "name a torch of `stacks`")
+    elif "torch" in pins and pins["torch"] != stack.get("torch"):
+        cause = "a profile shares its torch with the stack"
+        yield Fault((*path, "torch"), cause, "take it out")
+
+    parent = matrix.profiles.get(profile.extends)
+    if parent and torch not in parent.stacks:
+        cause = f"extends {profile.extends}, which has nothing for torch {torch}"
+        yield Fault(path, cause, "pin it there too")
+
+
 def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[Fault]:
-    """Yield distributions of a profile that are not spelled canonically (PEP 503)."""
+    """Yield distributions of a profile that are not spelled canonically (PEP 503).
+
+    `place` is the path of the profile in the file.
+    """
+    # The path of each name below the profile; its last key is the name.
     paths_of_names: list[tuple[str, ...]] = []
     for torch, pins in profile.stacks.items():
         paths_of_names += [("stacks", torch, name) for name in pins]
@@ -319,9 +370,10 @@ def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[
 def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
     """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned."""
     for name, profile in matrix.profiles.items():
+        # The profile's own pins, and those of the profile that it extends.
         pinned: set[str] = set()
-        for own_or_extended in matrix.with_parent(name):
-            for pins in own_or_extended.stacks.values():
+        for profile_or_parent in matrix.with_parent(name):
+            for pins in profile_or_parent.stacks.values():
                 pinned.update(pins)
 
         for index, extension in enumerate(profile.extensions):

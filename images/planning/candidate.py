@@ -112,7 +112,7 @@ class Candidate:
     toolkit: ToolkitRow | None
     toolkit_facts: CudaFacts | None
     requested_archs: tuple[Arch, ...]
-    """The GPU architectures that name or matrix ask for; empty: all that the parts cover."""
+    """The GPU architectures that name or matrix ask for; empty: all that `binaries` cover."""
     profile: ResolvedProfile
     stack: Mapping[str, str]
     """Package -> version, as the stack of this torch pins them."""
@@ -176,21 +176,25 @@ class Candidate:
         """The GPU architectures of the image, ascending: the requested ones if there are any.
 
         Without a request: those of torch's wheel that the toolkit's nvcc and all run-time compilers
-        know, and for which every part of the image has machine code.
+        know, and for which each of `binaries` has machine code.
         """
         if self.requested_archs:
             return self.requested_archs
 
+        # Capabilities: `9.0`.
         capabilities = set(self.variant.archs)
         if self.name.platform is Platform.ARM64:
-            # Torch's wheel has no code that is only for sm_103 or sm_121: these run that of sm_100
-            # and sm_120. So the boards are added, except for those on which images do not run.
+            # torch's wheel has no code that is only for GPUs of ARM boards and superchips, such as
+            # sm_121 (GB10), so its list does not name them. They run that for a relative (sm_120).
             for capability, board in self.facts.arm64.boards.items():
                 if not board.unfit:
                     capabilities.add(capability)
-        # A toolkit of which nothing is known rules nothing out.
+
+        # Each compiler must know a GPU. A toolkit of which nothing is known rules none out.
+        for known_capabilities in self.compilers.values():
+            capabilities.intersection_update(known_capabilities)
         nvcc_archs = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
-        capabilities.intersection_update(nvcc_archs, *self.compilers.values())
+        capabilities.intersection_update(nvcc_archs)
 
         supported = []
         for arch in sorted(Arch.parse(capability) for capability in capabilities):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from packaging.version import Version
 
 from images.config import selectors
-from images.config.facts import Facts
+from images.config.facts import Facts, PackageFacts
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
@@ -143,9 +143,9 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
 def _require_matches(
     conditions: Sequence[Selector], candidates: Sequence[Planned], sources: Sources
 ) -> None:
-    """Raise UserError for the first condition that holds for no image of the matrix.
+    """Raise UserError for the first condition that holds for no image at all.
 
-    A condition that holds for a candidate, which the matrix may lack, is right, too.
+    Images are those of the matrix and `candidates`, which may be named without being in it.
     """
     images = (*plan(sources), *candidates)
     for condition in conditions:
@@ -450,7 +450,8 @@ def _choose_overrides(
 def _with_optional_packages(candidate: Candidate) -> Candidate:
     """Return the candidate with the profile's optional packages, each pinned or declined.
 
-    They are tried one after the other: each must agree with those that were pinned before it.
+    A package is declined if something speaks against it in this image. They are tried one after the
+    other: each must agree with those that were pinned before it.
     """
     for package, version in candidate.profile.optional.items():
         reasons = reasons_against(candidate, package, version)
@@ -459,19 +460,22 @@ def _with_optional_packages(candidate: Candidate) -> Candidate:
             candidate = replace(candidate, declined=declined)
             continue
         candidate = replace(candidate, pins={**candidate.pins, package: version})
-        # What must be compiled may be lacking until somebody has compiled it.
+        # The image may lack a package that must be compiled, until somebody has compiled it.
         if candidate.facts.packages[package][version].form == "cuda-source":
             candidate = replace(candidate, optional=candidate.optional | {package})
     return candidate
 
 
 def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, ...]) -> Image:
-    """Return the image of a candidate that no rule refuses."""
+    """Return the image of a candidate that no rule refuses. `warnings` are those of the rules."""
     matrix, name = candidate.matrix, candidate.name
     layers = _layer_names(candidate)
+
+    # torch has a wheel for each of several CUDAs. The default index has one of them; all others are
+    # on torch's own index, with the CUDA as local version: torch 2.7.1+cu128.
     variant = f"cu{candidate.wheel_cuda.digits}"
-    # Wheels of another index have the variant as local version: torch 2.7.1+cu128.
     is_on_default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
+    index = None if is_on_default_index else candidate.facts.torch_index.format(variant=variant)
     pins = _make_pins(candidate, layers, torch_local="" if is_on_default_index else variant)
     has_profile_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
 
@@ -498,7 +502,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         python=candidate.base.python,
         toolkit_cuda=name.cuda,
         wheel_cuda=candidate.wheel_cuda,
-        index=None if is_on_default_index else candidate.facts.torch_index.format(variant=variant),
+        index=index,
         archs=candidate.supported_archs,
         ptx=tuple(Arch.parse(capability) for capability in candidate.variant.ptx),
         min_driver=minimum_driver.driver,
@@ -529,17 +533,18 @@ def _layer_names(candidate: Candidate) -> tuple[str, ...]:
 
     The matrix's last layer changes most often, so a profile's packages lie below it.
     """
-    *lower, top = candidate.matrix.layers
+    *lower_layers, top_layer = candidate.matrix.layers
     if candidate.name.profile:
-        return (*lower, PROFILE_LAYER, top)
-    return (*lower, top)
+        return (*lower_layers, PROFILE_LAYER, top_layer)
+    return (*lower_layers, top_layer)
 
 
 def _make_pins(candidate: Candidate, layers: Sequence[str], torch_local: str) -> tuple[Pin, ...]:
     """Return the image's packages in the order of its layers.
 
-    Packages that no layer of the matrix installs are in the profile's layer. `torch_local` is the
-    local version (`cu128`) of torch's wheel; empty for the default index's.
+    `layers` are the names of the image's layers, bottom first. Packages that no layer of the matrix
+    installs are in the profile's layer. `torch_local` is the local version (`cu128`) of torch's
+    wheel; empty if that is on the default index.
     """
     layered = candidate.matrix.layered_packages()
     unlayered = [name for name in candidate.pins if name not in layered]
@@ -564,22 +569,18 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
     `extensions` is the row of `sources` that makes it with its compiled extensions; empty if none.
     """
     facts = candidate.package_facts.get(name)
-    source = candidate.matrix.sources.get(extensions or name)
-    # A package with `extensions` is on an index, as pure Python, and so is not `compiled`. A wheel
-    # with its extensions replaces it later.
+    # An index has a package with `extensions` as pure Python, and the lock has that. So it counts
+    # as compiled only if it has no `extensions`.
     is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
+    needs: list[str] = []
+    if facts and is_compiled:
+        needs = _unpinned_requirements(candidate, facts)
 
-    # The row of `sources` says from which GPU on the code works. Other packages have no code here.
+    # Only the row of `sources` by which a package is compiled says for which GPUs that is done.
+    source = candidate.matrix.sources.get(extensions or name)
     minimum_arch = None
     if source and (extensions or (is_compiled and source.nvcc)):
         minimum_arch = Arch.parse(source.minimum_arch)
-
-    # No index has the wheel, so a resolver can't find out what it requires.
-    needs = []
-    if facts and is_compiled:
-        for required, requirement in requirements_here(facts, candidate.base.python):
-            if required not in candidate.pins:
-                needs.append(f"{required}{requirement.specifier}")
 
     return Pin(
         name=name,
@@ -588,9 +589,22 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
         optional=name in candidate.optional,
         compiled=is_compiled,
         minimum_arch=minimum_arch,
-        needs=tuple(sorted(needs)),
+        needs=tuple(needs),
         extensions=extensions,
     )
+
+
+def _unpinned_requirements(candidate: Candidate, facts: PackageFacts) -> list[str]:
+    """Return what a package requires and the image does not pin, sorted: `einops>=0.8`.
+
+    The lock has these as requirements of their own. uv could not find them out: no index has a
+    wheel of the package.
+    """
+    requirements = []
+    for required, requirement in requirements_here(facts, candidate.base.python):
+        if required not in candidate.pins:
+            requirements.append(f"{required}{requirement.specifier}")
+    return sorted(requirements)
 
 
 def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
@@ -609,7 +623,10 @@ def _make_toolkit_pins(candidate: Candidate) -> tuple[Pin, ...]:
 
 
 def _nvcc_suite(candidate: Candidate) -> str:
-    """Return the Debian suite whose packages bring nvcc; empty if wheels do, or if it has none."""
+    """Return the Debian suite from whose packages a -devel image gets nvcc.
+
+    Empty for other images, and if wheels bring nvcc.
+    """
     toolkit = candidate.toolkit
     if candidate.name.devel and toolkit and not toolkit.devel and toolkit.compiler:
         return toolkit.compiler.debian
@@ -617,7 +634,7 @@ def _nvcc_suite(candidate: Candidate) -> str:
 
 
 def _environment(candidate: Candidate) -> dict[str, str]:
-    """Return the image's environment variables. A profile's replace those of the matrix."""
+    """Return the image's environment variables. Those of a profile replace all others."""
     torch = candidate.name.torch
     environment = {}
     for name, value in candidate.matrix.environment.items():
@@ -628,6 +645,7 @@ def _environment(candidate: Candidate) -> dict[str, str]:
     # Without these, NVIDIA's container runtime gives no GPU.
     for name, value in _DRIVER_VARIABLES.items():
         environment.setdefault(name, value)
+    # torch's extension builder reads the architectures that it compiles for from a variable.
     capabilities = [arch.capability for arch in candidate.supported_archs]
     return {
         **environment,
@@ -642,10 +660,11 @@ def _pruning(candidate: Candidate) -> Pruning | None:
     """Return what is taken out of an image for one GPU architecture; None for any other image."""
     if candidate.name.arch is None:
         return None
+    # bitsandbytes has a library for each CUDA version. It loads the one for torch's CUDA, or the
+    # one without GPU code; all others are taken out.
     alternatives = {}
     bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
     if bitsandbytes:
-        # bitsandbytes has a library for each CUDA, and only ever loads one of them.
         alternatives["bitsandbytes/libbitsandbytes_*.so"] = (
             bitsandbytes.file_for(candidate.wheel_cuda),
             "bitsandbytes/libbitsandbytes_cpu.so",

@@ -161,9 +161,11 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
 
     without_kernels, refused, by_ptx_only = [], [], []
     for arch in candidate.supported_archs:
+        # How a GPU of `arch` runs its code: `cubin` (machine code), `ptx` or `no`.
         fit = release.covers(arch)
         if fit == "no":
             without_kernels.append(arch)
+        # A GPU that is refused gets no second warning, about the PTX that is not used there.
         if release.refuses(arch):
             refused.append(arch)
         elif fit == "ptx":
@@ -191,9 +193,10 @@ def _joined(archs: list[Arch]) -> str:
 
 
 def check_profile_pins(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse pins of the profile that facts.yaml lacks; warn if one replaces the stack's."""
+    """Refuse the profile's own packages that facts.yaml lacks; warn of pins that replace others."""
     for name, version in candidate.profile.pins.items():
         stack_version = candidate.stack.get(name)
+        # facts.yaml need not have a package that the stack pins, too.
         if stack_version is None:
             if version not in candidate.facts.packages.get(name, {}):
                 yield refuse(
@@ -212,6 +215,7 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
 
     Each reason names both sides. No version is moved to make something fit.
     """
+    # Only packages that facts.yaml knows can be compared.
     for name in candidate.package_facts:
         for reason in reasons_against(candidate, name, candidate.pins[name]):
             yield refuse(reason)
@@ -233,26 +237,32 @@ def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
 
 
 def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about each requirement of a package that the matrix sets aside, with its reason."""
+    """Warn about each requirement of a package that the matrix sets aside, with its reason.
+
+    A waived distribution is left out, or is in the image in another version than packages require.
+    An override is installed whatever packages require.
+    """
     for name, reason in candidate.profile.waived.items():
-        requirements = []
-        for pinned, row in candidate.package_facts.items():
-            for required, requirement in requirements_here(row, candidate.base.python):
-                if required == name:
-                    requirements.append(
-                        f"{pinned} {candidate.pins[pinned]} requires "
-                        f"{requirement.name}{requirement.specifier}"
-                    )
+        requirements = ", ".join(_requirements_of(candidate, name))
         if not requirements:
             yield warn(f"nothing requires {name}, which the matrix waives: {reason}")
         elif name in candidate.pins:
             instead = f"the image has {name} {candidate.pins[name]} instead"
-            yield warn(f"{', '.join(requirements)}, but {instead} (waived): {reason}")
+            yield warn(f"{requirements}, but {instead} (waived): {reason}")
         else:
-            yield warn(f"{', '.join(requirements)}, but the image lacks it (waived): {reason}")
+            yield warn(f"{requirements}, but the image lacks it (waived): {reason}")
 
     for override, reason in candidate.overrides.items():
         yield warn(f"{override} replaces the version that packages require: {reason}")
+
+
+def _requirements_of(candidate: Candidate, name: str) -> Iterator[str]:
+    """Yield what pinned packages require of a distribution: `axolotl 0.19.0 requires peft>=0.18`."""
+    for pinned, row in candidate.package_facts.items():
+        for required, requirement in requirements_here(row, candidate.base.python):
+            if required == name:
+                package = f"{pinned} {candidate.pins[pinned]}"
+                yield f"{package} requires {requirement.name}{requirement.specifier}"
 
 
 def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
@@ -260,6 +270,7 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
 
     A fault that plain training meets gets a sentence. All others share one, with their issues.
     """
+    # The table also has faults of cuDNN, which is no pin.
     versions = dict(candidate.pins)
     if candidate.cudnn:
         versions["cudnn"] = candidate.cudnn
@@ -283,7 +294,8 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
         return (f"nothing is known of {name} {version}",)
 
     reasons = list(_contradictions(candidate, name, version, row))
-    # An image can lack an optional package until somebody has compiled a wheel of it.
+    # A package without a wheel must be one that can be compiled. But an image may lack a pinned
+    # optional package, so nothing speaks against that.
     has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
@@ -386,21 +398,21 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
                 by = f"{pinned} {candidate.pins[pinned]}"
                 demands.append(_Demand(by, name, requirement))
 
-    # The first exact version that is required of each distribution, and the package that does.
-    exact: dict[str, tuple[str, str]] = {}
+    # Distribution -> the first exact version that is required of it, and the package that does so.
+    exact_demands: dict[str, tuple[str, str]] = {}
     for demand in demands:
         for specifier in demand.requirement.specifier:
             if specifier.operator == "==" and "*" not in specifier.version:
-                exact.setdefault(demand.name, (specifier.version, demand.by))
+                exact_demands.setdefault(demand.name, (specifier.version, demand.by))
 
     for by, name, requirement in demands:
-        if name not in exact:
+        if name not in exact_demands:
             continue
-        version, first = exact[name]
-        if by != first and not requirement.specifier.contains(version, prereleases=True):
+        version, demanded_by = exact_demands[name]
+        if by != demanded_by and not requirement.specifier.contains(version, prereleases=True):
             yield (
                 f"{by} requires {requirement.name}{requirement.specifier}, "
-                f"which excludes the {name} {version} that {first} requires"
+                f"which excludes the {name} {version} that {demanded_by} requires"
             )
 
 
@@ -410,31 +422,50 @@ def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
         yield warn(f"the image lacks {package} (optional): {'; '.join(reasons)}")
 
     for name, version in candidate.pins.items():
-        row = candidate.package_facts.get(name)
-        is_optional = name in candidate.optional
-        # A package without a row has a wheel on the index, unless it is optional.
-        is_on_index = row.form != "cuda-source" if row else not is_optional
-        if is_on_index or candidate.find_official_wheel(name, version):
-            continue
-        obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
-        if is_optional and obstacles:
-            yield warn(
-                f"{obstacles}: the image is built without it, "
-                "unless a wheelhouse has one (--wheelhouse)"
-            )
-            continue
-        until = "the image lacks it until" if is_optional else "no image can be built before"
-        compile_command = command("wheels", str(candidate.name), name)
-        cause = _why_without_wheel(candidate, name, version)
-        yield warn(f"{cause}: {until} `{compile_command}` has compiled it")
+        if not _has_wheel(candidate, name, version):
+            yield warn(_explain_lack(candidate, name, version))
 
     # These packages are installed as pure Python until their extensions are compiled.
     for name, source in _extensions_of_profile(candidate).items():
         version = candidate.pins[name]
+        lack = f"{name} {version} lacks its compiled extensions"
         obstacles = "; ".join(reasons_against_compiling(candidate, source, version))
-        compile_command = command("wheels", str(candidate.name), source)
-        ending = f": {obstacles}" if obstacles else f" until `{compile_command}` has compiled them"
-        yield warn(f"{name} {version} lacks its compiled extensions{ending}")
+        if obstacles:
+            yield warn(f"{lack}: {obstacles}")
+        else:
+            compile_command = command("wheels", str(candidate.name), source)
+            yield warn(f"{lack} until `{compile_command}` has compiled them")
+
+
+def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:
+    """Return whether a pinned package has a wheel: on an index, or an official one for this image.
+
+    Of a package that facts.yaml does not know, an index has a wheel, unless it is optional.
+    """
+    row = candidate.package_facts.get(name)
+    if row:
+        is_on_index = row.form != "cuda-source"
+    else:
+        is_on_index = name not in candidate.optional
+    return is_on_index or candidate.find_official_wheel(name, version) is not None
+
+
+def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
+    """Return what follows from a pinned package that has no wheel, and who could compile it.
+
+    An image may lack an optional package; without any other, it can't be built.
+    """
+    is_optional = name in candidate.optional
+    obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
+    if is_optional and obstacles:
+        return (
+            f"{obstacles}: the image is built without it, "
+            "unless a wheelhouse has one (--wheelhouse)"
+        )
+    cause = _why_without_wheel(candidate, name, version)
+    until = "the image lacks it until" if is_optional else "no image can be built before"
+    compile_command = command("wheels", str(candidate.name), name)
+    return f"{cause}: {until} `{compile_command}` has compiled it"
 
 
 def compilable_extensions(candidate: Candidate) -> dict[str, str]:
@@ -466,6 +497,7 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
     `name` is a row of `sources` in matrix.yaml, if there is one for the package.
     """
     source = candidate.matrix.sources.get(name)
+    # Each reason begins with the cause of the question: why there is no wheel to install.
     cause = _why_without_wheel(candidate, name, version)
     if source is None or version not in source.releases:
         yield f"{cause}, and `sources` in matrix.yaml does not have it"
@@ -476,9 +508,11 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
             f"{cause}, and it compiles on torch {source.torch}, "
             f"but the stack pins torch {candidate.torch}"
         )
+    # A package without code for GPUs needs neither nvcc nor a GPU that its code is written for.
     if not source.nvcc:
         return
 
+    # nvcc comes with the toolkit's `devel` wheels, or from where `compiler` says.
     toolkit = candidate.toolkit
     if toolkit is None or not (toolkit.devel or toolkit.compiler):
         yield (

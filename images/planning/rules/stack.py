@@ -24,7 +24,7 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
 
 
 def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
-    """Warn if torch's wheel is for another CUDA than the toolkit, or its code is not measured."""
+    """Warn if torch's wheel is for another CUDA than the toolkit, or its code was not measured."""
     toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
     if wheel != toolkit:
         yield warn(
@@ -62,49 +62,62 @@ def check_arm64(candidate: Candidate) -> Iterator[Finding]:
 
 
 def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse a CUDA that `toolkits` in matrix.yaml lacks, and a -devel image without an nvcc.
-
-    nvcc comes from wheels, or from a Debian suite that the base's apt reaches, and must accept the
-    base's gcc. NVIDIA's devel image has it, too, but serves only `wheels`: an image that took nvcc
-    from it would stand on a second base, which not every machine can pull.
-    """
-    name, toolkit, facts = candidate.name, candidate.toolkit, candidate.toolkit_facts
-    if toolkit is None or facts is None:
+    """Refuse a CUDA that `toolkits` in matrix.yaml lacks, and a -devel image without an nvcc."""
+    cuda = candidate.name.cuda
+    if candidate.toolkit is None or candidate.toolkit_facts is None:
         known = sorted(Minor.parse(text) for text in candidate.matrix.toolkits)
-        shown = ", ".join(str(cuda) for cuda in known)
-        yield refuse(
-            f"matrix.yaml has no parts for a CUDA {name.cuda} toolkit (`toolkits` has {shown})"
-        )
-    if not name.devel:
-        return
+        shown = ", ".join(str(known_cuda) for known_cuda in known)
+        yield refuse(f"matrix.yaml has no parts for a CUDA {cuda} toolkit (`toolkits` has {shown})")
 
+    if candidate.name.devel:
+        yield from _check_gcc(candidate)
+        yield from _check_nvcc(candidate)
+
+
+def _check_gcc(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse a base whose gcc is newer than nvcc of the image's CUDA accepts."""
     gcc = candidate.matrix.bases[candidate.base.key].gcc
+    facts = candidate.toolkit_facts
     if facts and gcc > facts.gcc_max:
         yield refuse(
-            f"nvcc {name.cuda} accepts gcc up to {facts.gcc_max}, "
+            f"nvcc {candidate.name.cuda} accepts gcc up to {facts.gcc_max}, "
             f"but {candidate.base.key} has gcc {gcc}"
         )
+
+
+def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
+    """Refuse a -devel image that can't have an nvcc.
+
+    nvcc comes from wheels, or from a Debian suite that the base's apt reaches. NVIDIA's devel image
+    has it, too, but is used only to compile wheels: an image that took nvcc from it would stand on
+    a second base, which not every machine can pull.
+    """
+    toolkit, cuda = candidate.toolkit, candidate.name.cuda
+    # `devel` are the wheels of the compiler. That there is no toolkit at all is refused already.
     if toolkit is None or toolkit.devel:
         return
 
-    comes_from_debian = toolkit.compiler is not None and toolkit.compiler.debian
-    if not comes_from_debian:
+    if toolkit.compiler is None or not toolkit.compiler.debian:
         nearest = " or ".join(str(other) for other in _nearest_devel_images(candidate)[:2])
         instead = nearest or "a -devel image of CUDA 12.4 or 13"
         yield refuse(
-            f"the nvcc of CUDA {name.cuda}, which a -devel image needs, is published neither as "
+            f"the nvcc of CUDA {cuda}, which a -devel image needs, is published neither as "
             "wheels (from 13.0 on) nor as packages of Debian (12.4): "
             f"take {instead}, or this image without -devel on a base that has nvcc (--base REF)"
         )
+    # A base without a suite, such as Ubuntu's, can't install Debian's packages.
     elif not candidate.base.suite:
         yield refuse(
-            f"nvcc {name.cuda} comes from Debian's packages, which {candidate.base.key} does not "
+            f"nvcc {cuda} comes from Debian's packages, which {candidate.base.key} does not "
             "reach: take the image of the default Python, or a base that has nvcc (--base REF)"
         )
 
 
 def _nearest_devel_images(candidate: Candidate) -> list[ImageName]:
-    """Return the matrix's other -devel images without a profile, the nearest torch first."""
+    """Return the matrix's other -devel images without a profile, those of the nearest torch first.
+
+    All torch releases are of one major, so the distance of the minors tells.
+    """
     others = []
     for row in candidate.matrix.images:
         name = row.image_name
@@ -142,11 +155,12 @@ def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
             yield refuse(
                 f"{arch} is a GPU of boards with ARM processors, but this image is for x86-64"
             )
-        for program, known_archs in candidate.compilers.items():
-            if arch.capability not in known_archs:
+        for program, known_capabilities in candidate.compilers.items():
+            if arch.capability not in known_capabilities:
                 yield refuse(
                     f"{program} does not know {arch}: what is compiled at run time would fail there"
                 )
+        # `unfit` says why images for linux/arm64 do not run on a board; None: they do.
         board = candidate.facts.arm64.boards.get(arch.capability)
         if is_arm and board and board.unfit:
             yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
@@ -155,8 +169,9 @@ def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
 def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     """Refuse requested GPU architectures that a part of the image has no code for.
 
-    Warn where a part has only PTX, which is code that the driver compiles. An image of which no
-    architecture was requested must have at least one that all its parts have code for.
+    Parts are torch and the libraries of `Candidate.binaries`. A part that has only PTX for a GPU,
+    which the driver compiles there, is a warning. An image of which no architecture was requested
+    must have at least one that all its parts have code for.
     """
     if not candidate.supported_archs:
         parts = " and ".join(candidate.binaries)
@@ -164,6 +179,7 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
 
     for arch in candidate.requested_archs:
         for part, code in candidate.binaries.items():
+            # How a GPU of `arch` runs it: `cubin` (machine code), `ptx` or `no`.
             fit = code.covers(arch)
             if fit == "no":
                 archs = [*code.archs, *(f"PTX {text}" for text in code.ptx)]
