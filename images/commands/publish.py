@@ -1,6 +1,6 @@
 """The verb `publish`: push validated images into a registry, with statements and tags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ import typer
 
 from images.commands import common, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, ToRepository
+from images.config.matrix import Sources
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine import Engine, private_engine
@@ -80,16 +81,7 @@ def publish(
     if key:
         signing.require_key(key)
         signing.require_password(key)
-    images_by_name = {str(planned_image.name): planned_image for planned_image in planned}
-
-    def claims_of(labels: Mapping[str, str], run: Evidence) -> ClaimSet | None:
-        """Return today's claims for an image to publish, or for one that is published already."""
-        own_image = images_by_name.get(labels.get(f"{LABELS}.image", ""))
-        if own_image:
-            return releases.claims_of(own_image, labels, run, sources)
-        return releases.claims_of_published(labels, run, sources)
-
-    policy = releases.policy(gate, sources, claims_of)
+    policy = releases.policy(gate, sources, partial(_claims_of, planned, sources))
     options = PublishOptions(
         repository=Repository.parse(to),
         policy=replace(policy, origin_exception=origin_exception),
@@ -105,11 +97,11 @@ def publish(
             folder = attestation or sources.workspace.out / name
             # An image that fails does not stop the others.
             try:
-                releases.print_result(
-                    publish_image(docker_engine, planned_image, image, folder, options)
-                )
+                result = publish_image(docker_engine, planned_image, image, folder, options)
+                releases.print_result(result)
             except UserError as error:
                 problems += error.problems
+                # The exit status for several images is 1, whatever is wrong with some of them.
                 if len(planned) == 1:
                     code = error.code
             except OSError as error:
@@ -118,13 +110,29 @@ def publish(
         raise UserError(problems, code=code)
 
 
+def _claims_of(
+    images: Sequence[Image], sources: Sources, labels: Mapping[str, str], run: Evidence
+) -> ClaimSet | None:
+    """Return today's claims for an image with these labels, whose validation run is `run`.
+
+    It is one of the `images` to publish, or one that is published already. None if the matrix no
+    longer makes that.
+    """
+    name = labels.get(f"{LABELS}.image", "")
+    for image in images:
+        if str(image.name) == name:
+            return releases.claims_of(image, labels, run, sources)
+    return releases.claims_of_published(labels, run, sources)
+
+
 def publish_image(
     engine: Engine, image: Image, reference: str, folder: Path, options: PublishOptions
 ) -> PublishResult:
     """Publish one image, and show the progress on the terminal. Return what was published.
 
-    `reference` is the option --image: the image to push if it is not named as usual. `folder` has
-    its validation run. Raises UserError.
+    `reference` is the option --image, the image to push; empty: it has its usual name in the
+    engine. `folder` has the files of its validation run. Raises UserError if the image is not
+    there or fails the gate of the matrix, or if a registry does not take it.
     """
     name = str(image.name)
     with Progress() as progress:

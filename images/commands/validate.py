@@ -99,6 +99,7 @@ def validate(
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
     (named_image,) = common.select_accepted([name], sources, exactly_one=True)
+    # With --tag, an image that was built elsewhere is recorded and named as `build` does.
     if tag:
         reference = image or f"{named_image.local_name}-candidate"
         folder = top / str(named_image.name)
@@ -108,17 +109,18 @@ def validate(
 
     withheld = ""
     with private_engine.open_engine(engine, on_progress=common.say, install=False) as docker_engine:
+        image_to_judge = reference
         if tag:
             info = docker_engine.inspect(reference)
+            # The ID means the same image until the end, even if the candidate is built anew.
+            image_to_judge = info.id
             missing = image_labels.declared_missing(named_image, info.labels)
             build_record = run_files.record_built_elsewhere(folder, info, missing)
-        # An earlier verdict does not belong to the evidence that comes.
-        for file in run_files.VALIDATION_FILES:
-            (folder / file).unlink(missing_ok=True)
+        _remove_earlier_run(folder)
         measured = validating.validate_image(
             docker_engine,
             named_image,
-            info.id if tag else reference,
+            image_to_judge,
             sources,
             tiers=tier or (),
             gpus=gpus,
@@ -126,17 +128,14 @@ def validate(
             run_anyway=run_anyway,
             say=common.tell,
         )
-        changes = measured.changes
         if tag:
-            # An image that was built elsewhere is recorded and named as `build` does.
             run_files.write_json(folder / "build.json", build_record)
-            withheld = naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
-            if changes:
-                # It was judged by what an image on top of the built one may change.
-                withheld = "it has steps above the image that was built"
+            withheld = _why_withheld(measured)
             if not withheld:
                 naming.give_name(docker_engine, info.id, named_image.local_name)
 
+    # What an image on top of ours has changed. With --tag, that is only a reason against a name.
+    changes = measured.changes
     recorded_changes = None if tag else changes
     run_files.record_validation(folder, measured.evidence, measured.verdict, recorded_changes)
     typer.echo(f"{folder}/evidence.json", err=True)
@@ -148,6 +147,20 @@ def validate(
         raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
+
+
+def _remove_earlier_run(folder: Path) -> None:
+    """Remove evidence, verdict and reports of an earlier run: they are about other evidence."""
+    for file in run_files.VALIDATION_FILES:
+        (folder / file).unlink(missing_ok=True)
+
+
+def _why_withheld(measured: validating.Validated) -> str:
+    """Return why an image that was built elsewhere gets no name; empty if it gets it."""
+    if measured.changes:
+        # It was judged by what an image on top of the built one may change.
+        return "it has steps above the image that was built"
+    return naming.why_withheld(measured.verdict, measured.evidence, measured.tiers)
 
 
 def _require_one_input(name: str, evidence: Path | None) -> None:

@@ -94,29 +94,34 @@ class HostSettings:
             exports |= dict.fromkeys(_CA_READERS, f"{MOUNT}/ca.crt")
             apt["Acquire::https::CaInfo"] = f"{MOUNT}/ca.crt"
         if apt:
-            # A value with a quote can't be written between quotes, and is left out.
-            settings = [
-                f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value
-            ]
+            settings = []
+            for name, value in sorted(apt.items()):
+                # apt has no way to write a value with a quote, so it is left out.
+                if '"' not in value:
+                    settings.append(f'{name} "{value}";\n')
             files["host/apt.conf"] = "".join(settings).encode()
             exports["APT_CONFIG"] = f"{MOUNT}/apt.conf"
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items())]
         return {"host/env": "".join(lines).encode(), **files}
 
     def redact(self, text: str) -> str:
-        """Return a text without the users' names and passwords of the settings and of addresses.
+        """Return a text without passwords of the settings, and without the users of any address.
 
         `***` stands in their place.
         """
+        passwords: list[str] = []
         for name, value in self.values:
-            passwords = [value] if name.endswith("_PASSWORD") else []
+            if name.endswith("_PASSWORD"):
+                passwords.append(value)
+            # A setting may have several addresses, such as the hosts without proxy.
             for address in value.split():
-                password = urlsplit(address).password
-                if password:
-                    passwords.append(password)
-            for password in passwords:
-                # Addresses have it quoted (%40 for @), messages may have it plain.
-                text = text.replace(password, "***").replace(unquote(password), "***")
+                password_of_address = urlsplit(address).password
+                if password_of_address:
+                    passwords.append(password_of_address)
+
+        for password in passwords:
+            # Addresses have it quoted (%40 for @), messages may have it plain.
+            text = text.replace(password, "***").replace(unquote(password), "***")
         return _USERINFO.sub("***@", text)
 
     @property
@@ -165,26 +170,10 @@ def settings_of(
     `apt` has the values of `apt-config dump`, and `mirrors` the variables that name Debian mirrors.
     """
     ca, warnings = find_bundle(env)
-    for name in _FURTHER_INDEXES:
-        if env.get(name):
-            cause = "names a further index, and locks come from one"
-            warnings.append(f"{name} {cause}: ignored (UV_DEFAULT_INDEX is honoured)")
+    index, warnings_about_index = _find_index(env)
+    warnings += warnings_about_index
 
-    index: dict[str, str] = {}
-    for name, value in sorted(env.items()):
-        if not _INDEX_VARIABLES.fullmatch(name) or not value:
-            continue
-        # An index is an address, so without `://` it is a folder.
-        if "file:" in value or (
-            name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in value
-        ):
-            warnings.append(
-                f"{name} leads to files of this machine, which a build can't see: ignored"
-            )
-        else:
-            index[name] = value
-
-    # Names are lower case; programs set and read either.
+    # Programs set and read the names in lower case or in capitals.
     proxies = {}
     for name in _PROXY_VARIABLES:
         address = env.get(name) or env.get(name.upper())
@@ -204,12 +193,44 @@ def settings_of(
         mirrors=mirrors or {},
     )
     # Addresses are shown without user and password.
-    for name, value in settings.local_addresses():
-        shown = _USERINFO.sub("***@", value)
+    for name, address in settings.local_addresses():
+        shown = _USERINFO.sub("***@", address)
         warnings.append(
             f"{name} names this machine ({shown}): build steps reach it only on the host's network"
         )
     return replace(settings, warnings=tuple(warnings))
+
+
+def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of pip and uv that name the package index, and how it is reached.
+
+    Also returns a warning for each that a build can't use.
+    """
+    warnings = []
+    for name in _FURTHER_INDEXES:
+        if env.get(name):
+            cause = "names a further index, and locks come from one"
+            warnings.append(f"{name} {cause}: ignored (UV_DEFAULT_INDEX is honoured)")
+
+    index = {}
+    for name, value in sorted(env.items()):
+        if not value or not _INDEX_VARIABLES.fullmatch(name):
+            continue
+        if _is_folder(name, value):
+            cause = "leads to files of this machine, which a build can't see"
+            warnings.append(f"{name} {cause}: ignored")
+        else:
+            index[name] = value
+    return index, warnings
+
+
+def _is_folder(name: str, value: str) -> bool:
+    """Return whether a variable of pip or uv names a folder as the index.
+
+    The address of an index has `://`. Other variables, such as a time limit, need not.
+    """
+    names_index = name.endswith(("INDEX_URL", "DEFAULT_INDEX"))
+    return "file:" in value or (names_index and "://" not in value)
 
 
 def find_bundle(env: Mapping[str, str]) -> tuple[bytes | None, list[str]]:

@@ -133,6 +133,7 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     for place, name in sorted({*before, *after}):
         old_value = before.get((place, name))
         new_value = after.get((place, name))
+        # Only a pin or an official wheel can be added or taken out. Every lock has all settings.
         if old_value is None:
             yield f"{name} {new_value} added to {place}"
         elif new_value is None:
@@ -140,7 +141,7 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
         elif old_value != new_value:
             yield f"{name} {old_value} -> {new_value}"
 
-    # If a package was added or taken out, that is said above, and the layers follow from it.
+    # The order of the layers. If a package was added or taken out, other layers follow from that.
     has_same_names = before.keys() == after.keys()
     if has_same_names and list(old.layers) != list(new.layers):
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
@@ -149,8 +150,11 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
 def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
     """Return everything that a lock is made from, as texts that can be compared.
 
-    The keys are (place, name). A setting has an empty place: ("", "Python") -> `3.11`. An official
-    wheel has its hash as value, and a pin its version: ("torch", "triton") -> `3.3.1`.
+    The keys are (place, name), in the words of `differences`. Settings have an empty place:
+
+        ("", "Python")                 -> "3.11"
+        ("torch", "triton")            -> "3.3.1", the version of a pin in the layer `torch`
+        ("the official wheels", FILE)  -> its sha256
     """
     needs = list(chain.from_iterable(inputs.needs.values()))
     settings = {

@@ -194,6 +194,13 @@ class Image:
             versions["cudnn"] = self.cudnn
         return versions
 
+    def official_wheel(self, name: str) -> Prebuilt | None:
+        """Return the official wheel of a package that no index has; None if there is none."""
+        for wheel in self.prebuilt:
+            if wheel.name == name:
+                return wheel
+        return None
+
     def pin(self, name: str) -> Pin | None:
         """Return the pin of a package; None if the image does not pin it."""
         for pin in self.pins:

@@ -5,7 +5,7 @@ import re
 import shlex
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +36,7 @@ from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 from images.wheels.recipe import (
     FOLDER,
+    NvccProvider,
     Recipe,
     jobs_for,
     no_nvcc,
@@ -49,8 +50,8 @@ from validate.judging import Status
 _NINJA_PROGRESS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _COMPILE_SCRIPT = "/run/recipe/compile.sh"
 """The script that compiles, as it stands in the name of its build step."""
-_JUDGED = {("libraries", "environment"), ("symbols", "resolved")}
-"""Check and subject of the claims that every compiled wheel must keep."""
+_CLAIMS_OF_WHEELS = frozenset((("libraries", "environment"), ("symbols", "resolved")))
+"""Check and subject of the claims of an image that every compiled wheel must keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +83,19 @@ def wheel_builder(
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
-        if cached := find_cached(image, pin):
-            return cached
+        cached_wheel = find_cached(image, pin)
+        if cached_wheel:
+            return cached_wheel
+
+        # The row of `sources` that says how the package is compiled.
         package = pin.extensions or pin.name
-        has_official_wheel = any(wheel.name == pin.name for wheel in image.prebuilt)
-        if package not in matrix.sources or has_official_wheel:
+        if package not in matrix.sources or image.official_wheel(pin.name):
             return None
         try:
             recipe = recipe_for(image, package, matrix)
         except UserError as error:
-            if not (pin.optional or pin.extensions):
+            is_required = not pin.optional and not pin.extensions
+            if is_required:
                 raise
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
@@ -115,6 +119,7 @@ def build_wheel(
     Raises UserError if it can't be compiled on this machine, if the compiler fails, or if the wheel
     does not pass its checks.
     """
+    # Under this name, the display shows what is going on.
     label = f"{image.name} {recipe.package}"
 
     def warn(text: str) -> None:
@@ -216,19 +221,26 @@ def _compile(
 
 
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:
-    """Raise UserError unless the recipe's nvcc can be had here and accepts the base's gcc."""
-    newest_gcc = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
+    """Raise UserError unless the recipe's nvcc can be had here and accepts the base's gcc.
+
+    A recipe without GPU code needs no nvcc.
+    """
+    if recipe.provider is NvccProvider.NONE:
+        return
+    newest_gcc = facts.cuda[recipe.toolkit].gcc_max
     if recipe.gcc > newest_gcc:
         cause = (
             f"nvcc {recipe.toolkit} accepts gcc up to {newest_gcc}, "
             f"{recipe.base} has gcc {recipe.gcc}"
         )
         raise wrong(str(image.name), cause, "take an image on another base, or newer CUDA")
-    if recipe.provider != "image":
-        return
-    reference = recipe.parts[0]
-    if engine.find(reference) is None and engine.registry_digest(reference) is None:
-        raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
+
+    # The build itself fetches wheels and Debian's packages. But NVIDIA's image must be in the
+    # engine, or in a registry that answers.
+    if recipe.provider is NvccProvider.IMAGE:
+        (reference,) = recipe.parts
+        if engine.find(reference) is None and engine.registry_digest(reference) is None:
+            raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
 
 def judge_wheel(
@@ -262,13 +274,19 @@ def judge_wheel(
 
 def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> list[Claim]:
     """Return the claims that the wheel of a recipe must keep; `content` is the wheel file."""
+    # The image in which it was compiled: torch's layer of `image`, and the wheel.
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
-    with_wheel = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
-    checked = {*_JUDGED, ("pins", recipe.distribution)}
+    builder_image = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
+
+    # Of the claims of such an image, only those that the wheel can break.
+    checked = {*_CLAIMS_OF_WHEELS, ("pins", recipe.distribution)}
     claims = []
-    for claim in image_claims(ClaimContext(image=with_wheel, facts=facts)).claims:
+    for claim in image_claims(ClaimContext(image=builder_image, facts=facts)).claims:
         if (claim.check, claim.subject) in checked:
             claims.append(claim)
+
+    # In each of its libraries, each kernel must have machine code for each architecture. `also`:
+    # a library may have no kernels at all.
     if recipe.archs:
         required_code = machine_code([Arch.parse(arch) for arch in recipe.archs])
         code_claim = kernel_code_claim(
@@ -303,7 +321,7 @@ def builder_context(
     """
     image_lock = lock_file.read(image, options.locks)
     locks = {"torch": image_lock.files["torch.txt"], "tools": image_lock.files["tools.txt"]}
-    if recipe.provider == "wheels":
+    if recipe.provider is NvccProvider.WHEELS:
         locks["toolkit"] = _toolkit_lock(image, recipe, options.locks)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
@@ -335,24 +353,33 @@ def builder_context(
 
 
 def _compile_variables(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variables with which a package is compiled.
-
-    Those of the recipe come last, so that they replace ours of the same name.
-    """
+    """Return the environment variables with which a package is compiled (templates/wheel)."""
     variables = {}
-    if recipe.home:
-        numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
-        capabilities = [f"{number[:-1]}.{number[-1]}" for number in numbers]
-        variables["TORCH_CUDA_ARCH_LIST"] = ";".join(capabilities)
-        variables["FORCE_CUDA"] = "1"
+    if recipe.provider is not NvccProvider.NONE:
+        # For torch's extension builder and the setup.py of packages: where the toolkit is, what to
+        # compile for, and that the builder has no GPU on purpose.
+        archs = [Arch.parse(text) for text in recipe.archs]
         variables["CUDA_HOME"] = "/build/cuda"
-        variables["TRUETAG_NVCC"] = f"{recipe.home}/bin/nvcc"
-        variables["TRUETAG_ARCHS"] = " ".join(numbers)
-        variables["TRUETAG_PTX"] = " ".join(arch.removeprefix("sm_") for arch in recipe.ptx)
+        variables["TORCH_CUDA_ARCH_LIST"] = ";".join(arch.capability for arch in archs)
+        variables["FORCE_CUDA"] = "1"
+
+        # For nvcc.py, which /build/cuda has in place of nvcc: it calls the toolkit's nvcc for just
+        # these architectures, whatever a setup.py asks for.
+        variables["TRUETAG_NVCC"] = f"{recipe.toolkit_home}/bin/nvcc"
+        variables["TRUETAG_ARCHS"] = " ".join(_number_of(arch) for arch in recipe.archs)
+        variables["TRUETAG_PTX"] = " ".join(_number_of(arch) for arch in recipe.ptx)
+
+    # For host.sh, which stands in for gcc: the processors that host code is compiled for.
     if recipe.cpu:
         variables["TRUETAG_CPU"] = recipe.cpu
+    # Variables of the recipe replace ours of the same name.
     variables.update(recipe.environment)
     return variables
+
+
+def _number_of(arch: str) -> str:
+    """Return the digits of an architecture: `90` for `sm_90`."""
+    return arch.removeprefix("sm_")
 
 
 def _source_archive(recipe: Recipe, folder: Path) -> Path:
@@ -375,6 +402,7 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     """
     for lock_folder in sorted(folder.glob("*-devel*")):
         record = json.loads((lock_folder / lock_file.RECORD).read_text())
+        # `alone`: the requirements that are locked without what they require.
         if record["alone"]["toolkit"] == list(recipe.parts):
             return (lock_folder / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
@@ -387,19 +415,22 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
 
     `files` are the other files of the build context; `jobs` is the number of compilers at once.
     """
+    # Torch is installed as in the image itself. Where its lock was split, NVIDIA's libraries have a
+    # stage of their own below it.
     index = render.index_arguments(image)
-    below: Sequence[Stage] = ()
-    # Where torch's lock was split, NVIDIA's libraries have a stage of their own below torch.
-    if f"locks/{render.LIBRARIES}.txt" in files:
-        below = [render.libraries_stage(index)]
+    has_libraries_stage = f"locks/{render.LIBRARIES}.txt" in files
+    layers = [render.libraries_stage(index)] if has_libraries_stage else []
     torch = Stage(
         name="torch",
-        below=below[-1].name if below else "system",
+        below=render.LIBRARIES if has_libraries_stage else "system",
         holds=(f"torch {recipe.torch}",),
         lock=bool(render.locked_versions(files["locks/torch.txt"])),
         index=index,
         wheels_kept=False,
     )
+    layers.append(torch)
+
+    # Torch with the toolkit on top. Only the partial for nvcc from wheels reads it.
     compiler = Stage(
         name="compiler",
         below="torch",
@@ -407,13 +438,16 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         lock=False,
         toolkit_above=True,
     )
+    # The templates put the compiler into the toolkit of a -devel image only.
+    devel_image = replace(image, name=replace(image.name, devel=True))
+    source_image = recipe.parts[0] if recipe.provider is NvccProvider.IMAGE else ""
     template = environment().get_template("wheel/Dockerfile.j2")
     return template.render(
-        image=replace(image, name=replace(image.name, devel=True)),
+        image=devel_image,
         recipe=recipe,
         provider=recipe.provider,
-        source=recipe.parts[0] if recipe.provider == "image" else "",
-        home=recipe.home,
+        source=source_image,
+        home=recipe.toolkit_home,
         base=base,
         user=user_overlay.USER,
         jobs=jobs,
@@ -421,6 +455,6 @@ def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context,
         epoch=EPOCH,
         native_installer=False,
         **step_macros(offline=False),
-        layers=[*below, torch],
+        layers=layers,
         compiler=compiler,
     )

@@ -46,12 +46,12 @@ class Gathered:
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""
     missing: Mapping[str, str]
-    """Distribution -> why the image goes without its wheel.
+    """Distribution, or `NAME extensions` (Pin.lacking) -> why the image goes without its wheel.
 
     Labels and claims of the image repeat the text, so it names no machine, no error and no command.
     """
     details: Mapping[str, str]
-    """Distribution -> what happened on this machine, and what to do about it."""
+    """The same keys -> what happened on this machine, and what to do about it."""
 
     def digests(self) -> dict[str, str]:
         """Return file name -> sha256 of each wheel, for the record of the build."""
@@ -78,41 +78,39 @@ def gather(
     official wheel differs from its hash, or if there is no wheel for a pin that is not optional.
     """
     wheelhouse_wheels = _wheels_in(wheelhouse)
-    files: dict[str, Path] = {}
-    missing: dict[str, str] = {}
-    details: dict[str, str] = {}
+    wheels: list[Path] = []
+    # What the image goes without -> why.
+    reasons: dict[str, _Reason] = {}
     problems: list[Problem] = []
     for pin in image.pins:
+        # The lock has this package as pure Python. A wheel with its extensions replaces that.
         if pin.extensions:
-            extended = None
+            extended_wheel = None
             if pin.name not in in_base:
-                extended = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
-            if extended:
-                files[extended.name] = extended
+                extended_wheel = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
+            if extended_wheel:
+                wheels.append(extended_wheel)
             else:
-                reason = _why_no_extensions(pin, image, in_base)
-                missing[pin.lacking] = reason.public
-                details[pin.lacking] = reason.local
+                reasons[pin.lacking] = _why_no_extensions(pin, image, in_base)
+
         if pin.locked or pin.name in in_base:
             continue
-        wheel = _wheel(pin, image, wheelhouse_wheels, official, compiled)
-        if isinstance(wheel, Path):
-            files[wheel.name] = wheel
+        search = _search_wheel(pin, image, wheelhouse_wheels, official, compiled)
+        if search.wheel:
+            wheels.append(search.wheel)
         elif pin.optional:
-            reason = _why_missing(pin, image, wheel)
-            missing[pin.name] = f"{pin.requirement}: {reason.public}"
-            details[pin.name] = reason.local
+            reasons[pin.name] = _why_missing(pin, image, search.download_problem)
         else:
-            problems.append(wheel or _no_wheel(pin, image))
+            problems.append(search.download_problem or _no_wheel(pin, image))
     if problems:
         raise UserError(problems, code=1)
 
-    for requirement in TOOLS:
-        name, _, version = requirement.partition("==")
-        tool = Pin(name=name, version=version, layer="tools")
-        if installer := _in_wheelhouse(tool, image, wheelhouse_wheels):
-            files[installer.name] = installer
-    return Gathered(files=files, missing=missing, details=details)
+    wheels += _installers(image, wheelhouse_wheels)
+    return Gathered(
+        files={wheel.name: wheel for wheel in wheels},
+        missing={name: reason.public for name, reason in reasons.items()},
+        details={name: reason.local for name, reason in reasons.items()},
+    )
 
 
 class _Reason(NamedTuple):
@@ -120,6 +118,26 @@ class _Reason(NamedTuple):
 
     public: str  # what the image's labels and claims say
     local: str  # what happened on this machine, and the next step
+
+
+class _Search(NamedTuple):
+    """What the search for the wheel of a pin gave."""
+
+    wheel: Path | None
+    download_problem: Problem | None = None
+    """Why the official wheel could not be downloaded; None: it was, or there is none."""
+
+
+def _installers(image: Image, wheelhouse_wheels: Sequence[Path]) -> list[Path]:
+    """Return the wheels of the locked installer (uv) that the user's folder has."""
+    installers = []
+    for requirement in TOOLS:
+        name, _, version = requirement.partition("==")
+        tool = Pin(name=name, version=version, layer="tools")
+        installer = _in_wheelhouse(tool, image, wheelhouse_wheels)
+        if installer:
+            installers.append(installer)
+    return installers
 
 
 def _compile_command(pin: Pin, image: Image) -> str:
@@ -161,39 +179,37 @@ def _no_wheel(pin: Pin, image: Image) -> Problem:
     )
 
 
-def _wheel(
+def _search_wheel(
     pin: Pin,
     image: Image,
     wheelhouse_wheels: Sequence[Path],
     official: Obtain,
     compiled: FindWheel,
-) -> Path | Problem | None:
-    """Return the wheel of a pin that no lock holds.
+) -> _Search:
+    """Look for the wheel of a pin that no lock holds.
 
-    Returns a Problem if its official wheel could not be downloaded, and None if nobody has a wheel.
-    Raises UserError if a file has the name of the official wheel, but not its hash.
+    It is the first of these that there is: the user's, one that was compiled here, the official
+    one. Raises UserError if a file has the name of the official wheel, but not its hash.
     """
-    official_wheel = None
-    for candidate in image.prebuilt:
-        if candidate.name == pin.name:
-            official_wheel = candidate
-            break
-
+    official_wheel = image.official_wheel(pin.name)
     own_wheel = _in_wheelhouse(pin, image, wheelhouse_wheels)
+    # The user may give any build of a package. But a file that is called as the official one must
+    # be that: otherwise it is damaged, or somebody replaced it.
     if own_wheel and official_wheel and own_wheel.name == official_wheel.filename:
         then = "put the official file there, or give a wheel of your own another build's name"
         require_hash(own_wheel, official_wheel, then)
+
     wheel = own_wheel or compiled(image, pin)
     if wheel or official_wheel is None:
-        return wheel
-
+        return _Search(wheel)
     try:
-        return official(official_wheel)
+        return _Search(official(official_wheel))
     except NotFetched as error:
         problem = error.problems[0]
-        if not pin.compiled:
-            return problem
-        return replace(problem, then=f"{problem.then}, {_compile_command(pin, image)} compiles one")
+    if pin.compiled:
+        then = f"{problem.then}, {_compile_command(pin, image)} compiles one"
+        problem = replace(problem, then=then)
+    return _Search(None, problem)
 
 
 def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _Reason:
@@ -203,13 +219,15 @@ def _why_missing(pin: Pin, image: Image, download_problem: Problem | None) -> _R
     """
     if download_problem:
         return _Reason(
-            "its official wheel could not be fetched",
+            f"{pin.requirement}: its official wheel could not be fetched",
             f"{download_problem.cause} ({download_problem.where}); {download_problem.then}",
         )
     if pin.compiled:
-        return _Reason(_NOT_COMPILED, f"{_compile_command(pin, image)} compiles it")
+        return _Reason(
+            f"{pin.requirement}: {_NOT_COMPILED}", f"{_compile_command(pin, image)} compiles it"
+        )
     return _Reason(
-        "no official wheel for this combination is known",
+        f"{pin.requirement}: no official wheel for this combination is known",
         "--wheelhouse FOLDER takes one of yours",
     )
 
@@ -244,7 +262,7 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
-    """Return whether a wheel's file name has the package and version of a pin and suits an image.
+    """Return whether a wheel of this file name is of a pin's package and version and suits an image.
 
     Its tags must suit the image's Python, glibc and processor. If its local version names the torch
     that it was compiled for, that must be the image's. False for a name that is no wheel's.
@@ -371,9 +389,11 @@ def find_compiled(
         if sha256_of_file(wheel) == record["sha256"]:
             return wheel
     except FileNotFoundError:
+        # If only a file is missing, and not the whole folder, the wheel is damaged.
         if not place.exists():
             return None
     except (OSError, ValueError, LookupError, TypeError):
+        # A file can't be read, or the record is no JSON of the expected form.
         pass
     on_progress(f"{place} is not what its record says: not taken")
     return None
@@ -414,8 +434,10 @@ def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
     """
 
     def find(image: Image, pin: Pin) -> Path | None:
+        # The row of `sources` that says how the package is compiled.
         package = pin.extensions or pin.name
         wheel_cache = folder or compiled_wheels()
+        # The cache has a folder PACKAGE-VERSION-HASH for each wheel.
         if package not in matrix.sources or not any(wheel_cache.glob(f"{package}-*")):
             return None
         from images.wheels.recipe import recipe_for  # here: most machines have compiled nothing
@@ -435,7 +457,9 @@ def compiled_wheels() -> Path:
     return host_cache.folder() / "wheelhouse"
 
 
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_OLDEST_GLIBC = 5
+"""The minor version of glibc 2.5, the oldest for which there is a manylinux platform."""
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", _OLDEST_GLIBC: "manylinux1"}
 """Minor version of glibc -> the older name of its platform (PEP 600)."""
 
 
@@ -444,9 +468,9 @@ def supported_tags(
     python: Minor, glibc: Minor, platform: Platform = Platform.AMD64
 ) -> frozenset[Tag]:
     """Return every tag of a wheel that can be installed on this Python, glibc and processor."""
-    # A manylinux tag names the oldest glibc that the wheel runs on.
+    # A manylinux tag names the oldest glibc that the wheel runs on, so all up to this glibc fit.
     platforms = []
-    for minor in range(min(_LEGACY), glibc.minor + 1):
+    for minor in range(_OLDEST_GLIBC, glibc.minor + 1):
         platforms.append(f"manylinux_{glibc.major}_{minor}_{platform.machine}")
     platforms.append(f"linux_{platform.machine}")
     for minor, name in _LEGACY.items():
@@ -491,18 +515,23 @@ def expected_wheels(
 
     As there is no wheelhouse here, these are the wheels that `compiled` finds, else the official
     ones. Nothing is downloaded: an official wheel need not exist yet at its path below `cache`.
-    `missing` are the distributions that the image was built without.
+    `missing` is what the image was built without, as in `Gathered`.
     """
-    official_wheels = {wheel.name: wheel for wheel in image.prebuilt}
     digests = {}
     for pin in image.pins:
-        name = pin.lacking if pin.extensions else pin.name
-        is_from_lock = pin.locked and not pin.extensions
-        if name in missing or is_from_lock:
+        if pin.extensions:
+            # The lock has it as pure Python. Only a compiled wheel replaces that.
+            name, official_wheel = pin.lacking, None
+        elif pin.locked:
             continue
-        if path := compiled(image, pin):
-            digests[path] = sha256_of_file(path)
-        elif not pin.extensions and pin.name in official_wheels:
-            wheel = official_wheels[pin.name]
-            digests[cache / "wheels" / wheel.filename] = wheel.sha256
+        else:
+            name, official_wheel = pin.name, image.official_wheel(pin.name)
+        if name in missing:
+            continue
+
+        compiled_wheel = compiled(image, pin)
+        if compiled_wheel:
+            digests[compiled_wheel] = sha256_of_file(compiled_wheel)
+        elif official_wheel:
+            digests[cache / "wheels" / official_wheel.filename] = official_wheel.sha256
     return digests

@@ -56,54 +56,69 @@ def update(
         )
         record = lock.wheel_records[digest]
         pruned = dict(record.pruned)
-        pruned[key] = _pruned(url_by_digest[digest], digest, program)
+        pruned[key] = _record_after_pruning(url_by_digest[digest], digest, program)
         release = table.setdefault(wheel_records.release(package), {})
         release[digest] = replace(record, pruned=pruned)
     return {wheel_records.FILE: wheel_records.serialize(table)}
 
 
-def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> str:
+def _record_after_pruning(url: str, digest: str, program: Mapping[str, bytes]) -> str:
     """Download a wheel, run the pruner on it, and return the digest of the RECORD that is left.
 
-    `digest` is the sha256 of the wheel in the lock; `program` has the pruner's files, by path.
+    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files: path -> bytes.
     Raises UserError if the wheel can't be downloaded, has another hash, or can't be pruned.
     """
     file_name = wheel_records.file_of(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
         folder = Path(scratch)
         wheel = folder / "wheel.whl"
-        try:
-            prebuilt.download(url, wheel)
-        except OSError as error:
-            cause = f"can't be fetched: {error}"
-            raise failed(file_name, cause, f"`{command('lock')}` again") from None
-        actual_digest = sha256_of_file(wheel)
-        if actual_digest != digest:
-            cause = f"has sha256 {actual_digest}, the lock has {digest}: refused"
-            raise failed(file_name, cause, "ask whoever serves the index")
+        _download(url, digest, wheel)
 
-        # The pruner sees only site-packages: rows of files elsewhere (`:...`) stay as they are.
-        outside: dict[str, str] = {}
-        inside: dict[str, str] = {}
+        # The pruner sees only site-packages. A RECORD also has rows of files that are installed
+        # elsewhere (`:bin/torchrun`): these stay as they are.
+        rows_outside: dict[str, str] = {}
+        rows_inside: dict[str, str] = {}
         with zipfile.ZipFile(wheel) as archive:
             for path, file_digest in wheel_records.rows_of(archive).items():
-                rows = outside if path.startswith(":") else inside
+                rows = rows_outside if path.startswith(":") else rows_inside
                 rows[path] = file_digest
-            record = _unpack(archive, inside, folder / "site")
+            record = _unpack(archive, rows_inside, folder / "site")
         wheel.unlink()  # its libraries are unpacked: free the disk
 
-        for path, content in program.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
-        prune = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
-        process = subprocess.run(prune, capture_output=True, text=True, check=False)
-        if process.returncode:
-            then = "the build of this image ends in the same way: report it"
-            raise failed(file_name, process.stderr.strip(), then)
-
+        _run_pruner(program, folder, record, file_name)
         with record.open(encoding="utf-8", newline="") as lines:
             pruned_rows = wheel_contents.rows_of_wheel(csv.reader(lines))
-        return wheel_contents.digest_of({**outside, **pruned_rows})
+        return wheel_contents.digest_of({**rows_outside, **pruned_rows})
+
+
+def _download(url: str, digest: str, target: Path) -> None:
+    """Download a wheel. Raises UserError if that fails, or unless its sha256 is `digest`."""
+    file_name = wheel_records.file_of(url)
+    try:
+        prebuilt.download(url, target)
+    except OSError as error:
+        cause = f"can't be fetched: {error}"
+        raise failed(file_name, cause, f"`{command('lock')}` again") from None
+    actual_digest = sha256_of_file(target)
+    if actual_digest != digest:
+        cause = f"has sha256 {actual_digest}, the lock has {digest}: refused"
+        raise failed(file_name, cause, "ask whoever serves the index")
+
+
+def _run_pruner(program: Mapping[str, bytes], folder: Path, record: Path, wheel_name: str) -> None:
+    """Run the pruner, as a build does, on the wheel whose RECORD is `record`.
+
+    It changes the libraries beside that and writes the RECORD anew. Its own files are put below
+    `folder`. Raises UserError, which names the wheel, if it fails.
+    """
+    for path, content in program.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    words = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    if process.returncode:
+        then = "the build of this image ends in the same way: report it"
+        raise failed(wheel_name, process.stderr.strip(), then)
 
 
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
@@ -114,6 +129,7 @@ def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path
     """
     for member in wheel.namelist():
         path = wheel_contents.installed_path(member)
+        # Libraries also end in versions (`libcudart.so.12`).
         file_name = path.rpartition("/")[2]
         if path in rows and ".so" in file_name:
             target = site / path

@@ -6,6 +6,7 @@ Pure: uses no engine and no network.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
@@ -22,6 +23,17 @@ FOLDER = TEMPLATES / "wheel"
 _METHOD = 1
 """Version of the builder; increased when a change of the builder changes the wheels it makes."""
 _GIB = 1024**3
+
+
+class NvccProvider(StrEnum):
+    """Where nvcc comes from. templates/wheel/ has a partial for each, under this name."""
+
+    WHEELS = "wheels"
+    DEBIAN = "debian"
+    IMAGE = "image"
+    """NVIDIA's devel image."""
+    NONE = "none"
+    """No code for GPUs is compiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +56,9 @@ class Recipe:
     """Its name in the matrix."""
     gcc: int
     """Major of the base's compiler."""
-    provider: str
-    """Where nvcc comes from: `wheels`, `image`, `debian`; `none` where no GPU code is compiled."""
+    provider: NvccProvider
     toolkit: str
+    """The CUDA version of nvcc, such as `12.6`; empty if no GPU code is compiled."""
     parts: tuple[str, ...]
     """What to get from the provider: requirements, the name of an image, or a Debian suite."""
     archs: tuple[str, ...]
@@ -64,6 +76,7 @@ class Recipe:
         """Return the name of the wheel in the wheel cache: PACKAGE-VERSION-HASH."""
         inputs: dict[str, Any] = {}
         for name, value in asdict(self).items():
+            # These two have no influence on what is in the wheel.
             if name in ("package", "job_memory"):
                 continue
             # Fields that were added later count only if they are set: older wheels keep their keys.
@@ -76,7 +89,7 @@ class Recipe:
         return f"{self.package}-{self.version}-{digest[:16]}"
 
     @property
-    def home(self) -> str:
+    def toolkit_home(self) -> str:
         """Return the folder of the CUDA toolkit in the builder; empty if there is no toolkit."""
         return f"/usr/local/cuda-{self.toolkit}" if self.toolkit else ""
 
@@ -95,12 +108,13 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     version = _version(image, package, source)
     # A package without GPU code needs no nvcc, and has no architectures.
     archs: tuple[Arch, ...] = ()
-    nvcc = Nvcc("none", ())
+    nvcc = Nvcc(NvccProvider.NONE, ())
     toolkit = ""
     if source.nvcc:
         archs = _architectures(image, package, source)
         nvcc = _nvcc(image, matrix)
         toolkit = str(image.toolkit_cuda)
+    # PTX of the newest architecture also runs on GPUs that are newer than all of them.
     ptx = archs[-1:] if source.ptx else ()
     torch = image.pin("torch")
     return Recipe(
@@ -155,7 +169,7 @@ def _version(image: Image, package: str, source: SourceRow) -> str:
 
 
 def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch, ...]:
-    """Return the GPU architectures of an image that a package can be compiled for.
+    """Return the GPU architectures of an image that a package can be compiled for, ascending.
 
     Raises UserError if there is none.
     """
@@ -185,7 +199,7 @@ def _environment(source: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
 class Nvcc(NamedTuple):
     """Where the compiler for GPU code comes from."""
 
-    provider: str  # see Recipe.provider
+    provider: NvccProvider
     parts: tuple[str, ...]  # see Recipe.parts
 
 
@@ -196,14 +210,15 @@ def _nvcc(image: Image, matrix: Matrix) -> Nvcc:
     Raises UserError if the matrix names no provider for this toolkit.
     """
     toolkit = matrix.toolkits[str(image.toolkit_cuda)]
+    # `devel` are the wheels with the compiler and its headers.
     if toolkit.devel:
-        return Nvcc("wheels", (*toolkit.parts, *toolkit.devel))
+        return Nvcc(NvccProvider.WHEELS, (*toolkit.parts, *toolkit.devel))
     if toolkit.compiler is None:
         reason = f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider"
         raise no_nvcc(image, reason)
     if toolkit.compiler.debian:
-        return Nvcc("debian", (toolkit.compiler.debian,))
-    return Nvcc("image", (toolkit.compiler.image,))
+        return Nvcc(NvccProvider.DEBIAN, (toolkit.compiler.debian,))
+    return Nvcc(NvccProvider.IMAGE, (toolkit.compiler.image,))
 
 
 def no_nvcc(image: Image, reason: str) -> UserError:

@@ -25,7 +25,7 @@ def pruned_of(wheel: Path, digest: str) -> str:
     with serving() as server:
         server.answer = lambda *_: (200, {}, wheel.read_bytes())
         url = f"http://{server.host}/{wheel.name}"
-        return pruned_records._pruned(url, digest, pruner.files(WANTED))
+        return pruned_records._record_after_pruning(url, digest, pruner.files(WANTED))
 
 
 def pruned(folder: Path, files: Mapping[str, bytes]) -> tuple[str, Rows]:

@@ -80,7 +80,7 @@ def test_the_matrix_says_where_nvcc_comes_from(
 ) -> None:
     found = recipe_of(name, package)
     assert found.provider == provider and part in (found.parts or [""])
-    assert provider != "none" or (found.parts, found.archs, found.toolkit, found.home) == (
+    assert provider != "none" or (found.parts, found.archs, found.toolkit, found.toolkit_home) == (
         (),
         (),
         "",
