@@ -33,10 +33,14 @@ CONVERTED = "replace_with_bnb_linear"
 
 
 class SavedLlama:
-    """A model that is saved in a folder, its weights, and one batch of tokens."""
+    """A model that is saved in a folder, its weights, and one batch of tokens.
+
+    `shape` are its sizes, `saved` its weights (name -> float32 tensor on the CPU), and `tokens` the
+    batch: random token IDs, [2, 29].
+    """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Save the model to a folder. `device` is the device to which the methods load it."""
+        """Save the model to a folder. `device` is where `load` and `load_in_4bit` put it."""
         self.folder = folder
         self.device = device
         self.torch = importlib.import_module("torch")
@@ -94,7 +98,7 @@ class SavedLlama:
     def load_in_4bit(self, dtype: str) -> Any:
         """Load the model with its linear layers quantised to NF4, as users of QLoRA do.
 
-        `dtype` is the name of the type that the layers compute in.
+        `dtype` is the name of the type that the layers compute in: `bfloat16`.
         """
         quantisation = self.transformers.BitsAndBytesConfig(
             load_in_4bit=True,
@@ -102,7 +106,7 @@ class SavedLlama:
             bnb_4bit_compute_dtype=getattr(self.torch, dtype),
             bnb_4bit_use_double_quant=False,
         )
-        # from_pretrained of old releases of transformers refuses on a CPU.
+        # On a CPU, from_pretrained of old releases of transformers refuses to quantise.
         if self.way_to_load_in_4bit == CONVERTED:
             return self._convert_to_4bit(dtype, quantisation)
 
@@ -116,8 +120,9 @@ class SavedLlama:
     def _convert_to_4bit(self, dtype: str, quantisation: Any) -> Any:
         """Load the model unquantised and convert its linear layers to 4-bit.
 
-        `from_pretrained` would refuse without a GPU. These are its own steps: Bnb4BitHfQuantizer
-        in transformers 4.50.3 (quantizers/quantizer_bnb_4bit.py).
+        These are the steps of `from_pretrained`, which refuses without a GPU: Bnb4BitHfQuantizer in
+        transformers 4.50.3 (quantizers/quantizer_bnb_4bit.py). `quantisation` is a
+        BitsAndBytesConfig.
         """
         integrations = importlib.import_module("transformers.integrations.bitsandbytes")
         params_4bit = importlib.import_module("bitsandbytes").nn.Params4bit
@@ -129,14 +134,17 @@ class SavedLlama:
             self.load(dtype), modules_to_not_convert=["lm_head"], quantization_config=quantisation
         )
         for name, parameter in list(model.named_parameters()):
-            if isinstance(parameter, params_4bit):
-                weight = saved[name].to(getattr(self.torch, dtype))
-                # The empty parameter holds the settings. `to` quantises.
-                settings = parameter.__dict__
-                filled = params_4bit(weight, requires_grad=False, **settings)
-                quantised = filled.to(self.device)
-                layer, _, attribute = name.rpartition(".")
-                setattr(model.get_submodule(layer), attribute, quantised)
+            if not isinstance(parameter, params_4bit):
+                continue
+            weight = saved[name].to(getattr(self.torch, dtype))
+            # The attributes of the empty parameter are the settings of its quantisation, by the
+            # names of Params4bit's arguments.
+            settings = parameter.__dict__
+            unquantised = params_4bit(weight, requires_grad=False, **settings)
+            # bitsandbytes quantises when such a parameter is moved to a device, the CPU included.
+            quantised = unquantised.to(self.device)
+            layer, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(layer), attribute, quantised)
 
         # peft adapts 4-bit layers only of models that have this attribute.
         model.is_loaded_in_4bit = True
@@ -146,11 +154,13 @@ class SavedLlama:
     def dequantise(self, model: Any) -> dict[str, Any]:
         """Return all weights of a 4-bit model by name, with the 4-bit ones decoded by our own NF4.
 
-        Raises TypeError if a projection was not quantised.
+        Raises TypeError if a linear layer was not quantised.
         """
+        # All others, such as the embedding, are still as they were saved.
         weights = dict(self.saved)
         for name, shape in self.shape.projections.items():
             weight = model.get_submodule(name).weight
+            # bitsandbytes' QuantState: `absmax` are the scales of blocks of `blocksize` values.
             state = getattr(weight, "quant_state", None)
             if state is None:
                 raise TypeError(f"{name} holds no 4-bit weights but {weight.dtype}")
@@ -198,6 +208,7 @@ class SavedLlama:
 
 
 LEARNING_RATE = 1e-2
+"""The learning rate of make_trainer's Trainer."""
 
 
 def make_trainer(model: Any, out: Path, rows: list[Any], **settings: Any) -> Any:

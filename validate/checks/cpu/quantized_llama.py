@@ -140,7 +140,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
 
 def measure_weights(llama: SavedLlama) -> WeightsEvidence:
     """Load the model in 4-bit, and describe how each of its linear layers is stored."""
-    # No forward pass before this: on some CPUs bitsandbytes repacks the weights in it.
+    # No forward pass before the weights are described: on some CPUs bitsandbytes repacks them in
+    # it.
     model = llama.load_in_4bit("float32")
     projections = {}
     for name in llama.shape.projections:
@@ -151,13 +152,13 @@ def measure_weights(llama: SavedLlama) -> WeightsEvidence:
 def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
     """Return how the linear layer `name` is stored, and how far it is from the saved weight.
 
-    If the layer was not quantised, the fields about its codes are left out; if they can't be
-    decoded, `error` says why.
+    `name` is such as `model.layers.0.mlp.up_proj`. If the layer was not quantised, the fields about
+    its codes are left out; if they can't be decoded, `error` says why.
     """
     module = model.get_submodule(name)
     weight = module.weight
     original = llama.saved[f"{name}.weight"]
-    # A weight that was not quantised has no state.
+    # How the weight was quantised: bitsandbytes' QuantState. Other weights have none.
     state = getattr(weight, "quant_state", None)
     projection: Projection = {
         "class": f"{type(module).__module__}.{type(module).__qualname__}",
@@ -171,8 +172,9 @@ def describe_projection(llama: SavedLlama, model: Any, name: str) -> Projection:
     if state is None:
         return projection
 
-    codes = attempt(lambda: measure_codes(original, weight, state))
-    return cast("Projection", {**projection, **codes})
+    # Three more fields; or `error`, if decoding raised.
+    code_fields = attempt(lambda: measure_codes(original, weight, state))
+    return cast("Projection", {**projection, **code_fields})
 
 
 def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
@@ -190,6 +192,7 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
 
     mean_error = float((decoded - original).abs().mean())
     largest_difference = float((decoded_by_bitsandbytes - decoded).abs().max())
+    # The published error is that of weights with a standard deviation of 1.
     return {
         "scale_bytes": scales.numel() * scales.element_size(),
         "mean_error": mean_error / WEIGHT_DEVIATION,
@@ -200,43 +203,47 @@ def measure_codes(original: Any, weight: Any, state: Any) -> dict[str, Any]:
 def measure_logits(llama: SavedLlama) -> LogitsEvidence:
     """Compare the logits of the 4-bit model with those of its decoded weights in plain torch.
 
-    bitsandbytes has two paths on a CPU, and both are measured. In training it decodes the weights.
-    In inference on AVX512-BF16 it repacks them and multiplies in bfloat16, whatever the model's
-    dtype is.
+    bitsandbytes has two paths on a CPU, and both are measured. In training it decodes the weights
+    and multiplies in the model's dtype: that path is measured in float32. In inference on
+    AVX512-BF16 it repacks them and multiplies in bfloat16, whatever the model's dtype is: that path
+    is measured with a model in bfloat16.
     """
+    in_training = compare_logits(llama, "float32", is_training=True)
+    in_inference = compare_logits(llama, "bfloat16", is_training=False)
+    return {"comparisons": {"float32": in_training, "bfloat16": in_inference}}
+
+
+def compare_logits(llama: SavedLlama, dtype: str, *, is_training: bool) -> Comparison:
+    """Load the model in 4-bit and in this dtype, and compare its logits with plain torch's.
+
+    Plain torch computes with the decoded weights of the 4-bit model. So the error is that of the
+    model's arithmetic alone, without that of quantising.
+    """
+    model = llama.load_in_4bit(dtype).train(is_training)
+    # Decoded before the forward pass, which may repack them.
+    decoded_weights = llama.dequantise(model)
+    logits = llama.logits_of(model)
+
+    exact = llama.reference_logits(decoded_weights, "float64")
+    plain = llama.reference_logits(decoded_weights, dtype)
     unquantised = llama.reference_logits(llama.saved, "float64")
-    comparisons = {}
-    for dtype, is_training in (("float32", True), ("bfloat16", False)):
-        model = llama.load_in_4bit(dtype).train(is_training)
-        weights = llama.dequantise(model)
-        logits = llama.logits_of(model)
-
-        exact = llama.reference_logits(weights, "float64")
-        plain = llama.reference_logits(weights, dtype)
-        comparison = compare(dtype, logits, exact, plain)
-        controls = {
-            **comparison["controls"],
-            "unquantised weights": relative_error(unquantised, exact),
-        }
-        comparisons[dtype] = Comparison(
-            error=comparison["error"], plain_error=comparison["plain_error"], controls=controls
-        )
-
-    return {"comparisons": comparisons}
-
-
-def compare(dtype: str, logits: Any, exact: Any, plain: Any) -> Comparison:
-    """Return how far a model's logits, plain torch's and a control are from the exact ones.
-
-    `exact` are the logits in float64; `plain` are plain torch's in the model's dtype. The control
-    is the model's logits multiplied by CONTROL_SCALE.
-    """
     scale = CONTROL_SCALE[dtype]
     return {
         "error": relative_error(logits, exact),
         "plain_error": relative_error(plain, exact),
-        "controls": {f"scaled by {scale}": relative_error(logits.double() * scale, exact)},
+        "controls": {
+            f"scaled by {scale}": relative_error(logits.double() * scale, exact),
+            "unquantised weights": relative_error(unquantised, exact),
+        },
     }
+
+
+class LoraStep(NamedTuple):
+    """One training step with LoRA. Matrices are by the name of their parameter."""
+
+    loss: float  # before the step
+    largest_b_before: Mapping[str, float]  # each B's largest absolute value before the step
+    b_after: Mapping[str, Any]  # each B after the step
 
 
 def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
@@ -248,20 +255,20 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
     plain_model = llama.load("float32")
     plain_model.load_state_dict(llama.dequantise(model))
 
+    # The step must leave all weights but the adapters as they are: their hashes show it.
     hashes_before = llama.hash_frozen_weights(model)
     step = take_lora_step(llama, prepare_for_4bit_training(model))
     plain_step = take_lora_step(llama, plain_model)
     hashes_after = llama.hash_frozen_weights(model)
 
     adapters = {}
-    # The matrices B of both models after the step.
-    for name, matrix in step.matrices.items():
-        plain_matrix = plain_step.matrices[name]
+    for name, b in step.b_after.items():
+        plain_b = plain_step.b_after[name]
         adapters[name] = Adapter(
-            before=step.largest_before[name],
-            after=float(matrix.abs().max()),
-            error=relative_error(matrix, plain_matrix),
-            control=relative_error(matrix * CONTROL_SCALE["float32"], plain_matrix),
+            before=step.largest_b_before[name],
+            after=float(b.abs().max()),
+            error=relative_error(b, plain_b),
+            control=relative_error(b * CONTROL_SCALE["float32"], plain_b),
         )
 
     changed = []
@@ -277,14 +284,6 @@ def measure_lora_step(llama: SavedLlama) -> LoraEvidence:
     }
 
 
-class LoraStep(NamedTuple):
-    """One training step with LoRA."""
-
-    loss: float  # before the step
-    largest_before: Mapping[str, float]  # each B's largest absolute value before the step
-    matrices: Mapping[str, Any]  # each B after the step
-
-
 def prepare_for_4bit_training(model: Any) -> Any:
     """Prepare a 4-bit model for training, as peft's documentation says."""
     peft = importlib.import_module("peft")
@@ -296,18 +295,18 @@ def prepare_for_4bit_training(model: Any) -> Any:
 def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     """Attach LoRA adapters to all linear layers of a model, and take one step of SGD.
 
-    Returns the loss, and the matrices B of the adapters: their largest value before the step, and
-    the matrices after it. B is zero at first, so that it shows the whole step.
+    An adapter adds the product of two small matrices, B and A, to a weight. Only B is returned: it
+    is zero at first, so that after the step it is the step itself.
     """
     torch, peft = llama.torch, importlib.import_module("peft")
-    # The same seed gives every model the same A.
+    # A is random at first: the same seed gives every model the same.
     torch.manual_seed(SEED)
     settings = peft.LoraConfig(
         r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     tuned = peft.get_peft_model(model, settings).train()
-    matrices = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
-    largest_before = {name: float(matrix.detach().abs().max()) for name, matrix in matrices.items()}
+    all_b = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
+    largest_b_before = {name: float(b.detach().abs().max()) for name, b in all_b.items()}
 
     trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=LORA_RATE)
@@ -316,8 +315,8 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     loss.backward()
     optimizer.step()
 
-    after = {name: matrix.detach().cpu().clone() for name, matrix in matrices.items()}
-    return LoraStep(float(loss.detach()), largest_before, after)
+    b_after = {name: b.detach().cpu().clone() for name, b in all_b.items()}
+    return LoraStep(float(loss.detach()), largest_b_before, b_after)
 
 
 def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Finding:
@@ -345,27 +344,29 @@ def judge_logits(_subject: str, _expect: object, evidence: LogitsEvidence) -> Fi
     )
 
 
-def control_problems(
-    measured: str, tolerance: float, controls: Mapping[str, float]
-) -> Iterator[str]:
+def control_problems(owner: str, tolerance: float, controls: Mapping[str, float]) -> Iterator[str]:
     """Yield a problem for each control whose error is within the tolerance, or if there is none.
 
     A control is a result that is wrong on purpose: a tolerance that lets it pass is worthless.
-    `measured` names what the controls belong to. `controls`: name -> error.
+    `owner` names what the controls belong to: `float32`, or an adapter. `controls`: name -> error.
     """
     if not controls:
-        yield f"{measured} has no control"
+        yield f"{owner} has no control"
     for name, error in controls.items():
         if not is_beyond(error, tolerance):
             allowed = scientific(tolerance)
             yield (
-                f"control: {measured} {name} is off by {scientific(error)}, "
+                f"control: {owner} {name} is off by {scientific(error)}, "
                 f"within the {allowed} that is allowed"
             )
 
 
 def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidence) -> Finding:
-    """Judge how each linear layer is stored, and the mean error over all of them."""
+    """Judge how each linear layer is stored, and the mean error of its weights.
+
+    The mean error over all layers is judged, too. It is that of more values, so less of it is
+    chance, and it may be less far from the published one.
+    """
     projections = evidence["projections"]
     if not projections:
         return failed("no projection was looked at")
@@ -385,25 +386,32 @@ def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidenc
         values += projection["values"]
         stored_bytes += projection["bytes"] + projection["scale_bytes"]
         total_error += projection["mean_error"] * projection["values"]
-    mean_error = total_error / values
-    expected = describe_expected_error(expect, values)
-    if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
-        return failed(f"over all projections the mean error is {mean_error:.5f}, not {expected}")
 
-    bytes_each = stored_bytes / values
-    way = ""
+    mean_error = total_error / values
+    expected_error = describe_expected_error(expect, values)
+    if abs(mean_error - expect["mean_error"]) > largest_distance(expect, values):
+        return failed(
+            f"over all projections the mean error is {mean_error:.5f}, not {expected_error}"
+        )
+
+    bytes_per_weight = stored_bytes / values
+    share_of_bfloat16 = bytes_per_weight / 2
+    # Said only where it was not done by from_pretrained, as users do it.
+    way_of_loading = ""
     if evidence.get("loaded_by") == CONVERTED:
-        way = f"; loaded by {CONVERTED}"
+        way_of_loading = f"; loaded by {CONVERTED}"
     return passed(
         f"{len(projections)} projections are {expect['quant_type']}, "
-        f"{bytes_each:.4f} bytes a weight ({bytes_each / 2:.3f} of bfloat16), "
-        f"mean error {mean_error:.5f} (expected {expected}){way}"
+        f"{bytes_per_weight:.4f} bytes a weight ({share_of_bfloat16:.3f} of bfloat16), "
+        f"mean error {mean_error:.5f} (expected {expected_error}){way_of_loading}"
     )
 
 
 class Mismatch(NamedTuple):
-    """What is wrong with a linear layer. A mismatch of a lower order explains those of a higher
-    one.
+    """What is wrong with a linear layer.
+
+    `order` counts the steps of find_mismatch: a mismatch of a lower order explains those of a
+    higher one.
     """
 
     order: int
@@ -412,7 +420,7 @@ class Mismatch(NamedTuple):
 
 
 def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
-    """Write the mismatch of the lowest order, with the layers that have it.
+    """Write what the mismatch of the lowest order is, and name a layer that has it.
 
     `mismatches` are by layer; `count` is the number of all layers.
     """
@@ -427,7 +435,8 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
     """Return the first thing that is wrong with a linear layer, or None if nothing is.
 
-    The number of a mismatch is its place in this order: an earlier one explains the later ones.
+    In this order: its class, the size of its codes, the format, whether the codes can be decoded,
+    the size of the scales, the error of the weights, what bitsandbytes decodes.
     """
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
@@ -451,7 +460,8 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
     if projection["scale_bytes"] != scale_bytes:
         return Mismatch(4, f"{scale_bytes} bytes of scales", str(projection["scale_bytes"]))
 
-    # An error that is too small is wrong as well: without any, nothing was quantised.
+    # An error that is too small is wrong as well: without any, nothing was quantised. `is_within`
+    # is there for NaN, which is never greater than anything.
     error = projection["mean_error"]
     distance = abs(error - expect["mean_error"])
     if not is_within(error, 1.0) or distance > largest_distance(expect, values):
@@ -465,7 +475,10 @@ def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | N
 
 
 def largest_distance(expect: ExpectedError, values: int) -> float:
-    """Return how far the mean error of this number of values may be from the published one."""
+    """Return how far the mean error of this number of values may be from the published one.
+
+    The fewer values there are, the more a mean varies: with 1 / sqrt(values).
+    """
     return QUANTISER_SIGMAS * expect["mean_error_sigma"] * math.sqrt(QUANTISER_SAMPLE / values)
 
 
@@ -492,6 +505,7 @@ def judge_lora_step(_subject: str, _expect: object, evidence: LoraEvidence) -> F
 def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
     """Yield what is wrong with a step of LoRA: the loss, the adapters, the frozen weights."""
     loss, plain_loss = evidence["loss"], evidence["plain_loss"]
+    # Within infinity: a finite number that is not negative.
     if not is_within(loss, math.inf) or not is_within(plain_loss, math.inf):
         yield f"the loss is {loss}, plain torch's is {plain_loss}"
     elif abs(loss - plain_loss) > BACKWARD_FLOOR * plain_loss:
@@ -506,26 +520,23 @@ def lora_problems(evidence: LoraEvidence) -> Iterator[str]:
 
 
 def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
-    """Yield what is wrong with the matrices B of the adapters after a step."""
+    """Yield what is wrong with the matrices B of the adapters after a step.
+
+    B starts at zero, and must be plain torch's B after the step.
+    """
     if not adapters:
         yield "no adapter was attached"
 
-    unmoved = []
-    nonzero_before = []
-    wrong = []
-    for name, adapter in adapters.items():
-        if not is_beyond(adapter["after"], 0.0):
-            unmoved.append(name)
-        if adapter["before"] != 0:
-            nonzero_before.append(name)
-        if not is_within(adapter["error"], BACKWARD_FLOOR):
-            wrong.append(name)
-
+    unmoved = list_adapters(adapters, lambda adapter: not is_beyond(adapter["after"], 0.0))
     if unmoved:
         count = f"{len(unmoved)} of {len(adapters)}"
         yield f"B did not move in {count} adapters: {listed(unmoved, limit=1)}"
+
+    nonzero_before = list_adapters(adapters, lambda adapter: adapter["before"] != 0)
     if nonzero_before:
         yield f"B was not zero before the step in {listed(nonzero_before, limit=1)}"
+
+    wrong = list_adapters(adapters, lambda adapter: not is_within(adapter["error"], BACKWARD_FLOOR))
     # A matrix that did not move is wrong for this reason.
     if wrong and not unmoved:
         error = scientific(adapters[wrong[0]]["error"])
@@ -534,6 +545,13 @@ def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     for name, adapter in adapters.items():
         if name not in unmoved:
             yield from control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
+
+
+def list_adapters(
+    adapters: Mapping[str, Adapter], condition: Callable[[Adapter], bool]
+) -> list[str]:
+    """Return the names of the adapters for which the condition is true."""
+    return [name for name, adapter in adapters.items() if condition(adapter)]
 
 
 CLAIMS = {
