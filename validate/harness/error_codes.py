@@ -49,13 +49,18 @@ _RUNTIME_TEXTS = {
     "system not yet initialized": 802,
 }
 """Text of cudaGetErrorString -> its number. torch before 2.8 reports only `CUDA error: TEXT`."""
-_CUDA_TEXT = re.compile(r"CUDA error: ([^\n]+)")
+_CUDA_TEXT = re.compile(r"CUDA error: (?P<text>[^\n]+)")
+"""`CUDA error: uncorrectable ECC error encountered`."""
 _DEVICE_COUNT = re.compile(
-    r"Unexpected error from (cudaGetDeviceCount)\(\).*Error (\d+): ", re.DOTALL
+    r"Unexpected error from (?P<call>cudaGetDeviceCount)\(\).*Error (?P<number>\d+): ", re.DOTALL
 )
-"""What `torch.cuda.init` raises where the driver does not start (torch/cuda/__init__.py)."""
+"""What `torch.cuda.init` raises where the driver does not start (torch/cuda/__init__.py):
+`Unexpected error from cudaGetDeviceCount(). ... Error 802: system not yet initialized`."""
 _ERRNOS = {os.strerror(number): number for number in (errno.EPERM, errno.ENOMEM)}
-_FAILED_CALL = re.compile(rf"\b(pidfd_\w+|ibv_\w+)(?:: | failed with error )({'|'.join(_ERRNOS)})")
+"""The kernel's text of an error number -> the number: `Operation not permitted` -> 1."""
+_FAILED_CALL = re.compile(
+    rf"\b(?P<call>pidfd_\w+|ibv_\w+)(?:: | failed with error )(?P<text>{'|'.join(_ERRNOS)})"
+)
 """torch's `pidfd_getfd: Operation not permitted`; NCCL's `Call to ibv_reg_mr failed with error
 ...`."""
 _NVLS = re.compile(r"\bnvls\.cc:\d+|\(NVLS\)")
@@ -63,7 +68,10 @@ _NVLS = re.compile(r"\bnvls\.cc:\d+|\(NVLS\)")
 
 
 def codes_of(error: BaseException) -> ErrorCodes:
-    """Return the numbers that an exception of CUDA, NCCL or the kernel has; else an empty dict."""
+    """Return the numbers that an exception of CUDA, NCCL or the kernel has; else an empty dict.
+
+    For example `{"cuda_error": 214}`.
+    """
     if isinstance(error, DriverError):
         # Calls that do not start with `cu` are NVML's, whose numbers have other meanings.
         if error.call.startswith("cu"):
@@ -74,26 +82,30 @@ def codes_of(error: BaseException) -> ErrorCodes:
 
     message = str(error)
     codes = _cuda_codes(error, message)
-    if call := _FAILED_CALL.search(message):
-        codes["failed_call"] = call[1]
-        codes["errno"] = _ERRNOS[call[2]]
+    if failed := _FAILED_CALL.search(message):
+        codes["failed_call"] = failed["call"]
+        codes["errno"] = _ERRNOS[failed["text"]]
     if type(error).__name__ == "DistBackendError" and _NVLS.search(message):
         codes["nccl_transport"] = "NVLS"
     return codes
 
 
 def _cuda_codes(error: RuntimeError, message: str) -> ErrorCodes:
-    """Return CUDA's number of an error of torch, from its attribute or else from its message."""
-    # torch.AcceleratorError has it from torch 2.8 on (pytorch/pytorch#152023).
-    number = getattr(error, "error_code", None)
-    if isinstance(number, int):
-        return {"cuda_error": number}
+    """Return CUDA's number of an error of torch: an attribute, a number or a known text.
 
-    if text := _CUDA_TEXT.search(message):
-        # A text that is not in the table gives no number.
-        known_number = _RUNTIME_TEXTS.get(text[1].strip())
-        return {"cuda_error": known_number} if known_number else {}
+    `message` is that of the error. Empty if it is no error of CUDA, or its text is not known.
+    """
+    # torch.AcceleratorError has the number from torch 2.8 on (pytorch/pytorch#152023).
+    attribute = getattr(error, "error_code", None)
+    if isinstance(attribute, int):
+        return {"cuda_error": attribute}
 
-    if device_count := _DEVICE_COUNT.search(message):
-        return {"cuda_call": device_count[1], "cuda_error": int(device_count[2])}
+    # Older releases of torch print the text alone.
+    if cuda_error := _CUDA_TEXT.search(message):
+        number = _RUNTIME_TEXTS.get(cuda_error["text"].strip())
+        return {"cuda_error": number} if number else {}
+
+    # This error has the number in its message, and names the call.
+    if at_start := _DEVICE_COUNT.search(message):
+        return {"cuda_call": at_start["call"], "cuda_error": int(at_start["number"])}
     return {}

@@ -54,8 +54,8 @@ def measure_in_forks(
 ) -> Iterator[tuple[int, E]]:
     """Run each of `measures` in a fork, up to `at_once` at the same time.
 
-    Yields the index and the evidence of each as its fork ends. The evidence is `{"error": ...}`,
-    with the end of the fork's output, where a measure raised or its fork died.
+    Yields (index in `measures`, evidence) of each, as its fork ends. The evidence is
+    `{"error": ...}`, with the end of the fork's output, where a measure raised or its fork died.
     """
     with tempfile.TemporaryDirectory(prefix="fork-") as folder:
         results = [Path(folder, f"{number}-result") for number in range(len(measures))]
@@ -70,6 +70,7 @@ def measure_in_forks(
             evidence = _read_evidence(results[end.number], end)
             if "error" in evidence:
                 evidence["error"]["log"] = output[-LOG_TAIL_CHARACTERS:]
+            # E is what `measure` returns, which is also what was read.
             yield end.number, cast("E", evidence)
 
 
@@ -88,9 +89,10 @@ def _read_evidence(result: Path, end: "ForkEnd") -> dict[str, Any]:
         evidence: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return evidence
 
-    # The code is never None: these forks have no deadline.
+    # None would stand for a deadline, and these forks have none.
     exit_code = end.exit_code or 0
     message = describe_exit(exit_code)
+    # Without this, `ended with status 0` would read as if all were well.
     if exit_code >= 0:
         message += " before it was done"
     return {"error": {"kind": "crash", "message": message}}
@@ -103,7 +105,8 @@ class Work(NamedTuple):
     log: Path
     """The file that gets the fork's stdout and stderr."""
     seconds: float = math.inf
-    """The deadline: the fork is killed when it has run so long."""
+    """The deadline: the fork is killed when it has run so long. Only a fork that leads a session of
+    its own may have one."""
 
 
 class ForkEnd(NamedTuple):
@@ -128,35 +131,41 @@ def fork_each(
     """Do each work in a fork of this process, up to `at_once` at the same time.
 
     Yields how each fork ended, as it ends. With `own_sessions`, each fork leads a session of its
-    own, and everything it started is killed when it ends. Only such forks can have deadlines.
+    own, and everything it started is killed when it ends or is late.
     """
     waiting = deque(enumerate(works))
     running: dict[int, _RunningFork] = {}  # by process ID
     while waiting or running:
         while waiting and len(running) < at_once:
             number, work = waiting.popleft()
+            # What is buffered here would be copied, and then be printed by the fork as well.
+            sys.stdout.flush()
+            sys.stderr.flush()
             pid = os.fork()
             if pid == 0:
+                # The fork does not come back from this.
                 _do_work_and_exit(work, own_session=own_sessions)
             running[pid] = _RunningFork(number, time.monotonic())
 
         for pid, fork in list(running.items()):
-            # `os.wait` would also take other children of this process.
+            # Look whether it has ended, without waiting. `os.wait` would also take other children
+            # of this process.
             ended_pid, status = os.waitpid(pid, os.WNOHANG)
-            has_ended = ended_pid == pid
             seconds = time.monotonic() - fork.started
-            if not has_ended and seconds < works[fork.number].seconds:
+            exit_code: int | None
+            if ended_pid == pid:
+                exit_code = os.waitstatus_to_exitcode(status)
+            elif seconds >= works[fork.number].seconds:
+                exit_code = None
+            else:
                 continue
 
             # This kills a fork that is late, and whatever one that has ended left running.
             if own_sessions:
                 end_session(pid)
-            if has_ended:
-                exit_code = os.waitstatus_to_exitcode(status)
-            else:
-                # It ran past its deadline and was killed just now.
+            # A fork that was killed just now is still to be waited for, or it stays a zombie.
+            if exit_code is None:
                 os.waitpid(pid, 0)
-                exit_code = None
             del running[pid]
             yield ForkEnd(fork.number, exit_code, seconds)
         if running:
@@ -170,7 +179,6 @@ def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
     """
     exit_code = 1
     try:
-        sys.stdout.flush()
         if own_session:
             os.setsid()
             # If the parent is killed, nobody ends this session: let the kernel kill this process
@@ -255,7 +263,7 @@ def find_descendants(pid: int) -> list[int]:
 
 
 def attempt(measure: Callable[[], E]) -> E:
-    """Return the evidence of `measure`, or `{"error": ...}` if it raised an Exception."""
+    """Return the evidence of `measure`, or `{"error": ...}` (ErrorEvidence) if it raised."""
     try:
         return cast("E", dict(measure()))
     except Exception as error:
@@ -286,9 +294,10 @@ def map_on_all_cores(
 ) -> Iterator[U]:
     """Yield `function(item)` of each item, in the order in which they are done.
 
-    One forked process a core does the work, `chunk` items at a time. A single item is done in this
-    process.
+    One forked process a core does the work, and takes `chunk` items at a time. So the function must
+    be one that pickle finds by its name.
     """
+    # For a single item, no process is worth starting.
     if len(items) < 2:
         yield from map(function, items)
         return
@@ -318,8 +327,11 @@ def describe_exit(status: int) -> str:
     return f"killed by signal {-status}"
 
 
-def list_mapped_files(pattern: str) -> list[str]:
-    """Return the sorted paths of files mapped into this process that hold a regular expression."""
+def list_mapped_files(pattern: str = "") -> list[str]:
+    """Return the sorted paths of the files that are mapped into this process, libraries above all.
+
+    With `pattern`, a regular expression, only the paths in which it is found.
+    """
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     paths = set()
     for line in text.splitlines():

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from validate.harness.forked import find_descendants, run_in_own_session
 
+PRINTS_AND_FORKS = """
+from validate.harness.forked import measure_in_fork
+print("printed before the fork")
+print(measure_in_fork(lambda: {"length": 3}))
+"""
 STARTS_A_SESSION = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -49,3 +54,20 @@ def test_descendants_are_found_through_those_between() -> None:
             assert {shell.pid, sleeping} <= {*find_descendants(os.getpid())}
         finally:
             os.kill(sleeping, 9)
+
+
+def test_what_was_printed_before_a_fork_is_printed_once() -> None:
+    """A fork has a copy of what its parent has not written yet."""
+    with_buffers = {
+        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
+    }
+
+    output = subprocess.run(
+        [sys.executable, "-c", PRINTS_AND_FORKS],
+        env=with_buffers,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert output.splitlines() == ["printed before the fork", "{'length': 3}"]
