@@ -44,9 +44,9 @@ class CompiledDeviations(Deviations):
 def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
     """Take four steps with an optimiser, and return how far its weights are from the reference.
 
-    The reference is torch's AdamW in float64. Start and gradients are random, and the same for all.
-    `moved` is how far the reference goes. The controls are optimisers that lack a part of AdamW,
-    and must be farther away.
+    `make_optimizer` is called with the parameters and the settings of AdamW. The reference is
+    torch's AdamW in float64. Start and gradients are random, and the same for all. The controls are
+    optimisers that lack a part of AdamW, and must be farther away.
     """
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seeding.seed_of_run())
@@ -66,6 +66,7 @@ def compare(make_optimizer: MakeOptimizer, device: str = "cpu") -> Deviations:
     one_step_fewer = _take_steps(adamw, start, gradients[:-1], device, double)
     return {
         "deviation": _largest_difference(own, reference),
+        # torch's own rounding in float32, for people to compare with.
         "torch_deviation": _largest_difference(torch_single, reference),
         "moved": _largest_difference([tensor.double() for tensor in start], reference),
         "control_adam": _largest_difference(without_decoupled_decay, reference),

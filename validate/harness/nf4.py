@@ -38,12 +38,12 @@ EXPECTED: ExpectedError = {
 def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:
     """Decode NF4 codes to float32 weights of this shape.
 
-    Each byte of `packed` holds two codes, the first in its high half. `absmax` holds one float32
-    scale for each `block` values.
+    Each byte of `packed` holds two codes, the first in its high half; a code is an index in LEVELS.
+    `absmax` holds one float32 scale for each `block` values: a value is its level times its scale.
     """
     torch = importlib.import_module("torch")
-    codes = packed.reshape(-1).view(torch.uint8)
-    codes = torch.stack((codes >> 4, codes & 0xF), dim=1).reshape(-1).long()
+    pairs = packed.reshape(-1).view(torch.uint8)
+    codes = torch.stack((pairs >> 4, pairs & 0xF), dim=1).reshape(-1).long()
     values = torch.tensor(LEVELS, device=codes.device)[codes].view(-1, block)
     return (values * absmax.float().view(-1, 1)).reshape(shape)
 
@@ -51,7 +51,8 @@ def dequantise(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> 
 def round_weights(weight: Any, block: int = BLOCK_SIZE) -> Any:
     """Return weights as they are after quantising to NF4 and decoding again, in float32.
 
-    Each block of `block` values is scaled by its largest absolute value.
+    Each block of `block` values is scaled by its largest absolute value, so the number of values
+    must be a multiple of `block`.
     """
     torch = importlib.import_module("torch")
     values = weight.float().reshape(-1, block)

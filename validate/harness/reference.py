@@ -64,11 +64,13 @@ def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: A
     """Compute the logits of a Llama, with every step in `dtype`.
 
     `weights` are named as transformers saves them. `tokens` is [batch, length]; the result is
-    [batch, length, vocabulary].
+    [batch, length, vocabulary]. Each layer changes the states `x`, [batch, length, hidden], twice:
+    x + attention(norm(x)), and then x + down(silu(gate(norm(x))) * up(norm(x))).
     """
     torch = importlib.import_module("torch")
     weights = {name: weight.to(dtype) for name, weight in weights.items()}
-    cosine, sine = rotation_factors(shape.head, tokens.shape[-1], shape.rope_theta)
+    length = tokens.shape[-1]
+    cosine, sine = rotation_factors(shape.head, length, shape.rope_theta)
     cosine, sine = cosine.to(dtype), sine.to(dtype)
 
     x = weights["model.embed_tokens.weight"][tokens]
@@ -91,8 +93,8 @@ def _attention(
 ) -> Any:
     """Compute causal self-attention with grouped key and value heads.
 
-    `prefix` is the start of the names of its weights. `x` and the result are
-    [batch, length, hidden].
+    `prefix` is the start of the names of its weights: `model.layers.0.self_attn.`. `x` and the
+    result are [batch, length, hidden]; `cosine` and `sine` come from rotation_factors.
     """
     torch = importlib.import_module("torch")
     batch, length, _ = x.shape
@@ -112,6 +114,7 @@ def _attention(
     value = value.repeat_interleave(group, dim=1)
 
     score = query @ key.transpose(-1, -2) / shape.head**0.5
+    # True above the diagonal: a position does not see those after it.
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
     attended = score.masked_fill(future, float("-inf")).softmax(-1) @ value
     attended = attended.transpose(1, 2).reshape(batch, length, shape.hidden)
@@ -119,9 +122,13 @@ def _attention(
 
 
 def rotation_factors(head: int, length: int, theta: float = 10000.0) -> tuple[Any, Any]:
-    """Return the cosines and the sines of rotary position embeddings: [length, head], float64."""
+    """Return the cosines and the sines of rotary position embeddings: [length, head], float64.
+
+    The angle of the pair i of dimensions at a position is position * theta^(-2i / head).
+    """
     torch = importlib.import_module("torch")
     frequency = theta ** -(torch.arange(0, head, 2, dtype=torch.float64) / head)
+    # Both dimensions of a pair have its angle: those of the second half repeat those of the first.
     angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency).repeat(1, 2)
     return angle.cos(), angle.sin()
 

@@ -26,8 +26,8 @@ MARGIN = 0.08
 Measured on H100s."""
 SIGMAS = 3.0
 _SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-"""Bits of NVML's clocks throttle reasons (nvml.h). The power cap is left out: every large product
-reaches it."""
+"""Bits of NVML's clocks throttle reasons (nvml.h), which a reading has as `throttled`. The power
+cap is left out: every large product reaches it."""
 _LOW_CLOCK = 0.5
 """A share of the highest clock. An H100 multiplies at 0.7 of its highest clock."""
 _LOW_POWER = 0.9
@@ -59,7 +59,9 @@ class _Conditions(TypedDict):
 class Conditions(_Conditions, total=False):
     """What NVML read of the GPU `before` this process worked on it, and `under_load`.
 
-    `others`: bytes of its memory that were taken before, this process's context included.
+    A reading has the keys of _READINGS in validate/environment/nvml.py; one that NVML could not read
+    is absent. `others`: bytes of the GPU's memory that were taken before, this process's context
+    included.
     """
 
     under_load: Sequence[Mapping[str, int]]
@@ -72,6 +74,7 @@ def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
     The conditions are those before this process works on it: what NVML reads (`before`), and how
     many bytes of its memory are taken (`others`).
     """
+    # Without a UUID, which older releases of torch do not have, NVML reads its first GPU.
     uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", "")).removeprefix("GPU-")
     with nvml.watch_gpu(f"GPU-{uuid}" if uuid else "") as watch:
         # The driver averages the utilization over up to a second, so it may still include probes
@@ -82,6 +85,7 @@ def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
             time.sleep(0.3)
         lowest_busy = min(reading.get("busy", 0) for reading in readings)
 
+        # Clocks and limits are those of the last reading.
         free, total = torch.cuda.mem_get_info()
         before = {**readings[-1], "busy": lowest_busy}
         yield watch, {"before": before, "others": total - free}
@@ -90,11 +94,12 @@ def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
 def summarise_times(seconds: Sequence[float]) -> Timed:
     """Return the median and the spread of the times of several runs.
 
-    The spread is 1.4826 times the median distance from the median, which is the standard deviation
-    if noise is normal, divided by the median.
+    The spread is the standard deviation as a share of the median. It is estimated from the median
+    distance from the median (MAD), so that a few outliers do not change it.
     """
     middle = median(seconds)
     distance = median(abs(value - middle) for value in seconds)
+    # 1.4826 times the median distance is the standard deviation of normal noise.
     spread = 0.0
     if middle:
         spread = 1.4826 * distance / middle
@@ -103,11 +108,11 @@ def summarise_times(seconds: Sequence[float]) -> Timed:
 
 def time_runs(
     torch: Any, work: Callable[[], object], device: str, *, warm: int, repeats: int, watch: Watch
-) -> Any:
+) -> tuple[list[float], Mapping[str, int]]:
     """Time `repeats` runs of `work`, after `warm` runs that do not count.
 
-    Returns a list of the seconds of each run, and what `watch` reads of the GPU while it still
-    works.
+    Returns the seconds of each run, and what `watch` reads of the GPU while it still works. `device`
+    is `cuda` or `cpu`.
     """
     for _ in range(warm):
         work()
@@ -120,6 +125,7 @@ def time_runs(
             seconds.append(time.perf_counter() - start)
         return seconds, watch()
 
+    # All events are made first, so that nothing but the work stands between two of them.
     torch.cuda.synchronize()
     events = []
     for _ in range(repeats):
@@ -154,18 +160,21 @@ def disturbances(conditions: Conditions, *times: Timed) -> Iterator[str]:
         if timed["spread"] > NOISY:
             yield f"times vary by {timed['spread']:.0%}"
 
-    # Of what NVML could not read, nothing is yielded.
+    # What NVML could not read is not in the readings, and is no reason: see the defaults of `get`.
     before = conditions["before"]
     if before.get("busy", 0) > _BUSY_PERCENT:
         yield f"the GPU was {before['busy']} % busy before"
     if conditions["others"] > _OTHERS_BYTES:
         yield f"others held {conditions['others'] / 1e9:.1f} GB of the GPU's memory"
 
-    usual = before.get("usual_power_limit", 0)
-    # In milliwatts.
-    if before.get("power_limit", usual) < _LOW_POWER * usual:
-        limit = f"{before['power_limit'] / 1000:.0f} W"
-        yield f"the GPU's power is limited to {limit}, {usual / 1000:.0f} W is usual"
+    # Both in milliwatts.
+    usual_limit = before.get("usual_power_limit", 0)
+    limit = before.get("power_limit", usual_limit)
+    if limit < _LOW_POWER * usual_limit:
+        yield (
+            f"the GPU's power is limited to {limit / 1000:.0f} W, "
+            f"{usual_limit / 1000:.0f} W is usual"
+        )
     yield from _slow_clocks(before.get("highest_clock", 0), conditions["under_load"])
 
 
@@ -174,6 +183,7 @@ def _slow_clocks(highest: int, readings: Sequence[Mapping[str, int]]) -> Iterato
 
     `highest` is the GPU's highest clock in MHz; 0: it is not known.
     """
+    # Two bits stand for heat, and each reading may name the same reason again: a set.
     reasons = set()
     for reading in readings:
         for bit, reason in _SLOWED.items():
