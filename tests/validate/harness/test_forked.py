@@ -58,9 +58,7 @@ def test_descendants_are_found_through_those_between() -> None:
 
 def test_what_was_printed_before_a_fork_is_printed_once() -> None:
     """A fork has a copy of what its parent has not written yet."""
-    with_buffers = {
-        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
-    }
+    with_buffers = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
     output = subprocess.run(
         [sys.executable, "-c", PRINTS_AND_FORKS],

@@ -36,7 +36,7 @@ _ROWS, _COLUMNS = range(33, 64, 2), range(257, 512, 2)
 _CONTROL_SCALE = 1.01
 """The control is the result multiplied by this, which must be recognised as wrong."""
 _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
-"""The beginnings of variables that change what torch.compile does."""
+"""The beginnings of the names of variables that change what torch.compile does."""
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """Names the cache folder. The suite sets it to an empty one for each probe (suite.py)."""
 
@@ -47,10 +47,10 @@ class CompileEvidence(TypedDict):
     torch: str  # its version
     environment: Mapping[str, str]  # variables that change what torch.compile does
     captured: int  # operations that dynamo captured
-    graphs: int
-    breaks: int  # graph breaks
-    generated: int  # kernels that inductor generated
-    libraries: list[str]  # in the cache folder
+    graphs: int  # that dynamo made of them
+    breaks: int  # places where a graph had to end early
+    generated: int  # kernels that inductor generated, as source code
+    libraries: list[str]  # compiled kernels: `.so` files in the cache folder
     mapped: list[str]  # those of them that are mapped into the process
     plain_error: float  # of the eager function in float32, relative to float64
     found_error: float  # of the compiled function
@@ -76,10 +76,12 @@ def compile_function() -> CompileEvidence:
     counters = importlib.import_module("torch._dynamo.utils").counters
 
     def function(value: Any, weight: Any) -> Any:
+        """Return softmax(gelu(value * weight + 1)) over each row, as a function to compile."""
         return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
 
     seed = seeding.seed_of_run()
     generator = torch.Generator().manual_seed(seed)
+    # The seed of the run chooses the shape, too, so that an old kernel can't pass as new.
     rows = _ROWS[seed % len(_ROWS)]
     columns = _COLUMNS[seed % len(_COLUMNS)]
     value = torch.randn(rows, columns, generator=generator)
@@ -117,8 +119,9 @@ def skip_other_compilations(config: Any) -> None:
     # Worker processes would import torch. They are for kernels of Triton.
     config.compile_threads = 1
 
-    # For each vector extension, inductor compiles a program to see that this works: up to 15 s of
-    # processor time. The kernel itself shows it: it fails where inductor would go without.
+    # For each vector extension, inductor compiles a program to see whether the compiler knows it:
+    # up to 15 s of processor time. This tells it that the compiler does. If that is wrong, the
+    # kernel does not compile, and the check fails.
     if hasattr(config.cpp, "vec_isa_ok"):
         config.cpp.vec_isa_ok = True
 
@@ -138,31 +141,42 @@ def judge(_subject: str, _expect: object, evidence: CompileEvidence) -> Finding:
 
     The control, a result that is 1 % too large, must not pass as right.
     """
-    problems = []
-    if not evidence["graphs"] or not evidence["captured"]:
-        problems.append(f"torch.compile captured nothing{suspects(evidence)}: it is switched off")
-    elif not evidence["generated"] or not evidence["libraries"]:
-        problems.append("torch.compile generated no kernel")
-    elif not evidence["mapped"]:
-        problems.append(f"{evidence['libraries'][0]} was compiled and is not loaded")
-    if evidence["breaks"]:
-        problems.append(f"{evidence['breaks']} graph breaks")
-
     # The compiled result may be off by a small multiple of what plain torch is off by.
-    error, control_error = evidence["found_error"], evidence["control_error"]
     tolerance = forward_tolerance(float(evidence["plain_error"]))
-    if not is_within(error, tolerance):
-        allowed = f"at most {scientific(tolerance)}"
-        problems.append(f"its numbers are off by {scientific(error)}, {allowed}")
-    if not is_beyond(control_error, tolerance):
-        off = f"1% more is off by {scientific(control_error)}"
-        problems.append(f"control: {off}, within what is allowed")
+    problems = [*compilation_problems(evidence), *number_problems(evidence, tolerance)]
     if problems:
         return failed(joined(problems))
 
     made = f"{evidence['generated']} generated, {len(evidence['mapped'])} compiled library loaded"
-    off = f"off by {error:.1e} (at most {tolerance:.1e})"
+    off = f"off by {evidence['found_error']:.1e} (at most {tolerance:.1e})"
     return passed(f"torch {evidence['torch']}: {made}, {off}")
+
+
+def compilation_problems(evidence: CompileEvidence) -> Iterator[str]:
+    """Yield the first step of the compilation that did not happen, and graph breaks.
+
+    The steps: dynamo captures a graph, inductor generates a kernel from it, a compiler makes a
+    library of that, and the process loads it.
+    """
+    if not evidence["graphs"] or not evidence["captured"]:
+        yield f"torch.compile captured nothing{suspects(evidence)}: it is switched off"
+    elif not evidence["generated"] or not evidence["libraries"]:
+        yield "torch.compile generated no kernel"
+    elif not evidence["mapped"]:
+        yield f"{evidence['libraries'][0]} was compiled and is not loaded"
+    if evidence["breaks"]:
+        yield f"{evidence['breaks']} graph breaks"
+
+
+def number_problems(evidence: CompileEvidence, tolerance: float) -> Iterator[str]:
+    """Yield a problem if the result is off by more than the tolerance, or the control by less."""
+    error, control_error = evidence["found_error"], evidence["control_error"]
+    if not is_within(error, tolerance):
+        allowed = f"at most {scientific(tolerance)}"
+        yield f"its numbers are off by {scientific(error)}, {allowed}"
+    if not is_beyond(control_error, tolerance):
+        off = f"1% more is off by {scientific(control_error)}"
+        yield f"control: {off}, within what is allowed"
 
 
 CLAIMS = {"compile/cpu": judge}

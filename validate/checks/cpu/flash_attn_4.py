@@ -24,6 +24,8 @@ SETTINGS = Settings(begins_with_torch=True)
 _SHAPE = {"query": (2, 256, 4, 64), "key": (2, 256, 2, 64), "value": (2, 256, 2, 64)}
 """(batch, length, heads, dimensions of a head). Two query heads share a key head, as in most
 models."""
+_CONTROL_KERNEL = 90
+"""The kernel of the control: Hopper's, so that only the architecture to compile for is wrong."""
 
 
 class FlashAttn4Expect(TypedDict):
@@ -64,14 +66,19 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     when it is imported. The control is an architecture that does not exist: it must fail.
     """
     importlib.import_module("torch")
-    # The control is number 0, the claims follow.
-    compilations = [partial(compile_kernels, 90, claims[0].expect["bogus"], backward=False)]
+    # The first compilation is the control, the others are those of the claims, in their order.
+    bogus = claims[0].expect["bogus"]
+    compilations = [
+        partial(compile_kernels, kernel_arch=_CONTROL_KERNEL, target=bogus, backward=False)
+    ]
     for claim in claims:
         arch = claim.expect["arch"]
         has_backward = "flash_bwd" in claim.expect["kernels"]
-        compilations.append(partial(compile_kernels, arch, arch, backward=has_backward))
+        compilations.append(
+            partial(compile_kernels, kernel_arch=arch, target=arch, backward=has_backward)
+        )
 
-    # The forks end in any order: the numbers put their evidence back into that of the claims.
+    # The forks end in any order, and each with the number of its compilation.
     evidence_by_number = dict(measure_in_forks(compilations, half_of_the_cores()))
     control = evidence_by_number[0]
     # The control is part of the evidence of every architecture, and its message is enough.
@@ -80,19 +87,20 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
         yield claim.subject, {"compiled": evidence_by_number[number], "control": control}
 
 
-def compile_kernels(kernel_arch: int, target: int, *, backward: bool) -> Compiled:
+def compile_kernels(*, kernel_arch: int, target: int, backward: bool) -> Compiled:
     """Compile flash-attn-4's forward kernel, and the backward one if `backward`, without a GPU.
 
-    `kernel_arch` chooses the kernel, `target` is the architecture to compile for. The tensors have
-    a shape and no memory. The environment variables are those of flash-attn-4 for machines without
-    a GPU (flash_attn/cute/interface.py, `_get_device_arch`). The number of SMs decides only how
-    work is spread.
+    flash-attn-4 has a kernel for each generation of GPUs: `kernel_arch` (90 for sm_90) chooses it.
+    `target` is the architecture that it is compiled for. Raises what flash-attn-4 or its compiler
+    raises if it does not compile.
     """
     torch: Any = importlib.import_module("torch")
     fake_tensor_mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     # From Hopper on, kernels need the instructions of exactly their architecture.
     suffix = "a" if target >= 90 else ""
     with tempfile.TemporaryDirectory(prefix="flash-attn-4-") as folder:
+        # The variables of flash-attn-4 for machines without a GPU (flash_attn/cute/interface.py,
+        # `_get_device_arch`). The number of SMs decides only how work is spread.
         os.environ.update(
             FLASH_ATTENTION_ARCH=f"sm_{kernel_arch}",
             FLASH_ATTENTION_NUM_SMS="132",
@@ -102,6 +110,7 @@ def compile_kernels(kernel_arch: int, target: int, *, backward: bool) -> Compile
         )
         flash: Any = importlib.import_module("flash_attn.cute.interface")
         start = time.monotonic()
+        # Tensors have a shape and no memory in this mode, so `cuda` needs no GPU.
         with fake_tensor_mode():
             query, key, value = (
                 torch.empty(*shape, dtype=torch.bfloat16, device="cuda")
@@ -131,6 +140,7 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
 
     cubins = compiled["cubins"]
     problems = []
+    # A file's name holds that of its kernel: `cutlass_..._flash_fwd_sm90.sm_90a.cubin`.
     for part in expect["kernels"]:
         if not any(part in name for name in cubins):
             problems.append(f"{part} was not compiled")

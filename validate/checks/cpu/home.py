@@ -24,6 +24,7 @@ _SECONDS = 300
 _PROGRAM = (
     "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
 )
+"""Prints where packages are added, and then the file of the torch that would be imported."""
 _ADVICE = ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs")
 """What a user who may not write is told: parts of the message, one for each way out."""
 
@@ -43,8 +44,8 @@ class Mounted(TypedDict):
     """The state of the cache folder."""
 
     mounted: bool  # something is mounted on it
-    owner: int  # user ID; -1: there is no such folder
-    mode: str  # octal, or why the folder can't be read
+    owner: int  # user ID; -1: the folder can't be looked at
+    mode: str  # octal, such as `1777`; or why the folder can't be looked at
 
 
 class Cache(TypedDict, total=False):
@@ -95,11 +96,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:
 
 
 def describe_mount(folder: str) -> Mounted:
-    """Return whether something is mounted on a folder, and its owner and mode."""
+    """Return whether something is mounted on a folder, and its owner and mode.
+
+    If the folder can't be looked at, `mode` is the reason, and the owner is -1.
+    """
     try:
         status = Path(folder).stat()
     except OSError as error:
-        return {"mounted": False, "owner": -1, "mode": error.strerror or str(error)}
+        reason = error.strerror or str(error)
+        return {"mounted": False, "owner": -1, "mode": reason}
 
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     # The fifth field of a line is the mount point: proc(5).
@@ -107,12 +112,16 @@ def describe_mount(folder: str) -> Mounted:
     return {
         "mounted": folder in mount_points,
         "owner": status.st_uid,
+        # Without the bits that say what kind of file it is.
         "mode": f"{status.st_mode & 0o7777:o}",
     }
 
 
 def write_to_cache(path: str) -> Cache:
-    """Make a cache folder and write a file into it, as libraries do. An empty path was not set."""
+    """Make a cache folder and write a file into it, as libraries do; return whether that worked.
+
+    `path` is the value of the variable that names the folder; empty: the variable is not set.
+    """
     if not path:
         return {"path": "", "error": "not set"}
     try:
@@ -127,8 +136,10 @@ def write_to_cache(path: str) -> Cache:
 def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     """Start $PIP_PYTHON, the Python that pip installs for, and return where it adds packages.
 
-    The image makes this Python at its first start, in the user's cache folder.
+    The image makes this Python at its first start, in the user's cache folder. If it can't be
+    started, only `python` and `error` are returned; if it fails, its exit status and stderr say so.
     """
+    # Without the variable, the empty name can't be started.
     python = environ.get("PIP_PYTHON", "")
     try:
         done = subprocess.run(
@@ -142,7 +153,7 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"python": python, "error": str(error)}
 
-    # The program prints sys.prefix and the file of torch. If it failed, lines are missing.
+    # If the program failed, one or both of its lines are missing.
     lines = done.stdout.splitlines()
     prefix = lines[0] if lines else ""
     torch_file = lines[1] if len(lines) > 1 else ""
@@ -159,14 +170,14 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
 def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     """Judge what the user can write; UNPROVEN if the container was not started as claimed.
 
-    If the claim says that the user can't write (`writable` is false), judge what Python advises.
+    If the claim says that the user can't write (`writable` is false), judge what the image advises.
     """
     uid, gid, folder = evidence["uid"], evidence["gid"], expect["folder"]
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
-    mounted = evidence["mounted"]
-    if not mounted["mounted"]:
-        return unproven(f"nothing is mounted on {folder} ({mounted['mode']})")
+    mount = evidence["mounted"]
+    if not mount["mounted"]:
+        return unproven(f"nothing is mounted on {folder} ({mount['mode']})")
     if not expect["writable"]:
         return judge_advice(folder, evidence)
 
@@ -177,9 +188,13 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
 
 
 def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
-    """Yield a fault for each cache folder that the user can't use."""
-    uid, folder, mounted = evidence["uid"], expect["folder"], evidence["mounted"]
-    owner = f"uid {mounted['owner']}'s, mode {mounted['mode']}"
+    """Yield a fault for each cache folder that the user can't use.
+
+    Its variable must name the expected folder, a file can be written there, and a library that was
+    compiled there can be loaded.
+    """
+    uid, folder, mount = evidence["uid"], expect["folder"], evidence["mounted"]
+    owner = f"uid {mount['owner']}'s, mode {mount['mode']}"
     for name, path in expect["caches"].items():
         cache = evidence["caches"][name]
         if cache["path"] != path:
@@ -220,12 +235,13 @@ def describe_start_error(additions: Additions) -> str:
 def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     """Judge a cache folder that the user can't write to.
 
-    Python must start all the same, and what it prints must name every way out in _ADVICE. UNPROVEN
-    if the folder can be written to.
+    Python must start all the same, and what is printed then must name every way out in _ADVICE.
+    UNPROVEN if the folder can be written to.
     """
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(f"{folder} can be written to: this is not the case that was to be tried")
 
+    # Packages can't be added, but the image prints its advice when a Python starts.
     additions = evidence["additions"]
     start_error = describe_start_error(additions)
     if start_error:

@@ -77,7 +77,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
     }
-    at_once = half_of_the_cores()  # in each order
+    # In each of the two orders, so that both together take all cores.
+    at_once = half_of_the_cores()
     # The threads only wait for the new processes.
     with ThreadPoolExecutor(max_workers=at_once) as threads:
         first_runs: dict[str, Future[ImportRun]] = {}
@@ -85,36 +86,53 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
             if expect["first"]:
                 first_runs[subject] = threads.submit(import_in_new_process, expect["modules"])
 
-        # Meanwhile this process imports torch, and its forks import the rest.
-        importlib.import_module("torch")
-        subjects_after = [subject for subject, expect in expects.items() if expect["after"]]
-        imports_after = []
-        for subject in subjects_after:
-            imports_after.append(partial(import_after_torch, expects[subject]["modules"]))
-        for number, run in measure_in_forks(imports_after, at_once):
-            subject = subjects_after[number]
+        # Meanwhile this process imports torch, and its forks import each package after it.
+        modules_after: dict[str, Sequence[str]] = {}
+        for subject, expect in expects.items():
+            if expect["after"]:
+                modules_after[subject] = expect["modules"]
+        for subject, run in import_each_after_torch(modules_after, at_once):
             orders = wait_for_first_run(first_runs, subject)
             orders["after torch"] = run
             yield subject, {"orders": orders}
 
+        # The other packages are imported in a new process only.
         for subject in expects:
-            if subject not in subjects_after:
+            if subject not in modules_after:
                 yield subject, {"orders": wait_for_first_run(first_runs, subject)}
 
 
 def wait_for_first_run(
     first_runs: Mapping[str, Future[ImportRun]], subject: str
 ) -> dict[str, ImportRun]:
-    """Return `{"first": ...}` when the new process of a subject has ended; {} if it has none."""
+    """Return `{"first": ...}` when the new process of a package has ended; {} if it has none.
+
+    `first_runs` are by package.
+    """
     if subject in first_runs:
         return {"first": first_runs[subject].result()}
     return {}
 
 
+def import_each_after_torch(
+    modules: Mapping[str, Sequence[str]], at_once: int
+) -> Iterator[tuple[str, ImportRun]]:
+    """Import torch here, then each package in a fork; yield (package, run) as the forks end.
+
+    `modules`: package -> its modules. `at_once`: how many forks run at the same time.
+    """
+    importlib.import_module("torch")
+    packages = list(modules)
+    imports = [partial(import_after_torch, modules[package]) for package in packages]
+    for number, run in measure_in_forks(imports, at_once):
+        yield packages[number], run
+
+
 def import_in_new_process(modules: Sequence[str]) -> ImportRun:
     """Import modules in a new Python process, as a user's program does.
 
-    If that fails, the error consists of the exit status and the last line that was printed.
+    If that fails, the error consists of the exit status and the last line that was printed. What
+    was printed at exit, after the imports, is kept apart: see ImportRun.
     """
     try:
         done = subprocess.run(
@@ -129,6 +147,7 @@ def import_in_new_process(modules: Sequence[str]) -> ImportRun:
         return {"error": {"kind": "timeout", "message": message}, "said": []}
 
     output = done.stdout.decode("utf-8", "replace")
+    # If an import failed, the line that ends them is missing: `end_of_imports` is empty.
     at_import, end_of_imports, at_exit = output.partition(_END_OF_IMPORTS)
     lines, lines_at_exit = last_lines(at_import), last_lines(at_exit)
     run: ImportRun = {"said": lines}
@@ -170,7 +189,10 @@ def last_lines(text: str) -> list[str]:
 
 
 def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Finding:
-    """Judge that the modules were imported in each order, and printed no complaint."""
+    """Judge that the modules were imported in each order, and printed no complaint.
+
+    A complaint is a line that matches one of `complaints` and none of `harmless`.
+    """
     if not evidence["orders"]:
         return failed("nothing was imported")
 
@@ -178,7 +200,8 @@ def judge(_subject: str, expect: ImportExpect, evidence: ImportEvidence) -> Find
     for order, run in evidence["orders"].items():
         if "error" in run:
             # Without its log, so that only the exception or the last line is quoted.
-            problems.append(f"imported {order}: {root_cause({**run['error'], 'log': ''})}")
+            error = {**run["error"], "log": ""}
+            problems.append(f"imported {order}: {root_cause(error)}")
             continue
         for line in run["said"]:
             is_complaint = has_pattern(line, expect["complaints"])

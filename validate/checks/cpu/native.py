@@ -24,7 +24,9 @@ from validate.judging import Finding, failed, joined, listed, passed, root_cause
 
 SETTINGS = Settings(begins_with_torch=True)
 
-_CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(\d+)[^/]*$")
+_CUDA_RUNTIME = re.compile(r"/libcudart\.so\.(?P<major>\d+)[^/]*$")
+"""The path of a CUDA runtime: `.../nvidia/cuda_runtime/lib/libcudart.so.12`."""
+_HOPPER = (9, 0)
 
 
 class _NativeExpect(TypedDict):
@@ -39,7 +41,8 @@ class _NativeExpect(TypedDict):
 class NativeExpect(_NativeExpect, total=False):
     """What is expected of a package with compiled libraries."""
 
-    selection: Mapping[str, str]  # {cuda: version}, if it chooses its library by torch's CUDA
+    # {cuda: torch's version of it}; of bitsandbytes alone, which chooses its library by that
+    selection: Mapping[str, str]
 
 
 class Library(TypedDict, total=False):
@@ -61,16 +64,19 @@ class CudaRuntime(TypedDict):
 
 
 class NativeEvidence(TypedDict, total=False):
-    """Empty if the package is not installed. If loading it crashed: `version`, `files`, `error`."""
+    """What `measure` yields: nothing if the package is not installed.
+
+    If loading it raised or crashed, only `version`, `files` and `error` are there.
+    """
 
     version: str
-    files: Mapping[str, bool]  # path of a library -> whether it exists
+    files: Mapping[str, bool]  # path of a library below site-packages -> whether it exists
     error: Mapping[str, Any]
     imports: Mapping[str, ErrorEvidence | None]  # module -> what importing it raised
-    libraries: Mapping[str, Library]
+    libraries: Mapping[str, Library]  # of `files`, those that exist
     # name -> whether it has a CUDA kernel; None: torch does not know it
     operators: Mapping[str, bool | None]
-    selection: Mapping[str, Any] | None
+    selection: Mapping[str, Any] | None  # of ask_bitsandbytes_for_library; None: was not asked
     cuda_runtimes: list[CudaRuntime]
 
 
@@ -88,13 +94,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence]]:
             yield claim.subject, {}
             continue
 
+        expect = cast("NativeExpect", claim.expect)
         # Read before the fork, so that they are known even if loading a library crashes it.
         site_packages = Path(str(distribution.locate_file(""))).resolve()
-        names = find_libraries(site_packages, claim.expect["libraries"])
+        names = find_libraries(site_packages, expect["libraries"])
         files = {name: (site_packages / name).is_file() for name in names}
         present = [name for name in names if files[name]]
 
-        expect = cast("NativeExpect", claim.expect)
         loaded: NativeEvidence = measure_in_fork(
             partial(load_package, expect, site_packages, present, owners)
         )
@@ -113,8 +119,8 @@ def owners_of_libraries() -> dict[str, str]:
 def find_libraries(site_packages: Path, patterns: Sequence[str]) -> list[str]:
     """Return the files that match the patterns, relative to site-packages, without repetitions.
 
-    A pattern without wildcards is returned whether such a file exists or not. A file that RECORD
-    lists and that is missing fails `files/recorded`.
+    A pattern without wildcards names one file. It is returned even if there is no such file, so
+    that the judge can say that it is missing.
     """
     names: list[str] = []
     for pattern in patterns:
@@ -132,8 +138,8 @@ def load_package(
 ) -> NativeEvidence:
     """Import the expected modules, load the libraries, and describe what was loaded.
 
-    `libraries` are paths relative to site-packages. `owners`: path of an installed library -> the
-    distribution that has it.
+    This runs in a fork. `libraries` are paths relative to site-packages. `owners`: path of an
+    installed library -> the distribution that has it.
     """
     imports: dict[str, ErrorEvidence | None] = {}
     for name in expect["modules"]:
@@ -145,12 +151,12 @@ def load_package(
         except Exception as error:
             imports[name] = describe_error(error)
 
-    mapped_by_import = list_mapped_files("")
+    mapped_by_import = list_mapped_files()
     loaded = {}
     for name in libraries:
         loaded[name] = load_library(site_packages / name, mapped_by_import, expect["symbols"])
 
-    # Only the claim about bitsandbytes has a selection.
+    # What bitsandbytes answers, or the error that it raised.
     selection = None
     if "selection" in expect:
         selection = attempt(ask_bitsandbytes_for_library)
@@ -169,6 +175,7 @@ def load_library(path: Path, mapped_by_import: Sequence[str], symbols: Sequence[
     `mapped_by_import` are the files that importing the package has mapped into the process.
     """
     file = str(path.resolve())
+    # After a crash, this is the last line of the log.
     print(f"loading {path}", flush=True)  # noqa: T201
     try:
         library = ctypes.CDLL(str(path))
@@ -177,8 +184,8 @@ def load_library(path: Path, mapped_by_import: Sequence[str], symbols: Sequence[
     return {
         "mapped_by_import": file in mapped_by_import,
         "load_error": None,
-        # If a library of this name is loaded already, dlopen returns that one.
-        "mapped": file in list_mapped_files(""),
+        # If another library of this name (soname) is loaded already, dlopen returns that one.
+        "mapped": file in list_mapped_files(),
         "missing_symbols": [name for name in symbols if not hasattr(library, name)],
     }
 
@@ -194,12 +201,13 @@ def has_cuda_kernel(operator: str) -> bool | None:
 def ask_bitsandbytes_for_library() -> Mapping[str, Any]:
     """Return which library bitsandbytes would load on a GPU, by its own function.
 
-    That function takes BNB_CUDA_VERSION and its fallbacks into account.
+    That function takes BNB_CUDA_VERSION and its fallbacks into account. It chooses by torch's CUDA,
+    so any GPU that is new enough gives the same answer: Hopper.
     """
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
     specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
-        highest_compute_capability=(9, 0),
+        highest_compute_capability=_HOPPER,
         cuda_version_string=f"{major}{minor}",
         cuda_version_tuple=(major, minor),
     )
@@ -216,18 +224,20 @@ def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
 
     `owners`: path of an installed library -> the distribution that has it.
     """
+    # The runtime is asked for its version because a file name can be wrong.
     runtimes: list[CudaRuntime] = []
-    for path in list_mapped_files(""):
+    for path in list_mapped_files():
         match = _CUDA_RUNTIME.search(path)
         if not match:
             continue
+        # dlopen returns the library that is mapped already.
         version = ctypes.c_int()
         ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
         runtimes.append(
             {
                 "file": path,
                 "owner": owners.get(path),
-                "major": int(match[1]),
+                "major": int(match["major"]),
                 "version": version.value,
             }
         )
@@ -235,7 +245,10 @@ def list_cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
 
 
 def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
-    """Judge that the expected libraries are loaded and complete, and use the expected CUDA."""
+    """Judge that the expected libraries are loaded and complete, and use the expected CUDA.
+
+    Without evidence, the package is not installed: FAIL.
+    """
     if not evidence:
         return failed(f"{subject} is not installed")
 
@@ -263,7 +276,10 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
 
 
 def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
-    """Write what was loaded, with which symbols, kernels and CUDA runtime."""
+    """Write which libraries were loaded, with which symbols, kernels and CUDA runtime.
+
+    A claim expects at least one of these three.
+    """
     parts = []
     if expect["symbols"]:
         parts.append(f"symbols {listed(expect['symbols'])}")
@@ -277,7 +293,10 @@ def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
 
 
 def library_problems(expect: NativeExpect, libraries: Mapping[str, Library]) -> Iterator[str]:
-    """Yield a problem for each library that is not loaded as expected, or lacks a symbol."""
+    """Yield a problem for each library that is not loaded as expected, or lacks a symbol.
+
+    Of several problems of one library, the first one explains the others.
+    """
     for name, library in libraries.items():
         if library["load_error"]:
             yield f"{name} can't be loaded: {library['load_error']}"
@@ -307,7 +326,8 @@ def operator_problems(names: Iterable[str], operators: Mapping[str, bool | None]
 def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
     """Yield a problem unless exactly one CUDA runtime is loaded, of this major version.
 
-    `major` None: the package uses no CUDA runtime, so nothing is checked.
+    Both its file name and what it reports must say so. `major` None: the package uses no CUDA
+    runtime, so nothing is checked.
     """
     if major is None:
         return
@@ -325,9 +345,9 @@ def runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iter
 def selection_problems(expect: NativeExpect, selection: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield why the package would load another library on a GPU than the expected one.
 
-    `selection` is what its own function for this answered: `file`, `torch_cuda` and `override`, or
-    `error`.
+    `selection` is what ask_bitsandbytes_for_library returned, or `error` if it raised.
     """
+    # The package does not choose, or the claim expects nothing of its choice.
     if "selection" not in expect:
         return
     if selection is None:

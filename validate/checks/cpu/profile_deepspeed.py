@@ -19,6 +19,8 @@ from validate.harness.forked import measure_claimed_subjects, measure_in_fork
 from validate.judging import Finding
 
 _WORKERS = 2
+LEAST_CONTROL = 0.001
+"""How far a result that is wrong on purpose must be off: far more than ROUNDING_TOLERANCE."""
 
 
 class RayEvidence(TypedDict):
@@ -41,9 +43,11 @@ def compare_cpu_adam() -> adam.CompiledDeviations:
 def train_with_ray() -> RayEvidence:
     """Train with DDP on two workers of Ray, and compare with one process that has all the data.
 
-    The program is that of the multigpu tier, here on the CPU.
+    The program is that of the multigpu tier, here on the CPU. Each worker (rank) compares its
+    gradients and weights with those of one process.
     """
     ranks = ray_train.run_workers(_WORKERS, "cpu")["ranks"]
+    # The worst of all comparisons counts: the largest error, and the smallest of a control.
     errors: list[float] = []
     control_errors: list[float] = []
     for rank in ranks:
@@ -67,15 +71,15 @@ measure = partial(measure_claimed_subjects, measures=_SUBJECTS)
 
 def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
     """Judge that training on two workers gave the same weights as in one process."""
-    # Claims recorded before 2026-11-28 have limits of their own. The oldest have limits of figures
-    # that are no longer measured.
+    # A claim from before 2026-11-28, which is judged with evidence of its time, brings the limits
+    # of that evidence's figures. A newer one has none.
     if "at_most" in expect:
         return judge_limits(subject, expect, evidence)
     return judge_figures(
         evidence,
         equal={"workers": _WORKERS},
         at_most={"deviation": ROUNDING_TOLERANCE},
-        at_least={"control": 0.001},
+        at_least={"control": LEAST_CONTROL},
     )
 
 

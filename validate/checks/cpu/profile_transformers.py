@@ -23,7 +23,7 @@ _MEMORY_SHARE = 0.6
 SAME_LOGITS = 1e-4
 """The largest difference of float32 logits of order 1 to 10 that are computed in another order."""
 OTHER_LOGITS = 0.01
-"""The least difference of a control. A result 1 % off is 0.05 away (measured with torch 2.8)."""
+"""The least difference of the control. A result 1 % off is 0.05 away (measured with torch 2.8)."""
 
 
 class DeviceMapEvidence(TypedDict):
@@ -31,10 +31,10 @@ class DeviceMapEvidence(TypedDict):
 
     devices: list[str]  # of the model that is placed whole
     unplaced: int  # its parameters that are on no device
-    deviation: float
+    deviation: float  # of its logits, the largest
     split_devices: list[str]  # of the model of which a part does not fit into memory
-    split_deviation: float
-    split_control: float  # of its logits, each moved to the next token
+    split_deviation: float  # of its logits, the largest
+    split_control: float  # the same of logits that are wrong on purpose
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceMapEvidence]]:
@@ -54,21 +54,24 @@ def place_models(folder: Path) -> DeviceMapEvidence:
     plain_logits = compute_logits(automodel.from_pretrained(llama.folder), llama)
 
     whole = automodel.from_pretrained(llama.folder, device_map="auto")
-    # Newer releases of transformers set hf_device_map only for a model in several places.
+    # Part of the model ("": all of it) -> where it is. Newer releases of transformers set it only
+    # for a model in several places.
     device_map = getattr(whole, "hf_device_map", {"": whole.device})
     whole_logits = compute_logits(whole, llama)
 
-    size = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
+    model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
     split = automodel.from_pretrained(
         llama.folder,
         device_map="auto",
-        max_memory={"cpu": int(size * _MEMORY_SHARE)},
+        max_memory={"cpu": int(model_bytes * _MEMORY_SHARE)},
         offload_folder=str(folder / "offload"),
     )
     split_logits = compute_logits(split, llama)
+    # The control: each logit is that of its neighbour in the vocabulary.
     shifted_logits = torch.roll(split_logits, 1, -1)
     return {
         "devices": sorted({str(device) for device in device_map.values()}),
+        # Parameters without data stayed on the device `meta`.
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
         "deviation": float((whole_logits - plain_logits).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
@@ -84,7 +87,10 @@ def compute_logits(model: Any, llama: SavedLlama) -> Any:
 
 
 def judge_device_map(_subject: str, _expect: object, evidence: DeviceMapEvidence) -> Finding:
-    """Judge that both models are placed as expected, and compute the same as plain loading."""
+    """Judge that both models are placed as expected, and compute the same as plain loading.
+
+    The whole model is in memory, the other one in memory and on disk.
+    """
     return judge_figures(
         evidence,
         equal={"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},

@@ -28,7 +28,10 @@ from validate.judging import Finding
 _END_TOKEN = 2
 """The token that ends an answer (examples/tiny.py)."""
 _NOISE = 0.02
-"""The standard deviation of the errors of log-probabilities, as in an engine in bfloat16."""
+"""The standard deviation of the errors of log-probabilities, as in an engine in bfloat16. With it,
+the ratio of policy and sampler, which trl corrects, is not 1."""
+_CHANGE = 1.5
+"""All parameters are multiplied by this, so that weights of before the change are recognised."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -72,54 +75,70 @@ def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
     merged; None: it has no adapters. The control compares with the weights before they were
     changed: `control_stale` counts those that differ, as all should.
     """
-    packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
     safetensors = importlib.import_module("safetensors.torch")
     policy = Policy(folder / "policy")
     saved_weights = safetensors.load_file(policy.folder / "model.safetensors")
     trainer = _grpo.make_trainer(policy, folder / "out", adapters, use_cpu=True)
     for parameter in trainer.model.parameters():
-        parameter.data.mul_(1.5)
+        parameter.data.mul_(_CHANGE)
 
+    # What the server must get: the weights of the model itself, or with its adapters merged.
     merged = copy.deepcopy(trainer.model)
     if adapters:
         merged = merged.merge_and_unload()
     expected_weights = merged.state_dict()
 
-    # vLLM copies the tensors when the last one has come, and trl 1.11 to 1.16 take the adapters
-    # out just before. So they are compared when all are packed.
-    named_weights = trainer.vllm_generation._iter_named_params()
-    packed = packing.pack_tensors(
-        named_weights, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES
-    )
-    unpacked = packing.unpack_tensor(
-        packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes
-    )
-
+    sent_weights = pack_and_unpack(trainer)
     differing = []
     changed = 0
-    for name, weight in unpacked:
+    for name, weight in sent_weights:
         if not weight.equal(expected_weights[name]):
             differing.append(name)
         if not weight.equal(saved_weights[name]):
             changed += 1
-    return {"compared": len(unpacked), "differing": differing, "control_stale": changed}
+    return {"compared": len(sent_weights), "differing": differing, "control_stale": changed}
+
+
+def pack_and_unpack(trainer: Any) -> Sequence[tuple[str, Any]]:
+    """Return the names and tensors that a vLLM server would get from trl's trainer.
+
+    trl yields the weights, and vLLM packs them into one buffer, sends it and unpacks it. Here it is
+    not sent. vLLM copies the tensors into the buffer when the last one has come, and trl 1.11 to
+    1.16 take the adapters out of the model just before. So a comparison of each tensor as trl
+    yields it would not see what is sent.
+    """
+    packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
+    named_weights = trainer.vllm_generation._iter_named_params()
+    packed = packing.pack_tensors(
+        named_weights, lambda item: item[1], packing.DEFAULT_PACKED_BUFFER_SIZE_BYTES
+    )
+    unpacked: Sequence[tuple[str, Any]] = packing.unpack_tensor(
+        packed.packed_tensor, packed.names, packed.shapes, packed.dtypes, packed.tensor_sizes
+    )
+    return unpacked
 
 
 class _Sampler:
-    """The part of vLLM's class LLM that trl uses, in plain torch."""
+    """The part of vLLM's class LLM that trl uses, in plain torch.
+
+    trl makes it with the arguments of LLM, and calls its public methods.
+    """
 
     def __init__(self, **settings: Any) -> None:
-        """Load the model of `settings`, which are the arguments of vLLM's EngineArgs."""
+        """Load the model that `settings["model"]` names; they are arguments of vLLM's EngineArgs.
+
+        Raises TypeError for an argument that this vLLM does not know.
+        """
         torch = importlib.import_module("torch")
         transformers = importlib.import_module("transformers")
-        # Raises TypeError for an argument that this vLLM does not know.
         self.arguments = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**settings)
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             settings["model"], dtype=torch.float32
         ).eval()
         self.torch = torch
         self.generator = torch.Generator().manual_seed(1)
-        # trl loads weights into llm_engine.model_executor.driver_worker.model_runner.model.
+        # trl calls `load_weights` of llm_engine.model_executor.driver_worker.model_runner.model: let
+        # that be this object.
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
 
@@ -140,10 +159,12 @@ class _Sampler:
     def _answer(self, prompt: Sequence[int], sampling_params: Any) -> Any:
         """Sample tokens until the end token or the limit, with noisy log-probabilities.
 
-        Returns an object with the attributes of vLLM's RequestOutput that trl reads.
+        `prompt` is a list of token IDs. Returns an object with the attributes of vLLM's
+        RequestOutput that trl reads.
         """
         torch, temperature = self.torch, sampling_params.temperature
         tokens = list(prompt)
+        # For each sampled token: token -> its log-probability. vLLM has other likely tokens, too.
         scores = []
         while len(tokens) - len(prompt) < sampling_params.max_tokens and tokens[-1] != _END_TOKEN:
             with torch.no_grad():

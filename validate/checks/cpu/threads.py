@@ -28,10 +28,11 @@ _OPENMP = r"/lib(?:gomp|iomp5|omp)[-.\w]*\.so[^/]*$"
 _SIZE = 1200
 """Rows and columns of the matrix that is multiplied."""
 _BUSY_TICKS = 5
-"""The least processor time of a thread that has worked, in hundredths of a second."""
+"""The least processor time of a thread that has worked, in hundredths of a second (proc(5): ticks).
+"""
 _SECONDS = 1.0
-"""How long to wait for all threads to have worked, when two have."""
-_MOST_SECONDS = 20.0
+"""How long all threads are given to work. When it is over, two that have worked are enough."""
+_MOST_PROCESSOR_SECONDS = 20.0
 """How much processor time this process may use until a second thread has worked. On a machine under
 load, that may take seconds."""
 
@@ -68,6 +69,7 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
     imported. `openmp` are the OpenMP runtimes that are then in the process.
     """
     torch = importlib.import_module("torch")
+    # The user's variables, without those that the suite has set for this process.
     environ = user_environment.recorded().environ
     errors = {}
     for name in modules:
@@ -87,6 +89,7 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
         "busy_threads": busy_threads,
         "environment": environment,
         "not_imported": errors,
+        # A runtime that is mapped by two paths is one.
         "openmp": sorted(set(map(os.path.realpath, list_mapped_files(_OPENMP)))),
     }
 
@@ -94,27 +97,37 @@ def import_and_compute(modules: Sequence[str]) -> ThreadsEvidence:
 def count_busy_threads(torch: Any) -> int:
     """Multiply matrices until all of torch's threads have worked, and return how many have.
 
-    Gives up after a second if at least two have, else after 20 seconds of processor time.
+    After a second, two are enough. While there are fewer, it goes on, up to 20 seconds of processor
+    time.
     """
     all_threads = min(len(os.sched_getaffinity(0)), torch.get_num_threads())
+    enough_threads = min(2, all_threads)
     matrix = torch.randn(_SIZE, _SIZE)
     ticks_before = read_thread_ticks()
     deadline = time.monotonic() + _SECONDS
-    processor_deadline = time.process_time() + _MOST_SECONDS
-    busy_threads = 0
+    # In processor time, which other programs on a busy machine do not use up.
+    processor_deadline = time.process_time() + _MOST_PROCESSOR_SECONDS
     while True:
-        waits_for_all = busy_threads < all_threads and time.monotonic() < deadline
-        lacks_two = busy_threads < min(2, all_threads)
-        waits_for_two = lacks_two and time.process_time() < processor_deadline
-        if not (waits_for_all or waits_for_two):
-            return busy_threads
-
         # The product uses the threads of the BLAS, tanh those of OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
-        busy_threads = 0
-        for thread, ticks in read_thread_ticks().items():
-            if ticks - ticks_before.get(thread, 0) >= _BUSY_TICKS:
-                busy_threads += 1
+        busy_threads = count_threads_since(ticks_before)
+        if busy_threads >= all_threads:
+            return busy_threads
+
+        is_over = time.monotonic() >= deadline
+        is_hopeless = time.process_time() >= processor_deadline
+        if is_over and (busy_threads >= enough_threads or is_hopeless):
+            return busy_threads
+
+
+def count_threads_since(ticks_before: Mapping[str, int]) -> int:
+    """Return how many threads have worked since `ticks_before` was read: at least _BUSY_TICKS."""
+    busy_threads = 0
+    for thread, ticks in read_thread_ticks().items():
+        # A thread that is new since then had used no time.
+        if ticks - ticks_before.get(thread, 0) >= _BUSY_TICKS:
+            busy_threads += 1
+    return busy_threads
 
 
 def read_thread_ticks() -> dict[str, int]:
@@ -123,7 +136,8 @@ def read_thread_ticks() -> dict[str, int]:
     for task in Path("/proc/self/task").iterdir():
         # A thread may end while the folder is read.
         with suppress(OSError):
-            # After the name in brackets: utime and stime are fields 14 and 15 of proc(5).
+            # utime and stime are fields 14 and 15 of proc(5). After the name in brackets, which is
+            # field 2, they are 11 and 12.
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             ticks[task.name] = int(fields[11]) + int(fields[12])
     return ticks
@@ -149,15 +163,21 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
 
+    # There is one: any other number is a problem.
+    runtime = PurePosixPath(runtimes[0]).name
     others = " alone"
     if bundled:
         others = f" (also loaded, used only by the package that bundles it: {listed(bundled)})"
     threads = f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores"
-    return passed(f"{threads}, under {PurePosixPath(runtimes[0]).name}{others}")
+    return passed(f"{threads}, under {runtime}{others}")
 
 
 def thread_problems(runtimes: Sequence[str], evidence: ThreadsEvidence) -> Iterator[str]:
-    """Yield what is wrong. `runtimes`: OpenMP runtimes that no package bundles for itself."""
+    """Yield what is wrong with imports, OpenMP runtimes and threads.
+
+    `runtimes` are the paths of the OpenMP runtimes that no package bundles for itself. On a single
+    core, any number of threads is right.
+    """
     for name, error in evidence["not_imported"].items():
         yield f"import {name}: {root_cause(error)}"
 
@@ -167,6 +187,7 @@ def thread_problems(runtimes: Sequence[str], evidence: ThreadsEvidence) -> Itera
         yield "no OpenMP runtime is loaded"
 
     cores, threads, busy = evidence["cores"], evidence["torch_threads"], evidence["busy_threads"]
+    # A variable such as OMP_NUM_THREADS=1 may be the reason.
     if cores > 1 and threads < 2:
         yield f"torch takes 1 thread on {cores} cores{suspects(evidence)}"
     elif cores > 1 and busy < 2:
