@@ -22,10 +22,12 @@ from validate.judging import Finding, conclude, telling_line, unproven
 SETTINGS = Settings(run_as=RunAs.EACH_CLAIM)
 
 _TIMEOUT_SECONDS = 300
+"""How long a program may take: a pip that waits for something would hang."""
 _PRINT_TORCH = (
     "import importlib.metadata as m, importlib.util as u; "
     "print(m.version('torch')); print(u.find_spec('torch').origin)"
 )
+"""Prints two lines: the version of the torch that would be imported, and its file."""
 _PRINT_PLAIN_FILE = "import validate_plain; print(validate_plain.__file__)"
 _CONSTRAINT_VARIABLES = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 _CONFLICT_MESSAGES = ("ResolutionImpossible", "conflicting dependencies")
@@ -43,6 +45,7 @@ class AdditionsExpect(TypedDict):
     folder: str
     """Where added packages are put."""
     mount: str
+    """What lies on the cache folder (home.py, HomeExpect)."""
     held: Mapping[str, str]
     """Distribution -> the version that no addition may move."""
 
@@ -81,13 +84,16 @@ class AdditionsEvidence(TypedDict):
     control: ProgramRun
     """pip is asked for it without the constraints, and would install it."""
     before: Torch
+    """The torch of the image, before pip was called."""
     after: Torch
+    """The torch after all of this."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
     """Add packages with pip as the user who runs this, and yield (subject of a claim, evidence).
 
-    The evidence is the same for every claim.
+    The evidence is the same for every claim. Programs run in the user's environment, where
+    PIP_CONSTRAINT names the image's constraints.
     """
     environ = {**user_environment.recorded().environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     unconstrained = dict(environ)
@@ -101,6 +107,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         _write_wheel(wheels, "torch", "99.0", [])
         pip_install = ["pip", "install", "--no-index", "--find-links", folder, "--no-color"]
 
+        # What is added must be imported, and torch must stay what it was.
         before = _imported_torch(environ)
         plain = _run(environ, [*pip_install, "validate-plain"])
         imported = _run(environ, ["python3", "-c", _PRINT_PLAIN_FILE])
@@ -141,9 +148,10 @@ def _read_constraints(file: str) -> dict[str, str]:
 
 
 def _write_wheel(folder: Path, name: str, version: str, requirements: Sequence[str]) -> None:
-    """Write a wheel of one empty module to the folder.
+    """Write a wheel of one empty module to the folder, which pip can install.
 
-    `name`: of the module; the distribution has `-` for `_`. `requirements`: such as `torch>=99`.
+    `name`: of the module, such as `validate_plain`; the distribution's has `-` for `_`.
+    `requirements`: such as `torch>=99`.
     """
     dist_info = f"{name}-{version}.dist-info"
     distribution = name.replace("_", "-")
@@ -169,8 +177,9 @@ def _write_wheel(folder: Path, name: str, version: str, requirements: Sequence[s
 def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
     """Run a program in this environment, and return how it ended.
 
-    The program is looked up on the environment's own PATH: where packages were added, it begins
-    with their virtual environment.
+    `command` is its name and its arguments. The program is looked up on the environment's own PATH:
+    where packages were added, it begins with their virtual environment. A program that is not there
+    or does not run has an exit code, too: that of a shell.
     """
     name, *arguments = command
     program = shutil.which(name, path=environ.get("PATH", ""))
@@ -192,7 +201,7 @@ def _run(environ: Mapping[str, str], command: Sequence[str]) -> ProgramRun:
 
 
 def _imported_torch(environ: Mapping[str, str]) -> Torch:
-    """Return the torch that `python3` of this environment would import."""
+    """Return the torch that `python3` of this environment would import: no version if none."""
     printed = _run(environ, ["python3", "-c", _PRINT_TORCH])
     if printed["code"] != 0:
         return {"version": "", "file": printed["said"][-300:]}
@@ -216,21 +225,23 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
 
 
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong, in the order of the steps."""
+    """Yield a sentence for each thing that is wrong."""
     yield from _constraint_faults(expect["held"], evidence["constraints"])
 
+    # The user can add a package, and it lands in the user's folder.
     plain = evidence["plain"]
     if plain["code"] != 0:
         yield f"pip can't add a package: {telling_line(plain['said'])}"
     elif not evidence["imported"].startswith(f"{expect['folder']}/"):
         yield f"the added package is imported from {evidence['imported'] or 'nowhere'}"
 
+    # Without the constraints, pip would take the other torch. Else a refusal proves nothing.
     control = evidence["control"]
     if control["code"] != 0:
         line = telling_line(control["said"])
         yield f"control: without constraints pip refuses as well ({line})"
 
-    # pip must refuse, and because of the constraints: a full disk proves nothing.
+    # With them, it must refuse, and because of them: a full disk would be another reason.
     mover = evidence["mover"]
     names_conflict = any(message in mover["said"] for message in _CONFLICT_MESSAGES)
     if mover["code"] == 0:
@@ -239,6 +250,7 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
         line = telling_line(mover["said"])
         yield f"pip refuses another torch, but not for the constraints: {line}"
 
+    # There was a torch at first, and it is the same at the end.
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
         yield f"torch was {evidence['before']}, and is {evidence['after']}"
 

@@ -45,8 +45,8 @@ class UserEvidence(TypedDict):
 
     uid: int
     known: bool  # the image has a user of this ID
-    root_is_writable: bool
-    interfaces: list[str]  # of the network
+    root_is_writable: bool  # the root of the file system
+    interfaces: list[str]  # of the network: `lo` alone if there is none
     steps: Mapping[str, Mapping[str, Any]]  # step -> {answer: what it gave}, or {error}
 
 
@@ -60,7 +60,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, UserEvidence]]:
         steps: dict[str, Mapping[str, Any]] = {
             "user name": measure_in_fork(lambda: {"answer": getpass.getuser()}),
             "home": measure_in_fork(write_into_home),
-            "temporary files": measure_in_fork(lambda: {"answer": tempfile.mkstemp()[1]}),
+            "temporary files": measure_in_fork(write_temporary_file),
         }
         # Imported once, for both steps below. An error is ignored here: each of them imports torch
         # again and reports it.
@@ -89,15 +89,23 @@ def write_into_home() -> Mapping[str, Any]:
     return {"answer": str(home)}
 
 
+def write_temporary_file() -> Mapping[str, Any]:
+    """Make a temporary file, and return its path as `answer`."""
+    _descriptor, path = tempfile.mkstemp()
+    return {"answer": path}
+
+
 def write_to_compiler_caches() -> Mapping[str, Any]:
     """Write to the cache folders that torch.compile and Triton use by default.
 
-    Returns the folders as `answer`. The variables that name other folders are removed first.
+    Returns the folders as `answer`; raises OSError if one can't be written to.
     """
+    # The suite lets these variables name a folder of the probe. Without them, the defaults are
+    # used.
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ.pop(name, None)
     folders = {"inductor": str(importlib.import_module("torch._inductor.codecache").cache_dir())}
-    # Path.home raises where there is no home.
+    # Path.home raises where there is no home: the step `home` reports that.
     with contextlib.suppress(RuntimeError):
         folders["triton"] = str(Path.home() / ".triton" / "cache")
 
@@ -111,8 +119,9 @@ def write_to_compiler_caches() -> Mapping[str, Any]:
 def train() -> Mapping[str, Any]:
     """Take five steps of AdamW with a linear layer, save a checkpoint, and load it again.
 
-    Returns as `answer` the losses, and whether the checkpoint has the same weights. This needs
-    autograd's threads, an optimizer and a folder for temporary files.
+    The layer learns to sum up its inputs. Returns as `answer` the losses, and whether the
+    checkpoint has the same weights. This needs autograd's threads, an optimizer and a folder for
+    temporary files.
     """
     torch = importlib.import_module("torch")
     torch.manual_seed(seeding.seed_of_run())
@@ -136,6 +145,7 @@ def train() -> Mapping[str, Any]:
 
 def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
     """Judge that every step worked; UNPROVEN if the container was not started as it should be."""
+    # What fails under milder conditions than these fails under these, too: FAIL comes first.
     problems = list(step_problems(evidence["steps"]))
     if problems:
         return failed(f"for uid {evidence['uid']}: {joined(problems)}")
@@ -149,7 +159,11 @@ def judge(_subject: str, expect: UserExpect, evidence: UserEvidence) -> Finding:
 
 
 def step_problems(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a problem for each step that raised, and for a training that is wrong."""
+    """Yield a problem for each step that raised, and for a training that is wrong.
+
+    Right is: all losses are numbers, the last is below the first, and the checkpoint has the
+    weights that were saved.
+    """
     for name, step in steps.items():
         if "error" in step:
             yield f"{name}: {root_cause(step['error'])}"

@@ -67,6 +67,7 @@ def share_memory() -> NumpyEvidence:
         array = numpy.array([[0, 1, 1], [1, 0, 1]], dtype=name)
         tensor = torch.from_numpy(array)
         has_dtype = str(tensor.dtype) == f"torch.{name}"
+        # Each side writes a one where there was a zero.
         array[0, 0] = 1
         tensor_sees_write = bool(tensor[0, 0] == 1)
         tensor[1, 1] = 1
@@ -87,13 +88,14 @@ def run_nms() -> NmsEvidence:
     """Let torchvision drop overlapping boxes (nms), and return which it keeps, best first.
 
     Of two boxes that overlap by more than the threshold, it keeps the one with the higher score.
+    The overlap is the intersection's share of the union, so none is more than 1.
     """
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
     boxes, scores = torch.tensor(_BOXES), torch.tensor(_SCORES)
     return {
         "torchvision": torchvision.__version__,
         "kept": torchvision.ops.nms(boxes, scores, _OVERLAP).tolist(),
-        # Nothing overlaps by more than the whole.
+        # With this threshold no box is dropped.
         "control": torchvision.ops.nms(boxes, scores, 1.0).tolist(),
     }
 

@@ -51,11 +51,13 @@ def build_driver_module(folder: Path) -> LauncherEvidence:
     `folder` first. Raises ImportError if Triton is not installed.
     """
     compiler = find_compiler()
-    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": bool(nvml.libcuda_error())}
+    # libcuda can't be loaded where there is no driver.
+    lacks_driver = bool(nvml.libcuda_error())
+    evidence: LauncherEvidence = {"compiler": compiler, "stub_driver": lacks_driver}
     if not compiler["path"]:
         return evidence
 
-    if evidence["stub_driver"]:
+    if lacks_driver:
         spec = importlib.util.find_spec("triton")
         if spec is None or not spec.submodule_search_locations:
             raise ImportError("triton is not installed")
@@ -63,6 +65,7 @@ def build_driver_module(folder: Path) -> LauncherEvidence:
         driver_source = triton_folder / "backends" / "nvidia" / "driver.c"
         build_libcuda_stub(compiler["path"], driver_source.read_text(encoding="utf-8"), folder)
 
+    # CudaUtils compiles the module, and has its functions as attributes.
     driver = importlib.import_module("triton.backends.nvidia.driver")
     utilities = driver.CudaUtils()
     evidence["triton"] = importlib.import_module("triton").__version__
@@ -90,12 +93,12 @@ def find_compiler() -> Compiler:
 def build_libcuda_stub(compiler: str, driver_source: str, folder: Path) -> None:
     """Compile and load a libcuda.so.1 whose functions all fail, and let Triton link with it.
 
-    It has the functions that `driver_source`, the text of Triton's driver.c, calls. Raises OSError
-    if it does not compile.
+    `compiler` is the path of a C compiler, `driver_source` the text of Triton's driver.c: the
+    library has the functions that it calls. Raises OSError if the library does not compile.
     """
     functions = []
     for name in sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source))):
-        # cuda.h renames some functions to their second or third version.
+        # cuda.h renames some functions to their second or third version, so have all three.
         for version in ("", "_v2", "_v3"):
             # 100 is CUDA_ERROR_NO_DEVICE.
             functions.append(f"int {name}{version}(void) {{ return 100; }}")

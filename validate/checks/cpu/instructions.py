@@ -82,6 +82,7 @@ _NOISE_BYTES = 8_000_000
 """By chance, a file may seem to hold _NOISE_COUNT such instructions, and one more for each
 _NOISE_BYTES of code."""
 _MOST_LISTED = 20
+"""How many files evidence lists. The worst come first, and a verdict names but a few."""
 _NAMES = {"avx512": "AVX-512", "sve": "SVE"}
 """A claim's subject -> the usual name of these instructions."""
 
@@ -111,10 +112,11 @@ class InstructionsEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
     """Yield each claimed subject, and the files with many AVX-512 or SVE instructions.
 
-    Which of the two are counted follows from the image's architecture. A file `asks` if it checks
-    which of them the processor has.
+    Which of the two are counted follows from the image's architecture, so the evidence is the same
+    for every claim. A file `asks` if it checks which of them the processor has.
     """
     environment, _, distributions = installed.read_user_python()
+    # Path of an installed file -> the distributions that have it.
     owners = installed.names_of_owners(distributions)
     programs = find_binaries(installed.locations(distributions), owners)
     # The largest first, so that no core works on one alone at the end.
@@ -122,6 +124,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     examine = partial(examine_file, machine_named(environment.machine))
     files = [file for file in map_on_all_cores(examine, paths, chunk=4) if file]
 
+    # The worst first.
     with_many = [file for file in files if is_many(count_instructions(file), file["code"])]
     with_many.sort(key=count_instructions, reverse=True)
     not_asking: list[NativeCode] = []
@@ -150,8 +153,8 @@ def is_many(count: int, code_bytes: int) -> bool:
 def examine_file(machine: Machine, path: str) -> NativeCode | None:
     """Count the vector instructions of a file, and see whether it checks the processor.
 
-    Returns None if the file is no library or program of this machine, or can't be read. The check
-    `libraries` names files that can't be read.
+    `machine` is the image's architecture. Returns None if the file is no library or program for it,
+    or can't be read: the check `libraries` names files that can't be read.
     """
     try:
         with (
@@ -172,24 +175,27 @@ def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
     (CPUID, an ID register), or by a function that it imports. On Arm, SVE is counted; else AVX-512.
     """
     is_arm = machine == AARCH64
-    count_in = count_sve if is_arm else count_avx512
-    checks_in = reads_id_register if is_arm else runs_cpuid
+    count_instructions_in = count_sve if is_arm else count_avx512
+    asks_processor_in = reads_id_register if is_arm else runs_cpuid
 
     code_bytes = 0
     count = 0
-    parts = []
+    code_ranges = []
     for section in elf.sections(data):
         if section.flags & _EXECUTABLE:
             begin, end = section.offset, section.offset + section.size
-            parts.append((begin, end))
-            code_bytes += end - begin
-            count += count_in(data, begin, end)
+            code_ranges.append((begin, end))
+            code_bytes += section.size
+            count += count_instructions_in(data, begin, end)
 
     # Looked for only in a file with many: in all files it would take most of the time.
     asks = False
     if is_many(count, code_bytes):
-        asks = imports_check(path) or any(checks_in(data, begin, end) for begin, end in parts)
+        asks = imports_check(path) or any(
+            asks_processor_in(data, begin, end) for begin, end in code_ranges
+        )
 
+    # Evidence of x86 has no key `sve`.
     if is_arm:
         return {"path": path, "code": code_bytes, "avx512": 0, "sve": count, "asks": asks}
     return {"path": path, "code": code_bytes, "avx512": count, "asks": asks}
@@ -202,6 +208,7 @@ def count_avx512(data: mmap.mmap, begin: int, end: int) -> int:
 
 def count_sve(data: mmap.mmap | bytes, begin: int, end: int) -> int:
     """Count the SVE instructions in data[begin:end], without those of libgcc's unwinder."""
+    # Each fourth byte is the last of an instruction, which tells whether it is one of SVE.
     last_bytes = data[begin + 3 : end : 4]
     others = last_bytes.translate(None, _SVE)
     return len(last_bytes) - len(others) - count_words(_VECTOR_LENGTH, data, begin, end)
@@ -238,7 +245,10 @@ def imports_check(path: str) -> bool:
 
 
 def judge(subject: str, _expect: object, evidence: InstructionsEvidence) -> Finding:
-    """Judge that every file that uses such instructions checks whether the processor has them."""
+    """Judge that every file that uses such instructions checks whether the processor has them.
+
+    `subject` is a key of _NAMES.
+    """
     instructions = _NAMES[subject]
     if not evidence["files"]:
         return failed("there is no native code to read")

@@ -20,6 +20,7 @@ from validate.harness.saved_llama import SavedLlama, make_trainer
 from validate.judging import Finding
 
 _STEPS, _HALF_WAY = 4, 2
+"""The number of all training steps, and after how many of them a checkpoint is saved."""
 
 
 ResumeEvidence = TypedDict(
@@ -56,6 +57,7 @@ def compare_runs(folder: Path) -> ResumeEvidence:
     """
     llama = SavedLlama(folder / "model")
     whole = train(llama, llama.folder, folder / "out")
+    # The Trainer has saved it on its way.
     checkpoint = folder / "out" / f"checkpoint-{_HALF_WAY}"
     resumed = train(llama, llama.folder, folder / "resumed", checkpoint)
     control = train(llama, checkpoint, folder / "control")
@@ -72,7 +74,8 @@ def train(
 ) -> TrainingRun:
     """Train the model in `model_folder` with the Trainer, which saves checkpoints in `out`.
 
-    With `checkpoint`, the run goes on from there.
+    With `checkpoint`, a folder, the run goes on from there: its weights take the place of those in
+    `model_folder`.
     """
     # All rows differ: a resumed run must go on with those that it has not seen.
     rows = []
@@ -109,9 +112,7 @@ def largest_difference(model: Any, other: Any) -> float:
 
 
 def judge(_subject: str, _expect: object, evidence: ResumeEvidence) -> Finding:
-    """Judge that the resumed run went on where the first had stopped, and ended with the same
-    weights.
-    """
+    """Judge that the resumed run went on from the checkpoint, and ended as the whole run did."""
     return judge_figures(
         evidence,
         equal={"step": _STEPS, "steps after the checkpoint": _STEPS - _HALF_WAY},

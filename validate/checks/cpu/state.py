@@ -38,6 +38,8 @@ expressions = json.loads(sys.argv[1])
 values = {{expression: read(expression) for expression in expressions}}
 print("\\n" + {_MARK!r} + json.dumps(values), flush=True)
 """
+"""Evaluates the expressions of its first argument, which may use the modules above and `b` for
+torch.backends, such as `b.cudnn.allow_tf32`."""
 _CAPABILITY = "b.cpu.get_cpu_capability()"
 """The expression for the vector extension whose kernels torch uses, such as `AVX512`."""
 
@@ -75,9 +77,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
     """
     environ = user_environment.recorded().environ
     bare_environ = {name: environ.get(name, "") for name in ("PATH", "HOME")}
+    # For each claim, two processes: that of the user, and a bare one.
     for claim in claims:
         expressions = [*claim.expect["state"], _CAPABILITY]
-        # Both processes run at the same time.
+        # They run at the same time.
         with ThreadPoolExecutor(max_workers=1) as thread:
             bare_future = thread.submit(read_in_new_process, [_CAPABILITY], bare_environ)
             reading = read_in_new_process(expressions, environ)
@@ -95,7 +98,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
 def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) -> Reading:
     """Evaluate expressions after `import torch` in a new Python process with these variables.
 
-    A value is None where an attribute does not exist, and the exception's repr where it raised.
+    A value is None where an attribute does not exist, and the exception's repr where it raised. If
+    the process hangs, fails or prints no result, there are no values but an error.
     """
     try:
         done = subprocess.run(
@@ -108,6 +112,7 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
     except subprocess.TimeoutExpired:
         return Reading({}, f"not imported within {_SECONDS} s")
 
+    # The result is what follows the last mark, on the same line.
     output = done.stdout.decode("utf-8", "replace")
     result = output.rpartition(_MARK)[2].partition("\n")[0]
     if done.returncode != 0 or not result:
@@ -120,14 +125,13 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
 def judge(_subject: str, expect: StateExpect, evidence: StateEvidence) -> Finding:
     """Judge that every setting has a value that is allowed, and torch uses the processor's kernels.
 
-    A setting that this torch does not have is left out.
+    A setting that this torch does not have is left out. UNPROVEN if the settings are right, and the
+    process with PATH and HOME alone (bare) could not show what the processor can do.
     """
     if evidence["error"]:
         return failed(f"`import torch` in a new process: {evidence['error']}")
 
     faults = list(setting_faults(expect["state"], evidence["state"]))
-    # "Bare" is the process with PATH and HOME alone, which shows what the processor can do. Without
-    # it, wrong settings are still a fault.
     bare_error = evidence.get("bare_error", "")
     if bare_error and not faults:
         return unproven(f"`import torch` with PATH and HOME alone, to compare with: {bare_error}")
@@ -155,6 +159,7 @@ def setting_faults(
         if value is None or value in allowed:
             continue
         setting = expression
+        # In expressions, `b` is torch.backends: write it out.
         if expression.startswith("b."):
             setting = expression.replace("b.", "torch.backends.", 1)
         yield f"{setting} is {value!r} after `import torch`, {allowed[0]!r} is expected"

@@ -18,6 +18,7 @@ from validate.judging import Finding, failed, joined, passed, root_cause
 _CONTROL_KERNEL = "add"
 """It is compiled for the architecture that does not exist. It has no reduction and no dot, so LLVM
 accepts any architecture, and it is ptxas that must refuse."""
+_WARP_SIZE = 32
 
 
 class TritonExpect(TypedDict):
@@ -43,7 +44,7 @@ class TritonEvidence(TypedDict):
     """What `measure` yields for an architecture."""
 
     triton: str  # its version
-    jit: str  # the type of a kernel: JITFunction, unless TRITON_INTERPRET is set
+    jit: str  # the class of a kernel: JITFunction, unless TRITON_INTERPRET is set
     environment: Mapping[str, str]  # TRITON_* variables
     kernels: Mapping[str, CompiledKernel]
     control: CompiledKernel  # for the architecture that does not exist
@@ -54,8 +55,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     The control is a kernel for an architecture that does not exist: compiling it must fail.
     """
+    # The keys `triton`, `jit` and `environment`.
     toolchain = measure_in_fork(describe_triton)
     bogus = claims[0].expect["bogus"]
+    # `arch`, and `error` if it is refused.
     control = {"arch": bogus, **measure_in_fork(partial(compile_kernel, _CONTROL_KERNEL, bogus))}
     # The control is part of the evidence of every architecture, and its message is enough.
     control.get("error", {}).pop("log", None)
@@ -68,9 +71,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def describe_triton() -> Mapping[str, Any]:
-    """Return Triton's version, its environment variables, and the type of a kernel.
+    """Return Triton's version, its environment variables, and the class of a kernel.
 
-    The type is JITFunction, unless TRITON_INTERPRET makes Triton interpret kernels instead.
+    The class is JITFunction, unless TRITON_INTERPRET makes Triton interpret kernels instead.
     """
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.checks.cpu._kernels")
@@ -88,10 +91,12 @@ def describe_triton() -> Mapping[str, Any]:
 def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
     """Compile a kernel of _kernels.py for an architecture, and return it as CompiledKernel.
 
-    `arch` is 90 for sm_90. Raises what Triton raises if it does not compile.
+    `name` is such as `softmax`; `arch` is 90 for sm_90. Raises what Triton raises if it does not
+    compile.
     """
     triton = importlib.import_module("triton")
-    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+    gpu_target = importlib.import_module("triton.backends.compiler").GPUTarget
+    target = gpu_target("cuda", arch, _WARP_SIZE)
     ast_source = importlib.import_module("triton.compiler").ASTSource
     kernels = importlib.import_module("validate.checks.cpu._kernels")
     kernel, constants = getattr(kernels, name), kernels.CONSTANTS
@@ -107,7 +112,9 @@ def compile_kernel(name: str, arch: int) -> Mapping[str, Any]:
     compiled = triton.compile(source, target=target)
     cubin = compiled.asm["cubin"]
     return {
+        # `bytes`, `machine`, `arch`, and what it was read from.
         **cubin_facts(cubin),
+        # The section of the kernel's code is called after its function: `.text._softmax`.
         "entry": f".text._{name}".encode() in cubin,
         "ptx_target": find_ptx_target(compiled.asm["ptx"]),
     }
@@ -126,6 +133,7 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
 
     The control is a kernel for an architecture that does not exist (`bogus`).
     """
+    # An interpreted kernel would work, and nothing would have been compiled.
     if evidence["jit"] != "JITFunction":
         interpret = evidence["environment"].get("TRITON_INTERPRET")
         reason = f" (TRITON_INTERPRET={interpret})" if interpret else ""
@@ -152,7 +160,10 @@ def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Find
 
 
 def kernel_problems(name: str, arch: int, kernel: CompiledKernel | None) -> Iterator[str]:
-    """Yield what is wrong with a kernel compiled for an architecture. None: it was not compiled."""
+    """Yield the first thing that is wrong with a kernel compiled for an architecture.
+
+    `arch` is 90 for sm_90. `kernel` None: it was not compiled.
+    """
     if kernel is None:
         yield f"{name} was not compiled"
     elif "error" in kernel:
