@@ -7,6 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
+# Command -> the module whose `main` runs it.
 COMMANDS = {
     "validate": "validate.inside",
     "doctor": "validate.doctor.main",
@@ -21,15 +22,9 @@ COMMANDS = {
 def main() -> int:
     """Run the command that the first argument names, or else the suite, and return its exit status.
 
-    First the parent folder of `validate` is put on the path in place of `validate` itself. Python
-    had put `validate` itself on the path, whose modules would then
-    hide those of the standard library that have the same name.
+    The suite reads the arguments (sys.argv) itself; a command gets those after its name.
     """
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [
-        str(here.parent),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != here),
-    ]
+    put_parent_folder_on_path()
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in COMMANDS:
         code: int = importlib.import_module(COMMANDS[command]).main(sys.argv[2:])
@@ -38,6 +33,18 @@ def main() -> int:
     from validate.suite import main as suite
 
     return suite()
+
+
+def put_parent_folder_on_path() -> None:
+    """Put the parent folder of `validate` first on the path, and take `validate` itself off it.
+
+    Python puts the folder that it runs on the path. Modules of `validate` would then hide those of
+    the standard library that have the same name.
+    """
+    here = Path(__file__).resolve().parent
+    # An empty entry is the working folder.
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    sys.path[:] = [str(here.parent), *others]
 
 
 if __name__ == "__main__":

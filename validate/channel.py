@@ -13,25 +13,29 @@ import secrets
 import sys
 
 _PR_SET_DUMPABLE = 4
+"""prctl(2). With the value 0, other processes of this user can't read this process's memory."""
 _DIGITS = 64
+"""The length of a signature: SHA-256 in hexadecimal digits."""
 
 
 def new_key() -> str:
-    """Return a key for one container."""
+    """Return a random key, in hexadecimal digits, for one container."""
     return secrets.token_hex(32)
 
 
 def receive_key() -> str:
-    """Read the key from standard input, and keep other processes of this user from reading it here.
+    """Return the key from the first line of standard input, and close both ways to it.
 
-    They can no longer look into this process's memory. Standard input is empty afterwards. Raises
-    OSError if there is no key, or the kernel refuses.
+    Other processes of this user can then read it neither from standard input, which is empty
+    afterwards, nor from this process's memory. Raises OSError if there is no key, or the kernel
+    refuses.
     """
     key = sys.stdin.readline().strip()
     null_device = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null_device, 0)
     os.close(null_device)
-    if not key or ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+    # prctl returns 0 if it worked. Its last three arguments have no meaning here.
+    if not key or ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise OSError("the suite got no key on its standard input, or can't keep it from others")
     return key
 

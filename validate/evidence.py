@@ -155,9 +155,10 @@ class Evidence:
         """Return the evidence in a text that `dumps` wrote.
 
         Raises ValueError if the text states a `sha256` that its content does not have, or is of
-        another schema version.
+        another schema version. It may state none.
         """
         data = json.loads(text)
+        # The digest is that of all the rest (_content).
         stated_sha256 = data.pop("sha256", None)
         sha256 = _sha256(data)
         if stated_sha256 is not None and stated_sha256 != sha256:
@@ -184,10 +185,11 @@ def _sha256(data: Mapping[str, Any]) -> str:
 def strict_json(value: Any) -> Any:
     """Return a value as strict JSON can hold it, however deep.
 
-    Not-a-number and infinity become text, which no judge takes for a number. Bytes of a file's name
-    that are no UTF-8 become escapes. Sets and tuples become lists.
+    Not-a-number and infinity become text (`nan`), which no judge takes for a number. Bytes of a
+    file's name that are no UTF-8 become escapes. Keys become text; sets and tuples become lists.
     """
     if isinstance(value, str):
+        # Python keeps such a byte as a surrogate, which UTF-8 can't hold: `\udcff` is written out.
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -25,14 +25,18 @@ _FIELDS = ("pattern", "id", "cause", "fix", "source")
 """Keys of a row that are read here. The others are for its tests."""
 
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Colours, and what else a terminal is told by escape sequences: CSI and OSC of ECMA-48."""
 _QUOTED = re.compile(r"[\"`]([\w./-]+)[\"`]")
+"""A name in double quotes or backticks."""
 _PLAIN = str.maketrans("\u2018\u2019\u201c\u201d\xa0", "''\"\" ")
+"""Typographic quotes and the space that does not break -> what a keyboard has."""
 _FILE_NAME = re.compile(r"\S*/\S*|\S+\.(log|txt|out|err)")
 """A single word that is the name of a file, not an error text."""
 _MOST_HINTS = 3
 """How many hints `find` returns. More than that explain nothing."""
 _LONGEST = 240
 """How many characters of a line are shown. A longer argument is not the name of a file."""
+_STANDARD_INPUT = "-"
 _HOW_TO_GIVE_TEXT = (
     "give the error's text in quotes, name a log, or pipe it in: COMMAND 2>&1 | ... hint"
 )
@@ -54,7 +58,11 @@ class Hint:
     source: str
 
     def matches(self, line: str) -> bool:
-        """Return whether this hint explains a line, however it quotes names: "x", `x`, 'x' or x."""
+        """Return whether this hint explains a line, however it quotes names: "x", `x`, 'x' or x.
+
+        The pattern is tried on the line as it is, with single quotes instead, and without
+        backticks.
+        """
         spellings = (line, _QUOTED.sub(r"'\1'", line), line.replace("`", ""))
         return any(re.search(self.pattern, spelling, re.IGNORECASE) for spelling in spellings)
 
@@ -65,7 +73,7 @@ class Hint:
 
 @functools.cache
 def known() -> tuple[Hint, ...]:
-    """Return every row, in the order in which they are tried."""
+    """Return every row of the table, in the order in which they are tried."""
     rows = []
     for row in _read_rows():
         fields = {name: row[name] for name in _FIELDS}
@@ -150,40 +158,40 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(item)
 
 
-def main(arguments: Sequence[str] | None = None, spell: Callable[[str], str] = str) -> int:
+def main(arguments: Sequence[str] | None = None, spell_commands: Callable[[str], str] = str) -> int:
     """Print hints about the errors in texts, files or a pipe, and return the exit status.
 
     0: a known error was found; 1: none was; 2: there is nothing to read.
 
-    spell: rewrites the commands in a fix as they are called in this installation.
+    spell_commands: gets the text of a fix, and returns it with its commands as they are called in
+        this installation.
     """
     options = _parser().parse_args(arguments)
+    # Without arguments the text comes from a pipe. A terminal would wait for somebody to type.
     if not options.texts and sys.stdin.isatty():
         _complain("error hint: no text was given", _HOW_TO_GIVE_TEXT)
         return 2
     try:
-        contents = [_read_text(argument) for argument in options.texts or ["-"]]
+        contents = [_read_text(argument) for argument in options.texts or [_STANDARD_INPUT]]
     except OSError as error:
         _complain(f"error {error}", "name a file, or give the error's text in quotes")
         return 2
 
     hints = []
     for hint, line in explain_lines(contents):
-        hints.append((replace(hint, fix=spell(hint.fix)), line))
+        hints.append((replace(hint, fix=spell_commands(hint.fix)), line))
 
     if options.json:
         rows = [{"line": line, **hint.to_json()} for hint, line in hints]
         sys.stdout.write(json.dumps({"hints": rows}, indent=1) + "\n")
-        return 0 if hints else 1
-
-    for hint, line in hints:
-        _print_hint(hint, line)
-    if not hints:
+    elif hints:
+        for hint, line in hints:
+            _print_hint(hint, line)
+    else:
         count = sum(len(text.splitlines()) for text in contents)
         next_step = _HOW_TO_SEARCH_ON if count else _HOW_TO_GIVE_TEXT
         _complain(f"no known error in {count} line{'s' * (count != 1)}", next_step)
-        return 1
-    return 0
+    return 0 if hints else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -218,13 +226,13 @@ def _complain(cause: str, next_step: str) -> None:
 
 
 def _read_text(argument: str) -> str:
-    """Return the text of standard input (`-`), of the file of this name, or the argument itself.
+    """Return the text that an argument stands for: standard input (`-`), a file's, or its own.
 
     Raises OSError if the argument names a folder, or looks like the name of a file and is none.
     """
-    if argument == "-":
+    if argument == _STANDARD_INPUT:
         return sys.stdin.buffer.read().decode("utf-8", "replace")
-    # No name of a file is empty, so long, or of several lines.
+    # What is empty, so long, or of several lines is no name of a file, but an error text.
     if not 0 < len(argument) <= _LONGEST or "\n" in argument:
         return argument
 

@@ -42,8 +42,8 @@ def gpu_is_off_the_bus(facts: HostFacts) -> Iterator[str]:
 def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
     """Yield a fault if GPUs are on the bus and no kernel module of NVIDIA is loaded.
 
-    It was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU. Under WSL none
-    is needed.
+    The module was not built for this kernel, Secure Boot refuses it, or nouveau has the GPU. Under
+    WSL none is needed, and if Windows' driver is silent, windows_driver_is_silent says so.
 
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
@@ -106,6 +106,7 @@ def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
     A fault is an Xid of hardware, or an entry without an Xid: a GPU that the driver could not start
     (RmInitAdapter, NVIDIA/open-gpu-kernel-modules#326), or a module of another release.
     """
+    # Without a module the log is of a driver that no longer runs: kernel_module_is_not_loaded.
     if not facts["module_loaded"]:
         return
     faults: list[str] = []
@@ -137,11 +138,11 @@ _OF_MACHINE: tuple[Callable[[HostFacts], Iterator[str]], ...] = (
 
 
 def _asks_windows(facts: HostFacts) -> bool:
-    """Whether NVML asked the driver of Windows, in vain."""
+    """Return whether NVML got no answer from the driver of Windows, which WSL uses."""
     return bool(not facts["module_loaded"] and facts["nvml_error"] and facts["windows_driver"])
 
 
-# --- the health of a GPU (nvml.read_health)
+# --- the health of a GPU: numbers by name (nvml.read_health); a name is absent if NVML can't tell
 
 _EXCLUSIVE, _PROHIBITED = 3, 2
 """NVML_COMPUTEMODE_EXCLUSIVE_PROCESS and _PROHIBITED (nvml.h)."""
@@ -158,42 +159,56 @@ def of_gpu(gpu: Mapping[str, Any]) -> list[str]:
 
 
 def memory_has_uncorrectable_errors(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"""
+    """Yield a fault if memory had errors that could not be corrected.
+
+    https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
+    """
     count = gpu.get("ecc", [0])[0]
     if count:
         yield f"{count} uncorrectable ECC errors since the driver started"
 
 
 def memory_rows_are_not_remapped(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Broken rows of memory are in use until the GPU is reset (same page)."""
+    """Yield a fault if broken rows of memory are in use until the GPU is reset (same page)."""
+    # The first two numbers count rows that were remapped.
     pending_and_failed = gpu.get("remapped", [])[2:]
     if any(pending_and_failed):
         yield "rows of memory wait for remapping, or could not be remapped"
 
 
 def mig_has_no_instance(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Programs find no device on a GPU that is cut up into nothing (NVIDIA's MIG user guide)."""
+    """Yield a fault if MIG is on and has no instance: programs then find no device.
+
+    NVIDIA's MIG user guide.
+    """
     is_on = gpu.get("mig", [0])[0]
     if is_on and not gpu["instances"]:
         yield "MIG is on and has no instance"
 
 
 def compute_mode_lets_nobody_in(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """`nvidia-smi -c`: prohibited, or exclusive and taken (https://docs.nvidia.com/deploy/mps/)."""
+    """Yield a fault if the compute mode is prohibited, or exclusive and the GPU is taken.
+
+    `nvidia-smi -c` sets it: https://docs.nvidia.com/deploy/mps/
+    """
     mode = gpu.get("mode", [0])[0]
     if mode == _PROHIBITED or (mode == _EXCLUSIVE and gpu["processes"]):
         yield "its compute mode lets no further process in"
 
 
 def memory_is_taken(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """Others hold more than half of the memory: tests of ours ran out of it on a shared machine."""
+    """Yield a fault if other processes hold more than half of the memory.
+
+    On a shared machine, checks of ours ran out of it then.
+    """
     used, total = gpu.get("memory", [0, 0])
     if used * 2 > total:
+        # Bytes >> 20 are MiB.
         yield f"other processes hold {used >> 20} of {total >> 20} MiB"
 
 
 def fabric_is_not_ready(gpu: Mapping[str, Any]) -> Iterator[str]:
-    """The fabric manager does not run, or has another release than the driver.
+    """Yield a fault if the fabric manager does not run, or is of another release than the driver.
 
     pytorch/pytorch#35710
     """
@@ -226,7 +241,10 @@ CUDA_ERRORS = {
 }
 """Not among them: 803 and 804, which an image's own libcuda (forward compatibility) brings about;
 209, no code for this GPU; 100 and 999, which hidden devices bring about."""
-_SYMBOL_NOT_FOUND, _STARTING_CALLS = 500, ("cuInit", "cudaGetDeviceCount")
+_SYMBOL_NOT_FOUND = 500
+"""CUDA_ERROR_NOT_FOUND: a library has no symbol of this name."""
+_STARTING_CALLS = ("cuInit", "cudaGetDeviceCount")
+"""The calls by which a program starts the driver."""
 
 
 def of_evidence(evidence: object) -> str:
@@ -241,20 +259,22 @@ def of_evidence(evidence: object) -> str:
 def of_error(error: Mapping[str, Any]) -> str:
     """Return the fault of the machine that an error's numbers stand for; empty if for none.
 
-    error: as harness.forked.describe_error records an exception.
+    error: as harness.forked.describe_error records an exception (ErrorEvidence).
     """
     code, call = error.get("cuda_error"), error.get("cuda_call")
     if code in CUDA_ERRORS:
         return CUDA_ERRORS[code]
-    # Later on in a program, 500 is a symbol that a library of the image lacks.
-    # NVIDIA/nvidia-container-toolkit#520: the container's tool does not bring in libnvdxgdmal.so.1.
+    # Where the driver starts, a library of the driver is missing: the container's tool does not
+    # bring in libnvdxgdmal.so.1 (NVIDIA/nvidia-container-toolkit#520). Later on in a program, the
+    # same number is a symbol that a library of the image lacks.
     if code == _SYMBOL_NOT_FOUND and call in _STARTING_CALLS:
         return "the container lacks libraries of Windows' driver: its toolkit is too old"
-    # The fabric manager, or a container that may not use multicast: NVIDIA/nccl#1672,
+    # The fabric manager does not run, or the container may not use multicast: NVIDIA/nccl#1672,
     # pytorch/pytorch#177472.
     if error.get("nccl_transport") == "NVLS":
         return "NCCL can't set NVLink SHARP's multicast up"
 
+    # A call of the kernel or of libibverbs, and the error number that it gave.
     system_call, status = str(error.get("failed_call", "")), error.get("errno")
     # Expandable segments are shared by taking another process's file descriptor:
     # pytorch/pytorch#165685.

@@ -35,17 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         claims = _measurable_claims()
     except (OSError, ValueError, LookupError, TypeError) as error:
-        return _complain(f"{CLAIMS} holds no claims: {error}")
+        _complain(f"{CLAIMS} holds no claims: {error}")
+        return _CANNOT_RUN
 
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
     # Without a driver every GPU claim would fail for the same reason: say it once and stop.
     no_driver = _missing_driver(tiers)
     if no_driver:
-        return _complain(no_driver)
+        _complain(no_driver)
+        return _CANNOT_RUN
     try:
         evidence = _measure(claims.in_tiers(tiers), tiers)
     except OSError as error:
-        return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
+        _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
+        return _CANNOT_RUN
 
     verdict = explain(judge(claims, evidence, tiers))
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
@@ -70,10 +73,12 @@ def _measurable_claims() -> ClaimSet:
 
 
 def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
-    """Run the probes of these claims, which are of these tiers, and report progress on stderr.
+    """Run the probes of these claims, and report progress on stderr.
 
-    Raises OSError if the suite cannot write its temporary files.
+    `tiers`: those of the claims, to be named. Raises OSError if the suite cannot write its
+    temporary files.
     """
+    # A claim that is known to be unproven is not measured.
     count = len({claim.probe for claim in claims.claims if not claim.unproven})
     sys.stderr.write(
         f"measuring {claims.image}: {count} probes of {', '.join(tiers)}, "
@@ -133,23 +138,25 @@ def _why_tiers_are_left_out(tiers: Sequence[Tier]) -> str:
 
 
 def _missing_driver(tiers: Sequence[Tier]) -> str:
-    """Return why tiers that need a GPU cannot be measured here; empty if they can, or none does."""
+    """Return why the tiers that need a GPU cannot be measured here.
+
+    Empty: they can, or none of these tiers needs one.
+    """
     gpu_tiers = [tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)]
     if not gpu_tiers:
         return ""
-    absent = nvml.libcuda_error()
-    if not absent:
+    error = nvml.libcuda_error()
+    if not error:
         return ""
     return (
-        f"tier {gpu_tiers[0]} needs a GPU, and this container was given none ({absent}): "
+        f"tier {gpu_tiers[0]} needs a GPU, and this container was given none ({error}): "
         "`docker run --gpus all ...`"
     )
 
 
-def _complain(text: str) -> int:
-    """Print an error to stderr, and return the exit status that goes with it."""
+def _complain(text: str) -> None:
+    """Print an error to stderr."""
     sys.stderr.write(f"validate: {text}\n")
-    return _CANNOT_RUN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -161,7 +168,10 @@ def _parser() -> argparse.ArgumentParser:
         "--tier",
         action="append",
         choices=[tier.value for tier in Tier],
-        help="repeat it for several (default: static and cpu, and gpu where there is one)",
+        help=(
+            "repeat it for several (default: static and cpu, gpu where there is a GPU, multigpu "
+            "where there are several)"
+        ),
     )
     parser.add_argument(
         "--all", action="store_true", help="also show the claims that hold, not just how many"

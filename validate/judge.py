@@ -72,7 +72,7 @@ def judge(
 ) -> Verdict:
     """Judge the claims of these tiers by what was measured.
 
-    judges: take the place of the judges of check files, for the claims that they name.
+    judges: `CHECK` or `CHECK/SUBJECT` -> a judge that takes the place of the check file's.
 
     Raises ValueError if the evidence is of another image.
     """
@@ -121,7 +121,8 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
 
     if record and _has_other_seed(record, evidence):
         finding = failed(
-            f"{claim.probe} drew its inputs with another seed than this run's: it is of another"
+            f"{claim.probe} drew its inputs with another seed than this run's: "
+            "it was measured in another run"
         )
     else:
         finding = _decide(claim, record, measurement, judging)
@@ -131,31 +132,39 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
         finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}")
 
+    # The verdict's evidence says, too, how a probe ended that did not complete.
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {
             "outcome": str(record.outcome),
             "exit_code": record.exit_code,
             "log": record.log,
         }
-
-    seconds = 0.0
-    if measurement:
-        seconds = measurement.seconds
-    elif record and not claim.unproven:
-        seconds = record.seconds  # the probe ran for so long, and did not measure this claim
     return ClaimVerdict(
         claim=claim,
         status=finding.status,
         reason=_UNPRINTABLE.sub(_escape_character, finding.reason),
-        seconds=seconds,
+        seconds=_seconds_of(claim, record, measurement),
         evidence=measured,
     )
+
+
+def _seconds_of(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
+    """Return how long measuring a claim took; 0.0 if it was not tried.
+
+    If the probe ran and did not come to this claim, that is the time of the probe.
+    """
+    if measurement:
+        return measurement.seconds
+    if record and not claim.unproven:
+        return record.seconds
+    return 0.0
 
 
 def _has_other_seed(record: Record, evidence: Evidence) -> bool:
     """Return whether a probe that ended well drew its inputs with another seed than its run.
 
-    Evidence from before seeds were recorded has none, which is no difference.
+    Then its record is not of this run. Evidence from before seeds were recorded has none, which is
+    no difference.
     """
     if record.outcome is not Outcome.COMPLETED or "seed" not in evidence.host:
         return False
@@ -170,9 +179,9 @@ def _escape_character(match: re.Match[str]) -> str:
 def _fault_of_host(claim: Claim, measured: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """Return the fault of the machine that explains a failure on its GPUs.
 
-    A fault that was seen on the machine comes first, then the error numbers that the probe met.
-    The wording of an error never decides. Empty: the machine explains nothing, or the claim needs
-    no GPU.
+    A fault that was seen on the machine (`host["faults"]`) comes first, then the error numbers in
+    what was measured. The wording of an error never decides. Empty: the machine explains nothing,
+    or the claim needs no GPU.
     """
     if claim.tier not in (Tier.GPU, Tier.MULTIGPU):
         return ""
@@ -195,11 +204,12 @@ def _decide(
         return unproven(claim.unproven)
     if judging is None:
         return unproven(f"this suite has no judge for {claim.check}")
-    # What was never tried is UNPROVEN. What was tried and ended early (below) is FAIL.
+    # What was never tried is UNPROVEN.
     if record is None:
         return unproven(f"{claim.probe} was not run")
     if record.outcome is Outcome.MISSING:
         return unproven(f"this suite has no probe {claim.probe}")
+    # What was tried and ended early is FAIL.
     if measurement is None:
         return _nothing_measured(claim, record)
 
@@ -208,6 +218,7 @@ def _decide(
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # A judge that cannot read the evidence has not seen that the claim holds.
         return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
+    # Only a probe that ran to its end can carry a PASS (evidence.Outcome).
     if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
         return unproven(f"measured well ({finding.reason}), but {_describe_end(record)}")
     return finding
@@ -236,7 +247,9 @@ def apply_judge(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Fi
 
     error = evidence.get("error")
     if isinstance(error, Mapping):
-        reason = f"{root_cause(error)}{suspects(evidence)}"
+        # ` (OMP_NUM_THREADS=1 is set)`, or nothing.
+        variables = suspects(evidence)
+        reason = f"{root_cause(error)}{variables}"
         explanation = claim.expect.get("fault")
         return failed(f"{reason}. {explanation}" if explanation else reason)
     return judging(claim.subject, claim.expect, evidence)

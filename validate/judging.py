@@ -81,6 +81,8 @@ def scientific(value: object) -> str:
 def suspects(evidence: Mapping[str, Any]) -> str:
     """Return a remark about environment variables that may explain a fault; empty: none is set.
 
+    For example ` (OMP_NUM_THREADS=1 is set)`, to be put behind the fault.
+
     evidence: its `environment` has the variables that were set and change how things are computed.
     """
     variables = [f"{name}={value}" for name, value in evidence.get("environment", {}).items()]
@@ -88,19 +90,25 @@ def suspects(evidence: Mapping[str, Any]) -> str:
 
 
 _FAULTS_SHOWN, _PROBLEMS_SHOWN = 4, 3
-_HEAD_CHARACTERS = 300
+_LINE_CHARACTERS = 300
+"""A line of an error is cut to this."""
 _TRACEBACK = ("File ", "Traceback ", "raise ")
+"""How lines of a traceback begin that name no cause."""
 _TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNORECASE)
+"""Words of the line in which compilers and interpreters name a cause."""
 
 
 def conclude(faults: Iterable[str], good: str) -> Finding:
     """Return FAIL with the first faults and a count of the others, or PASS with `good` if none.
 
-    Paths are shown from the folder of packages on. A fault that is there twice is shown once.
+    A fault that is there twice counts once. A path below site-packages is shown from there on:
+    `torch/lib/libc10.so`.
     """
-    shown = [re.sub(r"/\S*/site-packages/", "", fault) for fault in dict.fromkeys(faults)]
-    if shown:
-        return failed(joined(shown, limit=_FAULTS_SHOWN))
+    shortened = []
+    for fault in dict.fromkeys(faults):
+        shortened.append(re.sub(r"/\S*/site-packages/", "", fault))
+    if shortened:
+        return failed(joined(shortened, limit=_FAULTS_SHOWN))
     return passed(good)
 
 
@@ -129,19 +137,20 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 def cause(error: Mapping[str, Any]) -> str:
     """Return the first line of an error: CUDA and torch name the cause there."""
     first_line = str(error["message"]).strip().partition("\n")[0]
-    return f"{error['kind']}: {first_line[:_HEAD_CHARACTERS]}"
+    return f"{error['kind']}: {first_line[:_LINE_CHARACTERS]}"
 
 
 def root_cause(error: Mapping[str, Any]) -> str:
     """Return the first line of an error, and the line further down that names its cause.
 
-    Compilers print a headline first and the cause further down, or only in the log.
+    For example `CompilationError: at 5:12: (no such file: cuda.h)`. Compilers print a headline
+    first and the cause further down, or only in the log.
 
     error: its `kind`, `message` and, if something was printed, `log`.
     """
     headline, _, further_lines = str(error["message"]).strip().partition("\n")
     detail = telling_line(further_lines) or telling_line(str(error.get("log", "")))
-    text = f"{error['kind']}: {headline[:_HEAD_CHARACTERS]}"
+    text = f"{error['kind']}: {headline[:_LINE_CHARACTERS]}"
     if detail and detail not in headline and headline not in detail:
         return f"{text} ({detail})"
     return text
@@ -150,7 +159,8 @@ def root_cause(error: Mapping[str, Any]) -> str:
 def telling_line(text: str) -> str:
     """Return the line of a program's output that names the cause, at most 300 characters of it.
 
-    It is the first line with a word like `error`, else the last line. Empty: there is no output.
+    It is the first line with a word like `error`, else the last line. Empty lines, and those of a
+    traceback that only lead to the error, don't count. Empty: there is no such output.
     """
     last_line = ""
     for line in text.splitlines():
@@ -158,9 +168,9 @@ def telling_line(text: str) -> str:
         if not stripped or stripped.startswith(_TRACEBACK):
             continue
         if _TELLING.search(stripped):
-            return stripped[:_HEAD_CHARACTERS]
+            return stripped[:_LINE_CHARACTERS]
         last_line = stripped
-    return last_line[:_HEAD_CHARACTERS]
+    return last_line[:_LINE_CHARACTERS]
 
 
 RULE_T = "T"

@@ -16,6 +16,8 @@ from validate.terminal import wrapped
 _OPEN = (Status.FAIL, Status.KNOWN, Status.UNPROVEN)
 """Verdicts that a person has to look at: such claims are listed, all others only counted."""
 _HELD = (Status.NOT_APPLICABLE, Status.PASS)
+_DIGEST_CHARACTERS = 19
+"""How much of a digest a title shows: `sha256:` and twelve digits."""
 
 
 def summary(verdict: Verdict) -> str:
@@ -47,6 +49,7 @@ def lines(
         for hint in hints.find([fault]):
             report.append(f"    {advice(hint)}")
 
+    # Claims that do not hold are listed; those that hold are counted, unless all are asked for.
     for status in (*_OPEN, *_HELD):
         claims = verdict.claims_with(status)
         if everything or status in _OPEN:
@@ -73,7 +76,7 @@ def _title(verdict: Verdict, reference: str) -> str:
     image = verdict.image
     if reference not in ("", verdict.image):
         image = f"{reference}, by the claims of {verdict.image}"
-    parts = [image, verdict.digest[:19], str(verdict.overall)]
+    parts = [image, verdict.digest[:_DIGEST_CHARACTERS], str(verdict.overall)]
     return "  ".join(part for part in parts if part)
 
 
@@ -109,7 +112,8 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
 
     paragraphs = []
     for (status, text), group in by_reason.items():
-        # The first line is the reason, each further one a hint. Both may be missing.
+        # The first line is the reason, each further one a hint. A text without a reason and hints
+        # has no line.
         reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))
@@ -158,7 +162,7 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
 
 
 def advice(hint: Hint) -> str:
-    """Return a hint in one line."""
+    """Return a hint in one line: `hint: CAUSE FIX`."""
     return f"hint: {hint.cause} {hint.fix}"
 
 

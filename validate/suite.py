@@ -61,6 +61,7 @@ _PREPARE_SECONDS = 120
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S", "-B", "-X", f"pycache_prefix={sys.pycache_prefix or ''}")
+"""Options of Python for the process of a group that reads files: see above."""
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.probe,
             claims,
             prepare=options.prepare,
-            records=options.records,
+            records_descriptor=options.records,
             scratch=Path(options.scratch),
             jobs=options.jobs,
             timeout=options.timeout,
@@ -105,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Without --tier, all tiers.
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    # Read it before the key comes, which makes /proc/self/environ unreadable. The result is cached.
+    # `run` needs it, and receive_key makes /proc/self/environ unreadable: read it now. The result
+    # is cached.
     user_environment.of_this_process()
     key = channel.receive_key()
     records = run(
@@ -138,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--user", metavar="FILE", help="look at this user's environment, not at this process's"
     )
-    parser.add_argument("--seed", type=int, help="what inputs are drawn with (default: anew)")
+    parser.add_argument(
+        "--seed", type=int, help="what inputs are drawn with (default: a new one for each run)"
+    )
     # These are for the process of a group, which the suite starts itself.
     parser.add_argument("--probe", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
@@ -193,21 +197,17 @@ def run(
     seed: what probes draw random inputs with; None: a new one.
     """
     probes = []
-    asked_for = [claim.probe for claim in claims.measurable_inside().claims if not claim.unproven]
-    for probe in dict.fromkeys(asked_for):
+    to_measure = [claim for claim in claims.measurable_inside().claims if not claim.unproven]
+    # Each probe once, in the order of the claims.
+    for probe in dict.fromkeys(claim.probe for claim in to_measure):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
         else:
             probes.append(probe)
 
-    looked_at = user or user_environment.of_this_process()
-    # Probes that read files start no Python of the image, so files must say how it would start.
-    if not looked_at.start and any(_reads_files(probe) for probe in probes):
-        looked_at = environments.with_start_from_files(looked_at)
-    environ = dict(os.environ if user else looked_at.environ)
-    environ.update(user_environment.as_variable(looked_at))
-    environ.update(seeding.seed_variable(secrets.randbelow(1 << 31) if seed is None else seed))
-
+    if seed is None:
+        seed = secrets.randbelow(1 << 31)
+    environ = {**_environment_of_probes(probes, user), **seeding.seed_variable(seed)}
     groups, run_alone = _form_groups(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
         settings = RunSettings(claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout)
@@ -215,6 +215,20 @@ def run(
         yield from _run_side_by_side(groups, settings, {**PASSIVE_WAITING, **environ})
         for probe in run_alone:
             yield from run_group(Group([probe]), settings, environ)
+
+
+def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) -> dict[str, str]:
+    """Return the variables with which these probes run. `user` is that of `run`.
+
+    One variable hands the environment of the user who is looked at to them, which they read by
+    `user_environment.recorded`. Raises LookupError if there is no Python whose start files tell.
+    """
+    looked_at = user or user_environment.of_this_process()
+    # Probes that read files start no Python of the image, so files must say how it would start.
+    if not looked_at.start and any(_reads_files(probe) for probe in probes):
+        looked_at = environments.with_start_from_files(looked_at)
+    own_variables = os.environ if user else looked_at.environ
+    return {**own_variables, **user_environment.as_variable(looked_at)}
 
 
 def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
@@ -258,7 +272,7 @@ def _tier(probe: str) -> Tier:
     return Tier(probe.partition(".")[0])
 
 
-def _limit(probe: str, timeout: float | None) -> float:
+def _seconds_allowed(probe: str, timeout: float | None) -> float:
     """Return the seconds that a probe may take: `timeout`, else its own limit, else its tier's."""
     return timeout or checks.settings(probe).time_limit or TIMEOUT_SECONDS[_tier(probe)]
 
@@ -268,7 +282,7 @@ def _run_side_by_side(
 ) -> Iterator[Record]:
     """Run groups, as many at once as there are jobs, and yield each record as it comes.
 
-    What a group raises is raised here once all groups have ended.
+    An exception in one group is raised when all groups have ended.
     """
     records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
 
@@ -282,9 +296,11 @@ def _run_side_by_side(
 
     with ThreadPoolExecutor(max_workers=settings.jobs) as pool:
         running = [pool.submit(run_in_thread, group) for group in groups]
-        # Records of several groups are mixed; after so many Nones all groups have ended.
+        # Records of several groups come mixed. Each `iter` ends at a None, and there are as many of
+        # these as groups: after the last, all groups have ended.
         for _ in groups:
             yield from iter(records.get, None)
+    # This raises what the group raised.
     for future in running:
         future.result()
 
@@ -298,8 +314,9 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
     """
     started = time.monotonic()
     log = Path(tempfile.mkdtemp(dir=settings.scratch), "log")
-    limits = [_limit(probe, settings.timeout) for probe in group.probes]
-    # Each fork has its own limit. This one is for the process, should it hang itself.
+    # Each fork has its own limit. That of the process is for a process that hangs itself: the time
+    # of all forks, one after another, and of one more before the first.
+    limits = [_seconds_allowed(probe, settings.timeout) for probe in group.probes]
     process_limit = limits[0] + sum(limits)
     missing = list(group.probes)
 
@@ -338,18 +355,21 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
         if group.prepare:
             yield from run_group(Group([probe]), settings, environ)
         else:
-            yield _record(probe, ForkEnd(0, exit_code, seconds), (), log)
+            # The process ended before it wrote the record, so its end stands for the fork's.
+            end = ForkEnd(0, exit_code, seconds)
+            yield _make_record(probe, end, lines=(), log=log)
 
 
-def _group_command(group: Group, settings: RunSettings, records: int) -> list[str]:
+def _group_command(group: Group, settings: RunSettings, records_descriptor: int) -> list[str]:
     """Return the command that runs this program as the process of a group.
 
-    records: the descriptor to which it writes records.
+    records_descriptor: the open file to which it writes records.
     """
+    # All probes of a group read files, or none does.
     flags = _ISOLATED if _reads_files(group.probes[0]) else ()
     command = [sys.executable, *flags, str(_PACKAGE)]
     command += ["--claims", str(settings.claims)]
-    command += ["--records", str(records)]
+    command += ["--records", str(records_descriptor)]
     command += ["--scratch", str(settings.scratch)]
     command += ["--jobs", str(settings.jobs)]
     if settings.timeout:
@@ -369,7 +389,7 @@ def measure_group(
     claims: ClaimSet,
     *,
     prepare: bool,
-    records: int,
+    records_descriptor: int,
     scratch: Path,
     jobs: int,
     timeout: float | None,
@@ -377,7 +397,8 @@ def measure_group(
     """Measure each probe of a group in a fork of this process, and write a record a line.
 
     prepare: first do here what all the probes begin with.
-    records: the descriptor to which records are written, in the order in which probes end.
+    records_descriptor: the open file to which records are written, in the order in which probes
+        end.
     scratch: the folder for logs and caches.
     jobs: how many forks run at once.
     timeout: seconds for each probe; None: its own limit, else its tier's.
@@ -388,7 +409,9 @@ def measure_group(
         _prepare(probes)
 
     with contextlib.ExitStack() as open_files:
-        works, results = [], []
+        # One for each probe, in the same order.
+        works: list[Work] = []
+        results: list[BinaryIO] = []
         for probe in probes:
             folder = Path(tempfile.mkdtemp(dir=scratch))
             log = folder / "log"
@@ -396,27 +419,36 @@ def measure_group(
             # Measurements go to a file without a name, which other probes cannot find.
             result = open_files.enter_context(tempfile.TemporaryFile())
             results.append(result)
-            measure = partial(_measure, probe, claims, result.fileno(), records, folder)
-            works.append(Work(measure, log=log, seconds=_limit(probe, timeout)))
+            measure = partial(
+                _measure_probe,
+                probe,
+                claims,
+                results_descriptor=result.fileno(),
+                records_descriptor=records_descriptor,
+                folder=folder,
+            )
+            works.append(Work(measure, log=log, seconds=_seconds_allowed(probe, timeout)))
 
         # A record is written when its probe ends, so that one that hangs holds back no other.
-        lines = open_files.enter_context(open(records, "w", encoding="utf-8"))
+        records = open_files.enter_context(open(records_descriptor, "w", encoding="utf-8"))
         for end in fork_each(works, jobs, own_sessions=True):
             number = end.number
-            measured = _lines(results[number])
-            record = _record(probes[number], end, measured, works[number].log)
-            lines.write(json.dumps(asdict(record)) + "\n")
-            lines.flush()
+            lines = _read_lines(results[number])
+            record = _make_record(probes[number], end, lines=lines, log=works[number].log)
+            records.write(json.dumps(asdict(record)) + "\n")
+            records.flush()
 
 
 def _prepare(probes: Sequence[str]) -> None:
     """Do once what these probes begin with, so that their forks have it already.
 
     Probes that read files share what they read, all others an import of torch. Errors of reading
-    are ignored here: each fork meets them again and reports them. If it takes too long, the alarm
-    ends this process, and run_group starts the probes without preparing.
+    are ignored here: each fork meets them again and reports them. If it takes too long, or torch
+    can't be imported, this process ends, and run_group starts the probes without preparing.
     """
+    # SIGALRM ends a process that does not handle it.
     signal.alarm(_PREPARE_SECONDS)
+    # All probes of a group read files, or none does.
     if _reads_files(probes[0]):
         reads: list[Callable[[], object]] = [installed.read_user_python]
         for probe in probes:
@@ -435,11 +467,15 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
     """Raise OSError if a probe opens a pipe, socket or device outside of /dev.
 
     Such a file belongs to the image: a pipe would be waited for, and a device may have no end. This
-    is an audit hook of Python: it is called before each file is opened.
+    is an audit hook of Python (sys.addaudithook), which is called before each file is opened, and
+    at many other events.
     """
-    if event != "open" or not isinstance(arguments[0], str) or arguments[0].startswith("/dev/"):
+    if event != "open":
         return
+    # A number is a descriptor: that file is open already.
     path = arguments[0]
+    if not isinstance(path, str) or path.startswith("/dev/"):
+        return
     # Not with pathlib: a check opens tens of thousands of files.
     is_harmless = os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112 PTH113
     if is_harmless or not os.path.exists(path):  # noqa: PTH110
@@ -447,23 +483,25 @@ def _refuse_pipes_and_devices(event: str, arguments: Sequence[Any]) -> None:
     raise OSError(errno.ENXIO, "is a device, pipe or socket", path)
 
 
-def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: Path) -> None:
+def _measure_probe(
+    probe: str, claims: ClaimSet, *, results_descriptor: int, records_descriptor: int, folder: Path
+) -> None:
     """Measure the claims of a probe. This runs in the probe's fork.
 
-    Each measurement becomes a JSON line in the file of descriptor `results`. The last line is a
-    closing one, with the seed; if the probe raises an error, the fork ends without it.
-
-    records: the group's descriptor, which the probe must not write to.
+    results_descriptor: the open file for measurements, a JSON line each. The last line is a closing
+        one, with the seed; if the probe raises an error, the fork ends without it.
+    records_descriptor: the group's open file, which the probe must not write to.
     folder: the probe's own, for its caches.
     """
-    os.close(records)
+    os.close(records_descriptor)
     os.environ.update(_OFFLINE)
     for variable, name in _CACHES.items():
         os.environ[variable] = str(folder / "cache" / name)
 
     measurable = [claim for claim in claims.measured_by([probe]).claims if not claim.unproven]
     applicable = [claim for claim in measurable if not claim.expect.get("not_applicable")]
-    with open(results, "w", encoding="utf-8", buffering=1) as lines:
+    # Buffered by line, so that what was measured is there if the probe crashes later.
+    with open(results_descriptor, "w", encoding="utf-8", buffering=1) as lines:
 
         def write(subject: str, seconds: float, evidence: Mapping[str, Any]) -> None:
             """Write the line of a measurement."""
@@ -474,7 +512,7 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
             }
             lines.write(json.dumps(line) + "\n")
 
-        # Claims that are not applicable get a line without evidence.
+        # Claims that are not applicable get a line without evidence. judge.py says why they are.
         for claim in measurable:
             if claim not in applicable:
                 write(claim.subject, 0.0, {})
@@ -487,8 +525,11 @@ def _measure(probe: str, claims: ClaimSet, results: int, records: int, folder: P
         lines.write(json.dumps({"closing": True, "seed": seeding.seed_of_run()}) + "\n")
 
 
-def _lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON lines that a probe wrote, up to one that it did not finish."""
+def _read_lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON lines that a probe wrote, up to one that it did not finish.
+
+    A line is a measurement (`subject`, `seconds`, `evidence`), or the closing one.
+    """
     results.seek(0)
     for line in results.read().decode("utf-8", "replace").splitlines():
         try:
@@ -497,29 +538,35 @@ def _lines(results: BinaryIO) -> Iterator[Mapping[str, Any]]:
             return
 
 
-def _record(probe: str, end: ForkEnd, lines: Iterable[Mapping[str, Any]], log: Path) -> Record:
+def _make_record(
+    probe: str, end: ForkEnd, *, lines: Iterable[Mapping[str, Any]], log: Path
+) -> Record:
     """Return the record of a probe.
 
     The closing line decides whether it completed. Without one, the end of its process says why.
 
     end: how its process ended.
-    lines: what it wrote: measurements, and a closing line if it came so far.
+    lines: what it wrote (_read_lines): measurements, and a closing line if it came so far.
     log: the file with its output.
     """
-    outcome = Outcome.CRASHED
-    if end.exit_code is None:
-        outcome = Outcome.TIMED_OUT  # it was killed
-    elif end.exit_code == 0:
-        outcome = Outcome.SILENT
-
     measurements = []
-    seed = None
+    closing_line: Mapping[str, Any] | None = None
     for line in lines:
         if line.get("closing"):
-            outcome = Outcome.COMPLETED
-            seed = line.get("seed")
+            closing_line = line
             break
         measurements.append(Measurement(**line))
+
+    if closing_line is not None:
+        outcome = Outcome.COMPLETED
+    elif end.exit_code is None:
+        outcome = Outcome.TIMED_OUT
+    elif end.exit_code == 0:
+        # Something ended the process as if all were well: os._exit(0) in a package.
+        outcome = Outcome.SILENT
+    else:
+        outcome = Outcome.CRASHED
+    seed = closing_line.get("seed") if closing_line else None
     return Record(
         probe=probe,
         outcome=outcome,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 _LEAST_WIDTH = 40
+"""A narrower terminal gets lines of this width: below it, text falls apart into single words."""
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -42,7 +43,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ", most: int = 200) -> 
     """Return a line for each row, with the cells of a column below each other.
 
     All rows have the same number of cells. A column is as wide as its widest cell, but at most
-    `most` characters; a longer cell moves the rest of its line to the right.
+    `most` characters: a longer cell is not cut, it moves the rest of its own line to the right.
     """
     widths = []
     for column in zip(*rows, strict=True):

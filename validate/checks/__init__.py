@@ -90,16 +90,17 @@ class Settings:
 
 @functools.cache
 def settings(probe: str) -> Settings:
-    """Return how a probe runs: the SETTINGS of its check file, or else the defaults.
+    """Return how a probe runs: the SETTINGS of its check file.
 
-    Returns the defaults, too, if that file can't be imported: the probe's own process reports the
-    error.
+    A probe that has no file, whose file has no SETTINGS, or whose file can't be imported, has the
+    defaults.
     """
     if file_of(probe) is None:
         return Settings()
     try:
         check = import_check(probe)
     except Exception:
+        # The probe's own process meets the same error, and reports it.
         return Settings()
     declared: Settings = getattr(check, "SETTINGS", Settings())
     return declared
@@ -111,8 +112,8 @@ def file_of(probe: str) -> str | None:
         return SHARED_FILES[probe]
     if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe):
         return None
-    path = _FOLDER / f"{probe.replace('.', '/')}.py"
-    return probe if path.is_file() else None
+    tier, _, name = probe.partition(".")
+    return probe if (_FOLDER / tier / f"{name}.py").is_file() else None
 
 
 def import_check(probe: str) -> ModuleType:
@@ -137,7 +138,7 @@ def judge_of(claim: Claim) -> Judge | None:
 
 
 def find_judge(judges: Judges, claim: Claim) -> Judge | None:
-    """Return the judge of `CHECK/SUBJECT`, else of `CHECK`, else None."""
+    """Return the judge of the claim's `CHECK/SUBJECT`, else of its `CHECK`, else None."""
     return judges.get(claim.key, judges.get(claim.check))
 
 
