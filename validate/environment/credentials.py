@@ -39,18 +39,16 @@ _PATTERNS = {kind: re.compile(pattern, re.ASCII) for kind, pattern in _KINDS.ite
 _MARKS = (
     "PRIVATE hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA pypi-AgE xox sk- AIza"
 ).split()
-"""Words of which each text with a credential that its issuer marks has at least one."""
+"""Words of which each text with a credential of a *marked* kind has at least one. Issuers mark
+credentials, so that they can be recognised: GitHub's tokens begin with `ghp_`, for example."""
 _WORDS_OF_UNMARKED: Mapping[str, tuple[str, ...]] = {
     _BY_VARIABLE: ("api_key", "apikey", "token", "secret", "passw"),
     "a password in an address": ("://",),
     "a password": ("password",),
 }
 """Kinds that no issuer marks -> words, in lower case, of which each text with such a credential has
-at least one.
-
-To look for a word takes far less time than to match a regular expression.
-"""
-SMALL = 128 << 10
+at least one."""
+SMALL_BYTES = 128 << 10
 """The most bytes that a text may have to be searched for unmarked kinds, too."""
 
 FILES: Mapping[str, str] = {
@@ -101,7 +99,8 @@ def find_in_text(
         if kind in skipped_kinds or (kind == _BY_VARIABLE and is_code):
             continue
 
-        # Most texts have none of the words, and need no regular expression.
+        # To look for a word takes far less time than to match a regular expression. Most texts have
+        # none of the words, and need no more.
         if kind in _WORDS_OF_UNMARKED:
             may_have_kind = any(word in lower_text for word in _WORDS_OF_UNMARKED[kind])
         else:
@@ -127,7 +126,7 @@ def find_in_file(content: bytes, name: str) -> Iterator[Credential]:
 
     Large and binary files are searched only for what its issuer marked as a credential.
     """
-    if len(content) <= SMALL and b"\0" not in content:
+    if len(content) <= SMALL_BYTES and b"\0" not in content:
         yield from find_in_text(content.decode("utf-8", "replace"), name)
     elif any(mark.encode() in content for mark in _MARKS):
         text = content.decode("latin-1")

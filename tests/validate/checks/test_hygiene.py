@@ -98,7 +98,7 @@ def test_credentials_are_recognised_and_never_quoted() -> None:
 
 
 def test_of_large_texts_and_programs_what_issuers_mark_is_told() -> None:
-    for content in (b"x" * credentials.SMALL, b"\0"):
+    for content in (b"x" * credentials.SMALL_BYTES, b"\0"):
         found = credentials.find_in_file(
             content + b"\nghp_" + b"A1" * 18 + b"\nAPI_KEY=0123456789abcdef", "a"
         )

@@ -50,25 +50,32 @@ class AssemblersEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AssemblersEvidence]]:
     """Run the assemblers of each claim, and yield the GPUs that they list, by assembler.
 
-    The claim names the GPUs (`archs`: 90 for sm_90). Each assembler has to list those of them that
-    it assembles for.
+    The claim names GPUs. Each assembler has to list those of them that it assembles for.
     """
-    _, _, distributions = installed.read_user_python()
-    # Without Triton, its folder is one that does not exist.
-    packages_of_triton = "/"
-    for distribution in distributions:
-        if distribution.name == "triton":
-            packages_of_triton = distribution.location
-            break
-
     for claim in claims:
-        # An absolute folder replaces the one before it.
-        folder = Path(packages_of_triton, claim.expect["folder"])
+        folder = assembler_folder(claim.expect["folder"])
+        # Triton may have two assemblers. Each has to know its own GPUs.
         archs_of: dict[str, list[int]] = {}
         for arch in claim.expect["archs"]:
             archs_of.setdefault(assembler_for(arch, folder), []).append(arch)
         programs = {program: run_assembler(program, archs) for program, archs in archs_of.items()}
         yield claim.subject, {"programs": programs}
+
+
+def assembler_folder(folder: str) -> Path:
+    """Return the folder of ptxas that a claim names.
+
+    The toolkit's folder is absolute: `/usr/local/cuda-12.6/bin`. Triton's lies below the folder of
+    packages that holds Triton: `triton/backends/nvidia/bin`. Without Triton, the result is a folder
+    that does not exist.
+    """
+    if folder.startswith("/"):
+        return Path(folder)
+    _, _, distributions = installed.read_user_python()
+    for distribution in distributions:
+        if distribution.name == "triton":
+            return Path(distribution.location, folder)
+    return Path("/", folder)
 
 
 def assembler_for(arch: int, folder: Path) -> str:
@@ -85,8 +92,8 @@ def assembler_for(arch: int, folder: Path) -> str:
 def run_assembler(program: str, expected_archs: list[int]) -> Assembler:
     """Return the GPUs that `ptxas --help` lists, or the error in place of them.
 
-    `program` is the path of the ptxas. `expected_archs`, the GPUs that it has to know, are only
-    passed on to the evidence.
+    `program` is the path of the ptxas. `expected_archs`, the GPUs that it has to know, are not
+    compared here: they stand in the evidence, for the judge.
     """
     try:
         done = subprocess.run(

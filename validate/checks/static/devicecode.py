@@ -1,7 +1,9 @@
 """device-code: check that each library has compiled kernels for every GPU that is claimed.
 
-A library carries its kernels in fat binaries: regions, each with one entry for an architecture. In
-each region, the probe looks at the entry that the driver would take on a GPU. A kernel of it is
+A library carries its kernels in fat binaries. A *region* of one is the code compiled from one
+source; it has an *entry* for each architecture. The architectures of a claim are its *targets*:
+90 for sm_90. In each region, the probe looks at the entry that the driver would take on a GPU of
+the target. A kernel of it is
 
 - `cubin`: machine code;
 - `jit`: PTX, which the driver compiles at first use;
@@ -18,8 +20,8 @@ There are three kinds of claim:
 - `pruned` looks for code that no GPU of the claim has a use for and that pruning would still remove
   (binaries/kernel_states.py). It leaves out NVIDIA's own files, unless the claim says `nvidia`.
 
-Pruning leaves zeros and a mark in place of code. The driver passes over marked code, so all kinds
-of claim report marked code that is still there.
+Pruning leaves zeros and a mark in place of code: the entry is *emptied*. The driver passes over
+marked code, so all kinds of claim report marked code that is still there (*hidden* code).
 """
 
 import fnmatch
@@ -123,7 +125,8 @@ class MeasuredFile(TypedDict, total=False):
     undecoded: bool
     """It can't be read because this machine lacks the library that decompresses it."""
     archs: list[str]
-    """`sm_90`, or `compute_90` for PTX. Of `pruned`: only of code that stays."""
+    """`sm_90`, or `compute_90` for PTX. Of `pruned`: without the code that is left in `whole`
+    regions although no target needs it."""
 
     # Of `kernels` and `files`.
     served: dict[str, KernelCounts | str]
@@ -190,11 +193,12 @@ def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[File
     Whether the files are those that RECORD lists is for the check `files` to find.
     """
     expect = claim.expect
-    # Files that match `files` must hold code, those that match `also` may.
+    # Both are inspected: the judge demands code of files that match `files`, not of `also`.
+    patterns = (*expect["files"], *expect.get("also", ()))
     # Path -> path below the folder of packages, by which evidence names the file.
     chosen: dict[str, str] = {}
     for location in installed.locations(distributions):
-        for pattern in (*expect["files"], *expect.get("also", ())):
+        for pattern in patterns:
             for path in sorted(glob_files(location, pattern)):
                 if Path(path).is_file() and not Path(path).is_symlink():
                     chosen.setdefault(path, path.removeprefix(f"{location}/"))
@@ -216,9 +220,11 @@ def glob_files(folder: str, pattern: str) -> Iterable[str]:
     such patterns share one walk.
     """
     parent, double_star, name = pattern.partition("**/")
-    if not double_star or "/" in name or set(parent) & set("*?["):
+    has_wildcard_in_parent = not set(parent).isdisjoint("*?[")
+    if not double_star or "/" in name or has_wildcard_in_parent:
         return map(str, Path(folder).glob(pattern))
 
+    # The last part of the pattern may have wildcards, too: `**/lib*.so`.
     folders_by_name = walk_once(f"{folder}/{parent}")
     paths = []
     for fitting_name in fnmatch.filter(folders_by_name, name):
@@ -244,39 +250,44 @@ def list_pruned_tasks(
 
     `chosen` is path -> path below the folder of packages. Files that are no 64-bit ELF are left
     out: linker scripts have names of libraries, too. So are NVIDIA's own libraries, unless the
-    claim says that they were pruned.
+    claim says that they were pruned (`nvidia`).
     """
     expect = claim.expect
     targets = tuple(int(arch) for arch in expect["archs"])
     owners = installed.owners(distributions)
     for path, shown in chosen.items():
-        # A file that no distribution lists is still pruned.
-        owner_names = [owner.name for owner in owners.get(path, ())] or [""]
-        by_design: list[KernelByDesign] = []
-        for name in owner_names:
-            by_design += expect["by_design_of"].get(name, ())
-        is_nvidias = any(fatbin.is_nvidia_library(name, path) for name in owner_names)
-
         with Path(path).open("rb") as stream:
             header = stream.read(elf.HEADER_BYTES)
-        is_library = header.startswith(elf.MAGIC) and not elf.is_32bit(header)
-        if is_library and (expect["nvidia"] or not is_nvidias):
-            # Without a list of kernels, pruning takes a library as a whole.
-            excused_kernels = None if is_nvidias else tuple(by_design)
-            yield FileTask(claim.subject, path, shown, targets, excused_kernels, "pruned")
+        if not header.startswith(elf.MAGIC) or elf.is_32bit(header):
+            continue
+
+        # A file that no distribution lists is pruned, too. Its name may say that it is NVIDIA's.
+        owner_names = [owner.name for owner in owners.get(path, ())] or [""]
+        is_nvidias = any(fatbin.is_nvidia_library(owner, path) for owner in owner_names)
+        if is_nvidias:
+            if expect["nvidia"]:
+                yield FileTask(claim.subject, path, shown, targets, None, "pruned")
+            continue
+
+        by_design: list[KernelByDesign] = []
+        for owner in owner_names:
+            by_design += expect["by_design_of"].get(owner, ())
+        yield FileTask(claim.subject, path, shown, targets, tuple(by_design), "pruned")
 
 
 def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
     """Return the task and what was seen of its file, or the error that kept it from being read."""
-    inspect = {"kernels": inspect_kernels, "files": inspect_as_whole, "pruned": inspect_surplus}
+    inspectors = {"kernels": inspect_kernels, "files": inspect_as_whole, "pruned": inspect_surplus}
+    inspect = inspectors[task.kind]
     try:
         with (
             Path(task.file).open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            return task, inspect[task.kind](data, task)
+            return task, inspect(data, task)
     except FatbinError as error:
-        # A decoder that ctypes could not load, or that lacks a function.
+        # The cause is of these types if ctypes could not load the library that decompresses the
+        # code, or found it without the function. Then nothing is known to be wrong with the file.
         if isinstance(error.__cause__, OSError | AttributeError):
             return task, {"error": str(error), "undecoded": True}
         return task, {"error": str(error)}
@@ -285,25 +296,27 @@ def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
 
 
 def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which architectures a library has any code for.
+    """Return which architectures a library has any code for, and what each target would run of it.
 
-    `data` is its content. `served` says what the targets would run: machine code (`cubin`), PTX
-    that the driver compiles (`jit`), or `none`. Single kernels are not looked at: NVIDIA makes many
-    for one architecture only, and rightly so.
+    `data` is the library's content. In the result, `served` is target -> machine code (`cubin`),
+    PTX that the driver compiles (`jit`), or `none`. Single kernels are not looked at: NVIDIA makes
+    many for one architecture only, and rightly so.
     """
     regions = tuple(fatbin.read_regions(data))
-    # Of all entries of one kind, one is enough.
+    # A library may have thousands of entries. Of all that are alike (machine code or PTX, for one
+    # architecture), one is enough.
     entry_of_kind: dict[tuple[bool, int, str], Entry] = {}
     for region in regions:
         for entry in kernel_states.entries_with_code(data, region):
             entry_of_kind[entry.kind] = entry
     entries = entry_of_kind.values()
 
+    served: dict[str, KernelCounts | str] = {}
+    for target in task.targets:
+        served[str(target)] = kernel_states.best_form(entries, target)
     return {
         "archs": sorted({name_arch(entry) for entry in entries}),
-        "served": {
-            str(target): kernel_states.best_form(entries, target) for target in task.targets
-        },
+        "served": served,
         "hidden": count_hidden(regions, task.targets),
     }
 
@@ -311,8 +324,8 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
 def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
     """Return for each target the number of regions in which a mark hides code that it would run.
 
-    A region of a library is the code compiled from one source. The mark says that pruning took code
-    out, and the driver passes it over. Targets (90 for sm_90) without such a region are left out.
+    The mark says that pruning took the code out, so the driver passes it over. Targets without such
+    a region are left out. Keys are targets as text: `90`.
     """
     counts: Counter[str] = Counter()
     for region in regions:
@@ -323,29 +336,36 @@ def count_hidden(regions: Sequence[Region], targets: Sequence[int]) -> dict[str,
 
 
 def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return which code of a library no target has a use for: its architectures, entries and bytes.
+    """Return which code of a library no target has a use for, and which is marked as taken out.
 
-    An entry is the code of one region (one source) for one architecture. Entries that pruning has
-    emptied are not counted. Some entries must stay although no target needs them (`kept`): without
-    them, a fault of the library would no longer show. `whole` counts the regions that have such.
-    `marked` is code that a mark declares as taken out, and that is still there.
+    `data` is the library's content. The result names the architectures of both and counts their
+    bytes in the file. Pruning leaves some regions whole although no target needs all of their
+    code: without it, a fault of the library would no longer show. These are counted (`whole`), and
+    their unneeded code is no surplus.
     """
+    # Of NVIDIA's own libraries (None), the pruner decides as a whole, not by their kernels.
     excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
     surplus: list[Entry] = []
     marked: list[Entry] = []
     whole_regions = 0
+    # There is one `unneeded` for each region of the library. Its `entries` are those that pruning
+    # takes out. Where pruning leaves the region whole, they are in `kept` instead.
     for unneeded in kernel_states.find_surplus(data, task.targets, excuses):
+        # Of an entry that was removed, zeros are left in the file: it does not count.
         not_emptied = frozenset(kernel_states.entries_with_code(data, unneeded.region))
-        archs |= {name_arch(entry) for entry in not_emptied.difference(unneeded.kept)}
         surplus += not_emptied.intersection(unneeded.entries)
-        marked += unneeded.region.hidden
         if not not_emptied.isdisjoint(unneeded.kept):
             whole_regions += 1
+        # Both the code that targets use and the surplus, but not what is kept on purpose.
+        archs |= {name_arch(entry) for entry in not_emptied.difference(unneeded.kept)}
+        # The hidden entries are not among the region's others: the driver does not see them.
+        marked += unneeded.region.hidden
     return {
         "archs": sorted(archs),
         "surplus": sorted({name_arch(entry) for entry in surplus}),
         "surplus_entries": len(surplus),
+        # `room` is what an entry takes in the file: compressed, and with padding.
         "surplus_bytes": sum(entry.room for entry in surplus),
         "marked": sorted({name_arch(entry) for entry in marked}),
         "marked_bytes": sum(entry.room for entry in marked),
@@ -359,43 +379,61 @@ def name_arch(entry: Entry) -> str:
     return f"{prefix}_{entry.arch}{entry.variant}"
 
 
-def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
-    """Return how many kernels of a library have which state on each target; name the first faults.
+class KernelTally:
+    """Counts the kernels of a library by their state on one target, and names the first faults."""
 
-    The code compiled from one source is a region, with an entry for each architecture. A kernel's
-    state on a target (90 for sm_90) is `cubin`, `jit`, `absent` or `stub`, or the reason why it may
-    be missing: `by_design`, `for_other_archs`.
+    def __init__(self, target: int, excuses: Excuses) -> None:
+        self._target = target
+        self._excuses = excuses
+        self._counts: Counter[str] = Counter()
+        self._named: dict[str, list[str]] = {}
+
+    def add(self, code: RegionCode) -> None:
+        """Count the kernels of one region by their states, or the region itself if it is empty.
+
+        A state is `cubin`, `jit`, `absent` or `stub`. A kernel that may be absent or a stub on this
+        target is counted under the reason in place of its state: `by_design`, `for_other_archs`.
+        """
+        # Where pruning took out what this target would run, no kernel is left to be counted.
+        self._counts["emptied"] += int(code.is_lost(self._target))
+        for kernel, state in code.states(self._target):
+            state_or_excuse = self._excuses.apply(kernel, state, self._target)
+            self._counts[state_or_excuse] += 1
+            if state_or_excuse in FAULTS:
+                names = self._named.setdefault(state_or_excuse, [])
+                if len(names) < _MOST_NAMED:
+                    names.append(kernel)
+
+    def as_evidence(self) -> KernelCounts:
+        """Return the counts so far, and the names of the first kernels in each faulty state."""
+        return cast("KernelCounts", {**self._counts, "named": self._named})
+
+
+def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
+    """Return how many kernels of a library have which state on each target (`served`).
+
+    `data` is the library's content. The result also counts its regions and kernels, and names the
+    architectures that it has code for.
     """
     excuses = Excuses(task.by_design or ())
-    counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
-    named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
+    tallies = {target: KernelTally(target, excuses) for target in task.targets}
     archs: set[str] = set()
-    total = 0
+    kernels = 0
     regions = tuple(fatbin.read_regions(data))
     for region in regions:
+        # Its entries are decompressed only once for all targets.
         code = RegionCode(data, region)
         archs |= {name_arch(entry) for entry in code.entries}
-        total += len(code.largest_kernels())
-        for target in task.targets:
-            # A region that pruning has emptied for this target has no kernels left to count.
-            counts[target]["emptied"] += int(code.is_lost(target))
-            for kernel, state in code.states(target):
-                # The state, or the reason why the kernel may lack code.
-                excused_state = excuses.apply(kernel, state, target)
-                counts[target][excused_state] += 1
-                if excused_state in FAULTS:
-                    names = named[target].setdefault(excused_state, [])
-                    if len(names) < _MOST_NAMED:
-                        names.append(kernel)
+        # Each kernel of the region once, whatever architectures it is there for.
+        kernels += len(code.largest_kernels())
+        for tally in tallies.values():
+            tally.add(code)
 
-    served: dict[str, KernelCounts | str] = {}
-    for target in task.targets:
-        served[str(target)] = cast("KernelCounts", {**counts[target], "named": named[target]})
     return {
         "regions": len(regions),
-        "kernels": total,
+        "kernels": kernels,
         "archs": sorted(archs),
-        "served": served,
+        "served": {str(target): tally.as_evidence() for target, tally in tallies.items()},
         "hidden": count_hidden(regions, task.targets),
     }
 
@@ -404,20 +442,23 @@ def judge(subject: str, expect: CodeExpect | PrunedExpect, evidence: CodeEvidenc
     """Fail where a library lacks code for a claimed GPU architecture.
 
     A claim of kind `pruned` fails where there is code that no claimed architecture needs. The
-    verdict is UNPROVEN if this machine lacks a library that decompresses some of the files, and the
-    others show no fault.
+    verdict is UNPROVEN if the machine that measured lacks a library that decompresses some of the
+    files, and the others show no fault.
     """
     files = evidence["files"]
-    undecoded = [path for path, file in files.items() if file.get("undecoded")]
-    unreadable = []
+    # A file that can't be read is a fault, unless only the machine that measured could not do it.
+    undecoded = []
+    reading_faults = []
     for path, file in files.items():
-        if "error" in file and path not in undecoded:
-            unreadable.append(f"{path} can't be read: {file['error']}")
+        if file.get("undecoded"):
+            undecoded.append(path)
+        elif "error" in file:
+            reading_faults.append(f"{path} can't be read: {file['error']}")
 
     if expect["kind"] == "pruned":
-        finding = judge_pruned(expect, files, unreadable, undecoded)
+        finding = judge_pruned(expect, files, reading_faults, undecoded)
     else:
-        finding = judge_code(subject, expect, files, unreadable, undecoded)
+        finding = judge_code(subject, expect, files, reading_faults, undecoded)
 
     if undecoded and finding.status is not Status.FAIL:
         cause = files[undecoded[0]]["error"]
@@ -432,39 +473,47 @@ def judge_code(
     subject: str,
     expect: CodeExpect,
     files: Mapping[str, MeasuredFile],
-    unreadable: Sequence[str],
+    reading_faults: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
     """Judge whether every file has code for every claimed architecture.
 
-    `unreadable` are the faults of files that can't be read. The files in `undecoded` are taken to
-    hold what is claimed.
+    `files` is path -> what was measured. `reading_faults` are sentences on files that can't be
+    read. `undecoded` are the paths of files that could not be decompressed where they were
+    measured: they are taken to hold what is claimed.
     """
-    faults = list(unreadable)
-    for path, file in files.items():
-        for arch, regions in file.get("hidden", {}).items():
-            faults.append(
-                f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, "
-                "and the driver passes it over"
-            )
-
+    faults = [*reading_faults, *find_hidden_code(files)]
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():
         if "error" not in file and file["archs"]:
             with_code[path] = file
 
+    # Each pattern of the claim must match a file that holds code.
+    may_hold_code = [*with_code, *undecoded]
     for pattern in expect["files"]:
         if not fnmatch.filter(files, pattern):
             faults.append(f"{subject} has no {pattern}")
-        # A fault above says more than that code is missing.
-        elif not fnmatch.filter([*with_code, *undecoded], pattern) and not faults:
+        # With a fault above, such as a file that can't be read, it is known why no code was seen.
+        elif not faults and not fnmatch.filter(may_hold_code, pattern):
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
 
-    if not (with_code or faults or undecoded or expect["files"]):
+    # A claim without `files` is about a package that need not have code.
+    if not (expect["files"] or may_hold_code or faults):
         return not_applicable(f"{subject} brings no device code of its own")
 
     lacking, warnings = find_lacking_archs(expect, with_code)
-    return conclude(faults + lacking, "; ".join([describe_code(expect, with_code), *warnings]))
+    good = "; ".join([describe_code(expect, with_code), *warnings])
+    return conclude(faults + lacking, good)
+
+
+def find_hidden_code(files: Mapping[str, MeasuredFile]) -> Iterator[str]:
+    """Yield a sentence for each file and architecture with code that the driver passes over."""
+    for path, file in files.items():
+        for arch, regions in file.get("hidden", {}).items():
+            yield (
+                f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, "
+                "and the driver passes it over"
+            )
 
 
 def find_lacking_archs(
@@ -479,12 +528,12 @@ def find_lacking_archs(
     for path, file in with_code.items():
         for arch, form in expect["archs"].items():
             arch_faults = list(find_arch_faults(path, file, arch, form))
-            excuse = find_gap(expect["known_gaps"], path, arch)
-            if not excuse:
+            gap_reason = find_gap(expect["known_gaps"], path, arch)
+            if not gap_reason:
                 faults += arch_faults
             elif arch_faults:
                 name = PurePosixPath(path).name
-                warnings.append(f"WARNING: no sm_{arch} in {name} ({excuse})")
+                warnings.append(f"WARNING: no sm_{arch} in {name} ({gap_reason})")
     return faults, warnings
 
 
@@ -502,27 +551,28 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
     `form` is the least that must be there: `cubin` for machine code, `jit` if PTX is enough.
     """
     served = file["served"][arch]
-    # Of a file that was looked at as a whole, there is one word; else a count of kernels by state.
     if isinstance(served, str):
-        if served == "none" or (served == "jit" and form == "cubin"):
-            what = "only PTX" if served == "jit" else "no code"
-            yield f"{path} has {what} for sm_{arch}, but {listed(file['archs'])}"
+        # The file was looked at as a whole: `served` is `cubin`, `jit` or `none`.
+        if served == "none":
+            yield f"{path} has no code for sm_{arch}, but {listed(file['archs'])}"
+        elif served == "jit" and form == "cubin":
+            yield f"{path} has only PTX for sm_{arch}, but {listed(file['archs'])}"
         return
 
-    kernels = f"of {file['kernels']} kernels in {path}"
+    # Its kernels were counted by their state.
     if served.get("emptied"):
         regions = f"{served['emptied']} of {file['regions']} regions in {path}"
         yield f"the sm_{arch} code of {regions} was emptied"
-    if served.get("absent"):
-        names = list_kernels(served, "absent")
-        yield f"{served['absent']} {kernels} have no code for sm_{arch}: {names}"
-    if served.get("stub"):
-        names = list_kernels(served, "stub")
-        yield f"{served['stub']} {kernels} are empty stubs for sm_{arch}: {names}"
-    if served.get("jit") and form == "cubin":
-        names = list_kernels(served, "jit")
-        what = "reach through PTX alone, where machine code is expected,"
-        yield f"{served['jit']} {kernels} {what} sm_{arch}: {names}"
+    complaints: dict[Literal["absent", "stub", "jit"], str] = {
+        "absent": f"have no code for sm_{arch}",
+        "stub": f"are empty stubs for sm_{arch}",
+    }
+    if form == "cubin":
+        complaints["jit"] = f"reach through PTX alone, where machine code is expected, sm_{arch}"
+    for state, complaint in complaints.items():
+        if served.get(state):
+            kernels = f"{served[state]} of {file['kernels']} kernels in {path}"
+            yield f"{kernels} {complaint}: {list_kernels(served, state)}"
 
 
 def list_kernels(served: KernelCounts, state: str) -> str:
@@ -546,51 +596,65 @@ def describe_code(expect: CodeExpect, with_code: Mapping[str, MeasuredFile]) -> 
 def judge_pruned(
     expect: PrunedExpect,
     files: Mapping[str, MeasuredFile],
-    unreadable: Sequence[str],
+    reading_faults: Sequence[str],
     undecoded: Sequence[str],
 ) -> Finding:
     """Judge whether pruning left only code that the claimed architectures have a use for.
 
-    It is a fault if code that none of them uses is left (`surplus`), or code that is marked as
-    taken out (`marked`). Regions that pruning leaves whole on purpose (`whole`) are no fault.
-    `unreadable` are the faults of files that can't be read, `undecoded` the files that this machine
-    can't decompress.
+    `files` is path -> what was measured. `reading_faults` are sentences on files that can't be
+    read, `undecoded` are the paths of files that could not be decompressed where they were
+    measured.
     """
-    archs = listed([f"sm_{arch}" for arch in expect["archs"]])
     with_code: dict[str, MeasuredFile] = {}
     for path, file in files.items():
         if "error" not in file and (file["archs"] or file["whole"] or file["marked"]):
             with_code[path] = file
-    if not with_code and not unreadable and not undecoded:
+    if not with_code and not reading_faults and not undecoded:
         return failed("there is no library with device code at all")
 
-    faults = list(unreadable)
+    archs = listed([f"sm_{arch}" for arch in expect["archs"]])
+    faults = [*reading_faults, *find_unpruned(archs, with_code)]
+    return conclude(faults, describe_pruned(expect, archs, with_code))
+
+
+def find_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
+    """Yield files with code that none of the architectures uses, or that is marked as taken out.
+
+    `archs` names the claimed architectures. Files with most of such code come first.
+    """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
             size = f"{file['surplus_bytes'] / 1e6:.1f} MB"
-            faults.append(
-                f"{path} has {size} for {listed(file['surplus'])} that {archs} has no use for"
-            )
+            yield f"{path} has {size} for {listed(file['surplus'])} that {archs} has no use for"
         if file["marked"]:
             size = f"{file['marked_bytes'] / 1e6:.1f} MB"
-            faults.append(
+            yield (
                 f"{path} has {size} for {listed(file['marked'])} marked as taken out, "
                 "and still there"
             )
 
-    good = f"{len(with_code)} libraries hold code for {archs} alone"
-    # Where a library has no code for a claimed architecture, what serves it instead stays.
+
+def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, MeasuredFile]) -> str:
+    """Return how many libraries hold code for the claimed architectures, and what else they hold.
+
+    `archs` names the claimed architectures.
+    """
+    text = f"{len(with_code)} libraries hold code for {archs} alone"
+    # Where a library has no code for a claimed architecture, what serves it instead stays: of
+    # sm_86, for example, it is code for sm_80, or PTX.
     others: set[str] = set()
     for file in with_code.values():
         others.update(file["archs"])
     for arch in expect["archs"]:
         others -= {f"sm_{arch}", f"sm_{arch}a", f"sm_{arch}f"}
     if others:
-        good += f", and {listed(sorted(others))} where a library has none"
-    whole = sum(file["whole"] for file in with_code.values())
-    if whole:
-        good += f"; {whole} regions left unpruned because they lack kernels for it"
-    return conclude(faults, good)
+        text += f", and {listed(sorted(others))} where a library has none"
+
+    # Where pruning would hide a fault, it leaves the whole region: that is no fault.
+    whole_regions = sum(file["whole"] for file in with_code.values())
+    if whole_regions:
+        text += f"; {whole_regions} regions left unpruned because they lack kernels for it"
+    return text
 
 
 CLAIMS = {"device-code": judge}

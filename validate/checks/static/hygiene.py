@@ -15,7 +15,13 @@ from typing import TypedDict
 from validate.checks import RunAs, Settings
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
-from validate.environment.image_paths import is_plain_file, read_image_paths, source_of_bytecode
+from validate.environment.image_paths import (
+    ImagePaths,
+    is_plain_file,
+    read_image_paths,
+    source_of_bytecode,
+)
+from validate.environment.installed import Distribution
 from validate.environment.patterns import first_of
 from validate.judging import Finding, conclude, failed, listed, passed, unproven
 
@@ -28,7 +34,8 @@ SETTINGS = Settings(
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 """Bytes up to which a file is searched whole for credentials."""
 _MOST_LISTED = 40
-_DPKGS_OWN = f"{debian.DATABASE}/info/"
+_DPKGS_NOTES = f"{debian.DATABASE}/info/"
+"""dpkg writes these files itself: lists of files and sums, for example. No package has them."""
 
 
 class HygieneExpect(TypedDict):
@@ -97,22 +104,51 @@ class HygieneEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
-    """Look at every file of the image once, and yield the result for each claim."""
+    """Look at every file of the image once, and yield the same result for each claim."""
     user, _, distributions = installed.read_user_python()
-    # Files of which a package has a checksum: other checks compare them.
+    patterns: dict[str, str] = {}
+    for claim in claims:
+        patterns.update(claim.expect["leftovers"])
+
+    image = read_image_paths()
+    files = list_files(image)
+    secrets, searched_files = find_secrets(files, list_known_files(distributions))
+    evidence: HygieneEvidence = {
+        "files": len(files),
+        "read": searched_files,
+        "unreadable": image.unreadable[:_MOST_LISTED],
+        "leftovers": find_leftovers(files, patterns),
+        "secrets": secrets[:_MOST_LISTED],
+        "secrets_count": len(secrets),
+        "home": inspect_home(user.environ.get("HOME", "")),
+    }
+    for claim in claims:
+        yield claim.subject, evidence
+
+
+def list_files(image: ImagePaths) -> dict[str, int]:
+    """Return path -> bytes of each file of the image that is not empty, sorted by path."""
+    # A file on another device than the root folder is mounted, and not the image's.
+    device = os.lstat("/").st_dev
+    sizes = {}
+    for path, facts in sorted(image.facts.items()):
+        if is_plain_file(facts) and facts.st_size and facts.st_dev == device:
+            sizes[path] = facts.st_size
+    return sizes
+
+
+def list_known_files(distributions: Iterable[Distribution]) -> set[str]:
+    """Return the files of which a package has a checksum: other checks compare them with it.
+
+    What an installer writes into a package's folder has one, too, but is not the package's: pip's
+    `direct_url.json` may hold the address, with its password, that a package came from.
+    """
     known_files = set(debian.read_package_files().md5)
     for distribution in distributions:
         for entry in distribution.entries or ():
             if entry.sha256 and not wheel_contents.is_installer_note(entry.path):
                 known_files.add(debian.real_path(entry.path))
-
-    patterns: dict[str, str] = {}
-    for claim in claims:
-        patterns.update(claim.expect["leftovers"])
-    home = inspect_home(user.environ.get("HOME", ""))
-    evidence = search_files(patterns, known_files, home)
-    for claim in claims:
-        yield claim.subject, evidence
+    return known_files
 
 
 def inspect_home(path: str) -> Home:
@@ -127,61 +163,54 @@ def inspect_home(path: str) -> Home:
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def search_files(
-    patterns: Iterable[str], known_files: Collection[str], home: Home
-) -> HygieneEvidence:
-    """Return the leftovers and credentials among the files of an image.
+def find_leftovers(files: Mapping[str, int], patterns: Iterable[str]) -> dict[str, Leftover]:
+    """Return the leftovers among these files, by the first pattern that each matches.
 
-    A file is a leftover if it matches one of the patterns. `known_files` are not searched for
-    credentials, nor is their bytecode. `home` is passed on to the evidence.
+    `files` is path -> bytes.
     """
+    # find_pattern(path) returns the first pattern that the path matches, or None.
     find_pattern = first_of(patterns)
     leftovers: dict[str, Leftover] = {}
-    secrets: list[Secret] = []
-    files = 0
-    searched_files = 0
-    image = read_image_paths()
-    # A file on another device is mounted, and not the image's.
-    device = os.lstat("/").st_dev
-    for path, facts in sorted(image.facts.items()):
-        if not is_plain_file(facts) or not facts.st_size or facts.st_dev != device:
-            continue
-        files += 1
+    for path, size in files.items():
         pattern = find_pattern(path)
         if pattern:
             leftover = leftovers.setdefault(pattern, {"files": 0, "bytes": 0, "example": path})
             leftover["files"] += 1
-            leftover["bytes"] += facts.st_size
+            leftover["bytes"] += size
+    return leftovers
 
+
+def find_secrets(
+    files: Mapping[str, int], known_files: Collection[str]
+) -> tuple[list[Secret], int]:
+    """Return the credentials among these files, and how many of the files were read for them.
+
+    `files` is path -> bytes. `known_files` are not read, nor is their bytecode.
+    """
+    secrets: list[Secret] = []
+    searched_files = 0
+    for path, size in files.items():
         # Some files, such as `.netrc`, are credentials by their name: they need not be read.
         kind = credentials.kind_by_name(path)
         if kind:
             secrets.append({"path": path, "line": 0, "kind": kind})
             continue
         is_known = path in known_files or source_of_bytecode(path) in known_files
-        if not is_known and not path.startswith(_DPKGS_OWN):
+        if not is_known and not path.startswith(_DPKGS_NOTES):
             searched_files += 1
-            secrets += find_credentials(path, facts.st_size)
-    return {
-        "files": files,
-        "read": searched_files,
-        "unreadable": image.unreadable[:_MOST_LISTED],
-        "leftovers": leftovers,
-        "secrets": secrets[:_MOST_LISTED],
-        "secrets_count": len(secrets),
-        "home": home,
-    }
+            secrets += find_credentials(path, size)
+    return secrets, searched_files
 
 
 def find_credentials(path: str, size: int) -> Iterator[Secret]:
     """Yield the credentials in a file of `size` bytes. Of a large one only the beginning is read.
 
-    A file with zero bytes is taken for a program, for which the limit is lower than for a text. A
-    file that can't be read has no credentials.
+    A file that can't be read has no credentials.
     """
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:
-        content = stream.read(credentials.SMALL)
+        content = stream.read(credentials.SMALL_BYTES)
+        # A file with zero bytes is taken for a program, for which the limit is lower.
         largest = _LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT
         if size <= largest:
             content += stream.read()
@@ -192,19 +221,19 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
 def judge_leftovers(_subject: str, expect: LeftoversExpect, evidence: HygieneEvidence) -> Finding:
     """Fail where there are leftovers of a build, such as uv's cache.
 
-    Those that the claim allows (`told`) are only reported in the reason.
+    Those of patterns in `told` are only reported in the reason.
     """
     faults = []
     reported = []
     for pattern, leftover in evidence["leftovers"].items():
         megabytes = leftover["bytes"] / 1e6
-        what = expect["leftovers"][pattern]
-        files = f"{leftover['files']} files ({megabytes:.1f} MB) of {what}"
-        text = f"{files} are left: {leftover['example']}"
+        description = expect["leftovers"][pattern]
+        files = f"{leftover['files']} files ({megabytes:.1f} MB) of {description}"
+        sentence = f"{files} are left: {leftover['example']}"
         if pattern in expect.get("told", ()):
-            reported.append(text)
+            reported.append(sentence)
         else:
-            faults.append(text)
+            faults.append(sentence)
 
     good = f"none of {evidence['files']} files is a build's leftover"
     if reported:

@@ -139,10 +139,11 @@ class LibrariesEvidence(_LibrariesEvidence, total=False):
     torch_misses: list[MissingLibrary]
     """What `import torch` would not find."""
     torch_holds: dict[str, HeldLibrary]
-    """SONAME of a CUDA library -> the file that torch gets."""
+    """Name of a CUDA library -> the file that torch gets, and the distributions that list it."""
     second_owners: list[Rival]
+    """CUDA libraries that are there a second time, outside of any distribution."""
     provided: list[tuple[str, str, tuple[str, ...]]]
-    """SONAME, path and owners of each CUDA library."""
+    """SONAME, path and owners of each CUDA library in the environment, used by torch or not."""
 
 
 class UserLibraries(NamedTuple):
@@ -187,7 +188,6 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
     """
     _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
-    files = read_user_libraries().files
 
     # The toolkit of a -devel image has links to torch's CUDA libraries. These are left to the claim
     # about the environment.
@@ -195,16 +195,21 @@ def measure_toolkit(home: str, search: SearchPath) -> LibrariesEvidence:
     for path in find_binaries(installed.locations(distributions), owners):
         if Path(path).exists():
             of_environment.add(os.path.realpath(path))
-    own = [
-        path for path in find_binaries_under([home]) if os.path.realpath(path) not in of_environment
-    ]
+    toolkits_own = []
+    for path in find_binaries_under([home]):
+        if os.path.realpath(path) not in of_environment:
+            toolkits_own.append(path)
 
-    libraries, unreadable = read_binaries(own, {}, files)
-    process = Process(search, files)
+    # `files` remembers what was read of each file, so that none is read twice. The toolkit's files
+    # are of no distribution: they have no owners.
+    files = read_user_libraries().files
+    libraries, unreadable = read_binaries(toolkits_own, {}, files)
+    # Each is loaded into a process of its own, which has loaded nothing before.
+    new_process = Process(search, files)
     linked = []
     for library in libraries:
-        # Without holders, no library is assumed to be loaded first: what is not found is missing.
-        resolved = resolve_needs(library, process, cuda_stems=(), holders={})
+        # `assumed` and `needs_cuda` are about distributions and torch: here they stay empty.
+        resolved = resolve_needs(library, new_process, cuda_stems=(), holders={})
         if resolved["missing"]:
             linked.append(resolved)
     return {
@@ -219,18 +224,18 @@ def measure_environment(
 ) -> LibrariesEvidence:
     """Return how the libraries and programs of the Python environment would be loaded.
 
-    `cuda_stems` are the names of CUDA's libraries up to `.so`. `python` is the interpreter;
-    `search` is where the dynamic loader looks for libraries.
+    `cuda_stems` are the names of CUDA's libraries up to `.so`: `libcudart`. `python` is the
+    interpreter; `search` is where the dynamic loader looks for libraries.
     """
     _, _, distributions = installed.read_user_python()
     owners = installed.names_of_owners(distributions)
     libraries, unreadable, files = read_user_libraries()
 
-    # Two processes: one that has only started Python, and one that has imported torch, too.
+    # Two processes: one that has only started Python, and one that has imported torch, too. What
+    # `load` and `load_torch` return are the libraries that they do not find.
     interpreter_only = Process(search, files)
     missing_at_start = interpreter_only.load(os.path.realpath(python))
     with_torch = interpreter_only.copy()
-    # load_torch returns the libraries that it does not find.
     missing_at_start += load_torch(with_torch, installed.locations(distributions), libraries)
 
     holders = index_by_owner(libraries)
@@ -244,17 +249,19 @@ def measure_environment(
         # Programs are not loaded after torch: they start by themselves.
         process = interpreter_only if library.elf.executable else with_torch
         resolved = resolve_needs(library, process, cuda_stems, holders)
-        resolved["offered"] = {
-            name: sorted(offered[name]) for name in resolved["missing"] if name in offered
-        }
+        resolved["offered"] = {}
+        for name in resolved["missing"]:
+            if name in offered:
+                resolved["offered"][name] = sorted(offered[name])
         linked.append(resolved)
 
+    torch_misses: list[MissingLibrary] = []
+    for missing in missing_at_start:
+        torch_misses.append({"path": missing.needed_by, "name": missing.name})
     return {
         "files": len(libraries),
         "unreadable": unreadable,
-        "torch_misses": [
-            {"path": missing.needed_by, "name": missing.name} for missing in missing_at_start
-        ],
+        "torch_misses": torch_misses,
         "torch_holds": list_cuda_of_torch(with_torch, cuda_stems, owners),
         "linked": select_for_judge(linked),
         "second_owners": list(find_rivals(libraries, cuda_stems, search, files, owners)),
@@ -289,7 +296,10 @@ def list_cuda_libraries(
 
 
 def index_by_owner(libraries: Iterable[Binary]) -> dict[tuple[str, str], str]:
-    """Return the file of each library by distribution and name: the file's own, or its SONAME."""
+    """Return (distribution, name of a library) -> the file of that distribution and name.
+
+    Each library is in it by the name of its file and by its SONAME.
+    """
     holders: dict[tuple[str, str], str] = {}
     for library in libraries:
         for owner in library.owners:
@@ -308,22 +318,25 @@ def resolve_needs(
     """Load a library or program into a copy of a process, and return what it misses.
 
     What the loader does not find is `assumed` where a file of the same distribution has that name
-    (`holders`, see index_by_owner), else it is `missing`.
+    (`holders`, see index_by_owner), else it is `missing`. Libraries whose name up to `.so` is in
+    `cuda_stems` are those of CUDA (`needs_cuda`).
     """
-    missing = sorted({missing.name for missing in process.copy().load(library.path)})
+    # `process` itself stays as it is: the next library must not profit from what this one loads.
+    not_found = process.copy().load(library.path)
+    names_not_found = sorted({missing_library.name for missing_library in not_found})
+
     assumed = {}
-    for name in missing:
+    for name in names_not_found:
         for owner in library.owners:
             if (owner, name) in holders:
                 assumed[name] = holders[owner, name]
+    needs_cuda = [name for name in library.elf.needed if library_stem(name) in cuda_stems]
     return {
         "path": library.path,
         "owners": list(library.owners),
-        "missing": [name for name in missing if name not in assumed],
+        "missing": [name for name in names_not_found if name not in assumed],
         "assumed": assumed,
-        "needs_cuda": sorted(
-            name for name in library.elf.needed if library_stem(name) in cuda_stems
-        ),
+        "needs_cuda": sorted(needs_cuda),
     }
 
 
@@ -357,15 +370,18 @@ def find_rivals(
     """Yield each CUDA library of a distribution that the loader's search path has a second time.
 
     The loader could take that copy (a rival) in place of the distribution's own. Only copies that
-    no distribution lists (`owners`: path -> distributions) and that this machine can load are
-    rivals.
+    no distribution lists (`owners`: path -> distributions) and that this machine can load (`files`
+    knows what was read of each) are rivals. `cuda_stems` are the names of CUDA's libraries up to
+    `.so`.
     """
     for library in libraries:
         if not library.owners:
             continue
+        # The SONAME and the name of the file may differ. The loader may be asked for either.
         for name in sorted({library.elf.soname, Path(library.path).name}):
             if library_stem(name) not in cuda_stems:
                 continue
+            # Each path at which the loader looks for this name. Few of them exist.
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.is_loadable(real):
@@ -386,7 +402,8 @@ class JudgedLibrary(NamedTuple):
     missing: list[str]
     """What the loader does not find, without the driver's libraries: they come from the host."""
     troubles: list[str]
-    """What is missing, and what is of another CUDA major than torch's, found or not."""
+    """What is missing, and what is of another CUDA major than torch's, found or not. A library
+    without troubles works."""
 
 
 def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
@@ -398,7 +415,8 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
     if not evidence["files"]:
         return failed(f"there is no shared library in the {expect['of']}")
     faults = list(find_unreadable(expect, evidence["unreadable"]))
-    # What `import torch` misses, all that needs torch misses too: the root comes first.
+    # What `import torch` misses, everything misses that needs torch. Only the first faults are
+    # shown, so this cause stands before its effects.
     for missing in evidence.get("torch_misses", ()):
         if not matches(missing["name"], expect["host"]):
             faults.append(f"`import torch` misses {missing['name']}, needed by {missing['path']}")
@@ -477,10 +495,10 @@ def is_added(expect: LibrariesExpect, owners: Sequence[str]) -> bool:
 
 
 def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) -> Iterator[str]:
-    """Yield one sentence for each added package that has troubles.
+    """Yield one sentence for each added package that has troubles. `libraries` are those with any.
 
-    A package with alternatives would else be named once for each: every alternative lacks another
-    release of the same library.
+    A package may bring a library for each release of FFmpeg, for example. A sentence for each of
+    these would name the package over and over.
     """
     by_package: dict[str, list[JudgedLibrary]] = {}
     for library in libraries:
@@ -493,11 +511,11 @@ def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) 
         names = sort_telling_first(expect, troubles)
         of_other_cuda = [name for name in names if is_of_other_cuda(expect, name)]
         if of_other_cuda:
-            what = f"{listed(of_other_cuda)} of another CUDA major than torch's"
+            needs = f"{listed(of_other_cuda)} of another CUDA major than torch's"
         else:
-            what = f"{listed(names)}, which the loader does not find"
+            needs = f"{listed(names)}, which the loader does not find"
         files = listed([Path(library.path).name for library in of_package], limit=1)
-        yield f"{package}, which was added, needs {what} ({files})"
+        yield f"{package}, which was added, needs {needs} ({files})"
 
 
 def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[str]:
@@ -507,9 +525,10 @@ def sort_telling_first(expect: LibrariesExpect, names: Iterable[str]) -> list[st
     """
 
     def rank(name: str) -> tuple[bool, bool, str]:
-        is_cuda = library_stem(name) in expect["cuda_libraries"]
+        is_cudas = library_stem(name) in expect["cuda_libraries"]
         is_torchs = name.startswith(_TORCHS_LIBRARIES)
-        return (not is_cuda, not is_torchs, name)
+        # False sorts before True.
+        return (not is_cudas, not is_torchs, name)
 
     return sorted(names, key=rank)
 
@@ -519,10 +538,15 @@ def is_excused(
 ) -> bool:
     """Return whether a library that does not get what it needs (its `troubles`) is no fault.
 
-    There are three excuses. The claim has an exception for the library. Or it is of a package that
-    was added, lacks nothing of CUDA or torch, and another library of that package works in its
-    place. Or it is for another platform (ROCm) or another CUDA, and the same library for our CUDA
-    works. These others are looked for in `judged`.
+    There are three excuses:
+
+    - The claim has an exception for the library.
+    - It is of a package that was added, and lacks nothing of CUDA or torch. Then another library of
+      that package must work in its place.
+    - It is for another platform (ROCm) or another CUDA. Then the same library for our CUDA must
+      work.
+
+    `judged` are all libraries, among which these others are looked for.
     """
     for exception in expect["exceptions"]:
         if is_covered(exception, library.path, library.troubles):
@@ -548,10 +572,13 @@ def has_working_alternative(library: JudgedLibrary, judged: Sequence[JudgedLibra
     For a module of Python's, that is one that is imported by the same name: mpi4py has
     MPI.mpich.*.so and MPI.openmpi.*.so. For any other library, any one will do: there is one for
     each release of FFmpeg, say, or it is a plugin.
+
+    `library` has troubles, so it is not taken for its own alternative.
     """
     is_module = library.path.endswith(".abi3.so") or ".cpython-" in library.path
     for other in judged:
-        if other.troubles or other.owners != library.owners:
+        works = not other.troubles
+        if not works or other.owners != library.owners:
             continue
         if not is_module or import_path(other.path) == import_path(library.path):
             return True
@@ -566,8 +593,11 @@ def has_sibling_for_our_cuda(
     bitsandbytes, for example, brings libbitsandbytes_cuda126.so, libbitsandbytes_cuda130.so and
     others, and loads one of them.
     """
+    # `bitsandbytes/libbitsandbytes_`
+    path_of_all = common_path(library.path)
     for other in judged:
-        if common_path(other.path) != common_path(library.path) or other.troubles:
+        works = not other.troubles
+        if not works or common_path(other.path) != path_of_all:
             continue
         if any(is_of_our_cuda(expect, name) for name in other.needs_cuda):
             return True
@@ -599,14 +629,20 @@ def is_covered(exception: LinkException, path: str, names: Iterable[str]) -> boo
 
 
 def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> Iterator[str]:
-    """Yield CUDA libraries of the environment of which there is another major or a second copy."""
-    # Where wheels bring CUDA, torch must get all of it from wheels.
+    """Yield what may give a program of the environment another CUDA than torch's.
+
+    That is a CUDA library that torch gets from outside of the wheels, one of another major, and a
+    second copy of one.
+    """
+    # Where wheels bring CUDA, torch must get all of it from wheels. Where none of these libraries
+    # has an owner, CUDA comes from elsewhere, such as a base image.
     torch_holds = evidence["torch_holds"]
     is_from_wheels = any(library["owners"] for library in torch_holds.values())
     for name, library in torch_holds.items():
         if is_from_wheels and not library["owners"]:
             yield f"torch gets {name} from {library['path']}, which no distribution owns"
 
+    # Each CUDA library that lies in the environment, whether torch uses it or not.
     for soname, path, owners in evidence["provided"]:
         is_allowed = any(
             is_covered(exception, path, [soname]) for exception in expect["exceptions"]
@@ -615,6 +651,7 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
             owner = listed(list(owners)) or "no distribution"
             yield f"{path} of {owner} is {soname}: another CUDA major than torch's"
 
+    # Files that no distribution lists, by the name of a library that one does list.
     for rival in evidence["second_owners"]:
         name = f"{rival['name']} of {listed(rival['owners'])}"
         yield f"{name} has a rival on the loader's path: {rival['other']}"

@@ -41,7 +41,8 @@ _PRIVILEGES = stat.S_ISUID | stat.S_ISGID
 _FOR_EVERYBODY = ("/tmp", "/var/tmp")
 _OUR_FOLDERS_FOR_EVERYBODY = ("/workspace", "/home/trainer", "/home/trainer/.cache")
 """Folders that our build makes for every user to write to (templates/scripts/user.sh)."""
-_STICKY = 0o1777
+_OPEN_AND_STICKY = 0o1777
+"""The mode of /tmp: everybody may make files, and only remove their own."""
 _FIRST_USER = 1000
 """Lower numbers are those of Debian's services (Debian policy, 9.2.2)."""
 _SERVICES = ("/var/", "/run/")
@@ -98,7 +99,8 @@ class User:
             return True
         # 4 is the right to read, 5 the right to read and enter.
         needed = 0o5 if stat.S_ISDIR(facts.st_mode) else 0o4
-        # The mode has three bits each for the owner, the group, and all others.
+        # The mode has three bits each for the owner, the group, and all others. The first of these
+        # that a user belongs to counts alone, even if it is granted less than a later one.
         if facts.st_uid == self.uid:
             granted = facts.st_mode >> 6
         elif facts.st_gid == self.gid:
@@ -111,33 +113,17 @@ class User:
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the paths of the image whose mode or owner is wrong, and programs with privileges.
 
-    `lstat` of all paths is read once, for all claims. What a claim adds are the folders that must
-    be open to everybody.
+    The paths are looked at once, for all claims. Only the folders that must be open to everybody
+    depend on the claim.
     """
-    environment, _, _ = installed.read_user_python()
+    # Path -> what lstat says of it, for everything in the image.
     paths = read_image_paths().facts
-    owned = debian.read_package_files()
-
-    validated = list_validated(paths)
-    # Find which paths only root may change, and which every user must be able to read.
-    for_root_only = validated | owned.packages.keys() | find_open_programs(paths)
-    for_all = set(validated)
-    for path in owned.md5.keys() & paths.keys():
-        if is_for_all(path, paths[path]):
-            for_all.add(path)
-
-    faults: dict[str, str] = {}
-    for faults_of_kind in (
-        find_changeable(paths, with_folders_above(for_root_only)),
-        find_unreadable_for(read_user(environment.user), environment, paths),
-        find_unreadable_for_all(paths, for_all),
-        find_future(paths),
-    ):
-        faults.update(only_topmost(dict(faults_of_kind)))
+    faults = find_faults(paths)
 
     # Programs that run with other rights than their caller's: those of Debian's are expected.
     privileged = sorted(path for path, facts in paths.items() if has_privileges(path, facts))
-    strange = [path for path in privileged if path not in owned.md5]
+    files_of_debian = debian.read_package_files().md5
+    strange = [path for path in privileged if path not in files_of_debian]
     for claim in claims:
         folders = [*_FOR_EVERYBODY]
         if claim.expect["image_kind"] == ImageKind.OURS:
@@ -153,19 +139,51 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
         yield claim.subject, evidence
 
 
+def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
+    """Return path -> what is wrong with its mode, owner or date.
+
+    `paths` is path -> what lstat says of it. Where a folder is at fault, what lies below it is left
+    out.
+    """
+    user, _, _ = installed.read_user_python()
+    files_of_debian = debian.read_package_files()
+    validated = list_validated(paths)
+
+    # Who can change a folder can replace what lies in it: the folders above belong to root, too.
+    for_root_only = with_folders_above(
+        validated | files_of_debian.packages.keys() | find_open_programs(paths)
+    )
+    for_all = set(validated)
+    for path in files_of_debian.md5.keys() & paths.keys():
+        if is_for_all(path, paths[path]):
+            for_all.add(path)
+
+    # Of a path with several faults, the last one stays.
+    faults: dict[str, str] = {}
+    for faults_of_kind in (
+        find_changeable(paths, for_root_only),
+        find_unreadable_for(read_user(user.user), user, paths),
+        find_unreadable_for_all(paths, for_all),
+        find_future(paths),
+    ):
+        faults.update(only_topmost(dict(faults_of_kind)))
+    return faults
+
+
 def list_validated(paths: Mapping[str, os.stat_result]) -> set[str]:
     """Return the paths of the image that other checks validate and that every user needs.
 
     These are files of Python distributions and their bytecode, the Python environment, the CUDA
     toolkit, our own files, and some that every program reads.
     """
-    environment, start, distributions = installed.read_user_python()
+    user, start, distributions = installed.read_user_python()
     validated = files_of_distributions(distributions)
     validated |= {path for path in paths if source_of_bytecode(path) in validated}
-    toolkit = environment.environ.get("CUDA_HOME", "/usr/local/cuda")
+    toolkit = user.environ.get("CUDA_HOME", "/usr/local/cuda")
     own_folders = (f"{start.prefix}/", f"{toolkit}/", "/opt/truetag/")
     validated |= {path for path in paths if path.startswith(own_folders)}
     validated |= set(_READ_BY_EVERY_PROGRAM)
+    # A RECORD may list files that are not there: the check `files` reports these.
     return validated & paths.keys()
 
 
@@ -194,18 +212,19 @@ def files_of_distributions(distributions: Iterable[Distribution]) -> set[str]:
 
 
 def find_changeable(
-    paths: Mapping[str, os.stat_result], validated: AbstractSet[str]
+    paths: Mapping[str, os.stat_result], for_root_only: AbstractSet[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each path in `validated` that others than root can change, and what is wrong with it.
+    """Yield each path in `for_root_only` that others can change, and what is wrong with it.
 
     `paths` is all of the image: path -> what lstat says. Links are left out, and what everybody may
     write to by design.
     """
-    for path in validated & paths.keys():
+    for path in for_root_only & paths.keys():
         facts = paths[path]
         if is_link(facts) or is_everybodys(path):
             continue
-        # Where services keep files, these may belong to the services' own users.
+        # 0 is root, as user and as group. Where services keep files, those may belong to a
+        # service's own user, whose number is below that of the first person.
         lowest_wrong_id = _FIRST_USER if path.startswith(_SERVICES) else 1
         if facts.st_uid >= lowest_wrong_id:
             yield path, f"belongs to uid {facts.st_uid}"
@@ -220,7 +239,7 @@ def find_changeable(
 def find_open_programs(paths: Mapping[str, os.stat_result]) -> set[str]:
     """Return what every user may change in the folders that a shell searches first.
 
-    These files count as validated although no package lists them.
+    No package lists it. It must be root's all the same: everybody's commands are looked up there.
     """
     open_programs = set()
     for path, facts in paths.items():
@@ -247,9 +266,9 @@ def find_closed_folders(
     """
     for folder in folders:
         facts = paths.get(folder)
-        if facts and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _STICKY):
-            owner = f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}"
-            yield folder, f"{owner}: it must be root's, for everybody (1777)"
+        if facts and (facts.st_uid or stat.S_IMODE(facts.st_mode) != _OPEN_AND_STICKY):
+            state = f"has mode {stat.S_IMODE(facts.st_mode):o} and uid {facts.st_uid}"
+            yield folder, f"{state}: it must be root's, for everybody (1777)"
 
 
 def find_unreadable_for_all(
@@ -257,14 +276,17 @@ def find_unreadable_for_all(
 ) -> Iterator[tuple[str, str]]:
     """Yield files that every user needs and some can't read or start, and what is wrong with each.
 
-    `for_all` are these files. Folders above them must be open to all, too.
+    `for_all` are these files. Folders above them must be open to all, too. The home of root is left
+    out: tools that root installed for itself are nobody else's.
     """
     for path in with_folders_above(for_all) & paths.keys():
         facts = paths[path]
-        if is_link(facts) or path.startswith("/root"):
+        if is_link(facts) or f"{path}/".startswith("/root/"):
             continue
         # Folders must be entered and programs started (5: read and execute), files only read (4).
-        needed = 0o5 if stat.S_ISDIR(facts.st_mode) or is_program(path, facts) else 0o4
+        is_entered_or_started = stat.S_ISDIR(facts.st_mode) or is_program(path, facts)
+        needed = 0o5 if is_entered_or_started else 0o4
+        # The last three bits of a mode are for those who are neither the owner nor in the group.
         if facts.st_mode & needed != needed:
             yield path, f"has mode {stat.S_IMODE(facts.st_mode):o}: users can't use it"
 
@@ -274,31 +296,43 @@ def find_unreadable_for(
 ) -> Iterator[tuple[str, str]]:
     """Yield each path that the image's own user can't read, and what is wrong with it.
 
-    Only those folders are looked at in which people put files for the user: /opt and the like, the
-    home, the working directory, and folders on PATH and PYTHONPATH.
+    Only those folders are looked at in which people put files for the user: /opt and the like, and
+    the folders that the user's `environment` names.
+    """
+    folders = [folder.rstrip("/") for folder in _OF_USERS]
+    named_folders = list_named_folders(environment)
+    # All that lies below these folders must be readable.
+    below = tuple(f"{folder}/" for folder in (*folders, *named_folders))
+    # So must be the folders themselves and those above them: a user who can't enter a folder
+    # reaches nothing in it. The home of root is left out here: it may be closed, although an image
+    # names /root/.local/bin on its PATH, say.
+    for folder in named_folders:
+        if not f"{folder}/".startswith("/root/"):
+            folders.append(folder)
+    entered = with_folders_above(folders)
+
+    for path, facts in paths.items():
+        is_users = path in entered or path.startswith(below)
+        if not is_users or is_link(facts) or user.may_read(facts):
+            continue
+        state = f"has mode {stat.S_IMODE(facts.st_mode):o} and is of uid {facts.st_uid}"
+        yield path, f"{state}: the image's user (uid {user.uid}) can't read it"
+
+
+def list_named_folders(environment: UserEnvironment) -> list[str]:
+    """Return the working directory, the home, and the folders on PATH and PYTHONPATH of a user.
+
+    Relative entries are left out, and so is the root folder.
     """
     entries = [environment.directory, environment.environ.get("HOME", "")]
     for variable in ("PATH", "PYTHONPATH"):
         entries += environment.environ.get(variable, "").split(":")
-    # Without empty and relative entries, and without / itself.
-    own_folders = []
+    folders = []
     for entry in entries:
+        # Of `/` and `//`, nothing is left.
         if entry.startswith("/") and entry.strip("/"):
-            own_folders.append(entry.rstrip("/"))
-
-    # Two sets of paths must be readable: the folders that lead to the user's folders, and all that
-    # lies below these. A user who can't enter a folder reaches nothing in it. /root is left out:
-    # tools that root installed for itself are nobody else's.
-    entered = [folder for folder in own_folders if not f"{folder}/".startswith("/root/")]
-    on_the_way = with_folders_above([*entered, *(folder.rstrip("/") for folder in _OF_USERS)])
-    below = (*_OF_USERS, *(f"{folder}/" for folder in own_folders))
-
-    for path, facts in paths.items():
-        is_users = path in on_the_way or path.startswith(below)
-        if not is_users or is_link(facts) or user.may_read(facts):
-            continue
-        owner = f"has mode {stat.S_IMODE(facts.st_mode):o} and is of uid {facts.st_uid}"
-        yield path, f"{owner}: the image's user (uid {user.uid}) can't read it"
+            folders.append(entry.rstrip("/"))
+    return folders
 
 
 def find_future(paths: Mapping[str, os.stat_result]) -> Iterator[tuple[str, str]]:
@@ -358,8 +392,9 @@ def describe_privileges(path: str, facts: os.stat_result) -> str:
 def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group") -> User:
     """Return the user whom an image's USER names: `1001`, `trainer` or `trainer:users`.
 
-    Numbers are looked up in the files `passwd` and `group`. A name that is not there is taken for
-    root, as is an empty USER.
+    Names are looked up in the files `passwd` and `group`, where the user's own group is found, too.
+    A name that is not in `passwd` is taken for root, as is an empty USER. A group that is not in
+    `group` is passed over.
     """
     name, _, group_name = user.partition(":")
     uid = int(name) if name.isdigit() else 0
@@ -372,6 +407,7 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
             gid = int(account[3])
             break
 
+    # A group in USER replaces the user's own.
     if group_name.isdigit():
         gid = int(group_name)
     elif group_name:

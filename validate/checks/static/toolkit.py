@@ -29,7 +29,12 @@ SETTINGS = Settings(reads_files_only=True)
 
 _RELEASE = re.compile(rb"release (\d+\.\d+), V[\d.]+")
 """What nvcc and ptxas hold to print as their version: `release 12.6, V12.6.85`."""
-_DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
+_DRIVER_LIBRARIES = (
+    "libcuda.so",
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+)
 
 
 class ToolkitExpect(TypedDict):
@@ -40,7 +45,7 @@ class ToolkitExpect(TypedDict):
     version: str
     """`12.6`."""
     parts: list[str]
-    """Names of the parts that it must have: keys of _PARTS."""
+    """Names of the parts that it must have: keys of _READERS."""
 
 
 class _Part(TypedDict):
@@ -48,7 +53,10 @@ class _Part(TypedDict):
 
 
 class Part(_Part, total=False):
-    """The files of a part, none if it is missing. Each kind of part has some of the fields."""
+    """The files of a part of the toolkit, none if it is missing.
+
+    Of the fields below, a part has those that its function in _READERS can tell.
+    """
 
     minor: str | None
     """The CUDA version that the part itself states: `12.6`. None: it states none."""
@@ -92,31 +100,39 @@ class ToolkitEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     """Yield the parts of each claim's toolkit, and what PATH, variables and the loader lead to."""
+    # What does not depend on the claim: the variables of the image's user, and torch.
     user, _, distributions = installed.read_user_python()
-    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
-    torch = [distribution for distribution in distributions if distribution.name == "torch"]
+    variables = {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")}
     programs: dict[str, str | None] = {}
     for name in ("nvcc", "ptxas"):
         path = shutil.which(name, path=user.environ.get("PATH", ""))
         programs[name] = os.path.realpath(path) if path else None
+    copies_of_torch = [copy for copy in distributions if copy.name == "torch"]
+    torch = read_torch_version(installed.locations(copies_of_torch))
+    # Where the dynamic loader would look for libraries of this user's programs.
+    search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
 
     for claim in claims:
         home = Path(claim.expect["home"])
-        # /usr/local/cuda, which usually leads to the newest toolkit.
+        parts: dict[str, Part] = {}
+        for name in claim.expect["parts"]:
+            read_part = _READERS[name]
+            parts[name] = read_part(home)
+        # For a toolkit in /usr/local/cuda-12.6 this is /usr/local/cuda, where build systems look
+        # for CUDA. It may lead to another toolkit.
         default_link = home.parent / "cuda"
+        has_default_link = os.path.lexists(default_link)
         evidence: ToolkitEvidence = {
             "home_exists": home.is_dir(),
             "real_home": os.path.realpath(home),
-            "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
-            "variables": {name: user.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-            "default_link": None,
+            "parts": parts,
+            "variables": variables,
+            "default_link": os.path.realpath(default_link) if has_default_link else None,
             "programs_on_path": programs,
-            "torch": read_torch_version(installed.locations(torch)),
+            "torch": torch,
             "loader_folders": list_loader_folders(search),
             "driver_libraries": find_driver_libraries(search),
         }
-        if os.path.lexists(default_link):
-            evidence["default_link"] = os.path.realpath(default_link)
         yield claim.subject, evidence
 
 
@@ -135,7 +151,8 @@ def read_program(relative: str, home: Path) -> Part:
 def read_header(relative: str, macro: str, home: Path) -> Part:
     """Return a header of the toolkit in `home`, with the CUDA version that it defines.
 
-    It defines the macro as 1000 x major + 10 x minor: 12060 for 12.6.
+    `relative` is its path below `home`. It defines `macro` as 1000 x major + 10 x minor: 12060 for
+    12.6. No version (None) is returned if it does not define the macro, or as zero.
     """
     path = home / relative
     if not path.is_file():
@@ -157,6 +174,7 @@ def read_library(stem: str, home: Path) -> Part:
     return {
         "files": list(sonames),
         "sonames": sonames,
+        # What the linker opens for `-lcudart`.
         "links": [str(path) for path in home.glob(f"lib*/{stem}.so")],
     }
 
@@ -164,22 +182,27 @@ def read_library(stem: str, home: Path) -> Part:
 def read_versioned_library(stem: str, companion: str, home: Path) -> Part:
     """Return the files of a library, with the CUDA version in the file name of another library.
 
-    `stem` is the library (`libnvrtc`), `companion` the other one: libnvrtc.so.12 names only the
-    major, libnvrtc-builtins.so.12.6 names the version. `minor` of the result is that version;
-    several are joined by a slash, and None stands for none.
+    The name of a library (`stem`: `libnvrtc`) has only the major of CUDA: libnvrtc.so.12. That of
+    its `companion` (`libnvrtc-builtins`) has the whole version: libnvrtc-builtins.so.12.6. `minor`
+    of the result is this version. Where the companion is there in several, they are joined by a
+    slash.
     """
     minors = set()
     for path in list_library_files(companion, home):
-        version = Path(path).name.partition(".so.")[2].split(".")
-        if len(version) > 1:
-            minors.add(".".join(version[:2]))
+        # `12.6.85` of libnvrtc-builtins.so.12.6.85
+        numbers = Path(path).name.partition(".so.")[2].split(".")
+        if len(numbers) > 1:
+            minors.add(".".join(numbers[:2]))
     part = read_library(stem, home)
     part["minor"] = "/".join(sorted(minors)) or None
     return part
 
 
 def list_library_files(stem: str, home: Path) -> list[str]:
-    """Return the files of a library in all folders of a toolkit, without links and sorted."""
+    """Return the files of a library (`libcudart`) in all folders of a toolkit, without links.
+
+    They are sorted.
+    """
     folders = (
         "lib64",
         "lib",
@@ -210,7 +233,7 @@ def find_files(relative: Sequence[str], home: Path) -> Part:
     return part
 
 
-_PARTS: Mapping[str, Callable[[Path], Part]] = {
+_READERS: Mapping[str, Callable[[Path], Part]] = {
     "ptxas": partial(read_program, "bin/ptxas"),
     "nvcc": partial(read_program, "bin/nvcc"),
     "cudart": partial(read_library, "libcudart"),
@@ -237,18 +260,19 @@ _PARTS: Mapping[str, Callable[[Path], Part]] = {
 def list_loader_folders(search: SearchPath) -> list[LoaderFolder]:
     """Return every folder that the environment or the system adds to the loader's path.
 
-    Each comes with what adds it: LD_LIBRARY_PATH, a file of ld.so.conf, or ld.so.cache.
+    Each comes with what adds it: LD_LIBRARY_PATH, a file of ld.so.conf, or ld.so.cache. A folder
+    that several of these add is returned once for each.
     """
-    sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
-    sources += configured_folders("/etc/ld.so.conf")
+    folders_with_source = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
+    folders_with_source += configured_folders("/etc/ld.so.conf")
     cached_folders = set()
     for paths in search.cache.values():
         for path in paths:
             cached_folders.add(str(Path(path).parent))
-    sources += [(folder, "ld.so.cache") for folder in sorted(cached_folders)]
+    folders_with_source += [(folder, "ld.so.cache") for folder in sorted(cached_folders)]
 
     folders: list[LoaderFolder] = []
-    for folder, source in dict.fromkeys(sources):
+    for folder, source in dict.fromkeys(folders_with_source):
         folders.append({"folder": folder, "real": os.path.realpath(folder), "from": source})
     return folders
 
@@ -267,7 +291,8 @@ def configured_folders(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             pattern = str(Path(file).parent / include[1])
             for included in sorted(glob.glob(pattern)):  # noqa: PTH207
                 yield from configured_folders(included, depth + 1)
-        elif text:  # the whole line, because a folder's name may hold blanks
+        elif text:
+            # The whole line is one folder: its name may hold blanks.
             yield text, file
 
 
@@ -281,7 +306,8 @@ def find_driver_libraries(search: SearchPath) -> list[DriverLibrary]:
     # The fifth field is the mount point (proc(5)).
     mount_points = {line.split()[4] for line in lines}
     paths: set[str] = set()
-    for name in _DRIVER:
+    for name in _DRIVER_LIBRARIES:
+        # Every place in which the loader looks for this name, in all folders of its path.
         paths.update(path for path in search.everywhere(name) if Path(path).exists())
 
     libraries: list[DriverLibrary] = []
@@ -315,6 +341,7 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
         faults.append(f"the image brings the host driver's {library['path']} itself")
 
     good = f"CUDA {version} in {home}, {len(expect['parts'])} parts"
+    # `None` for a torch without CUDA, and for none at all: that is a fault like another major.
     torch_cuda = str(evidence["torch"]["cuda"])
     if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
@@ -333,6 +360,7 @@ def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[s
     """
     variables = evidence["variables"]
     real_home = evidence["real_home"]
+    # An image of ours sets CUDA_HOME. The others need not be there, but must not lead elsewhere.
     if variables["CUDA_HOME"] != home:
         yield f"CUDA_HOME is {variables['CUDA_HOME']!r}, the toolkit is {home}"
     if variables["CUDA_PATH"] not in (None, home):
@@ -347,22 +375,25 @@ def find_misleading_settings(home: str, evidence: ToolkitEvidence) -> Iterator[s
 def find_part_faults(name: str, part: Part, version: str) -> Iterator[str]:
     """Yield what of a part of the toolkit is missing, or of another CUDA version than `version`.
 
-    `name` is that of the part, such as `cudart`. `part["minor"]` is the version that it states,
-    such as 12.6.
+    `name` is that of the part, such as `cudart`. What is known of a part depends on its kind (see
+    Part): a field that it does not have is not judged.
     """
     if not part["files"]:
         yield f"the toolkit lacks {name}"
         return
     if part.get("absent"):
         yield f"the toolkit's {name} lack {listed(part['absent'])}"
+    # None, for a part that should state a version and does not, is a fault, too.
     if "minor" in part and part["minor"] != version:
         yield f"{part['files'][0]} is of CUDA {part['minor']}, {version} is expected"
-    if name == "cudart" and not part.get("links", True):
+    if name == "cudart" and part.get("links") == []:
         yield "the toolkit's cudart has no libcudart.so, by which compilers link it"
     for path, soname in part.get("sonames", {}).items():
+        # `libcudart` and `12` of libcudart.so.12
         stem, major = split_soname(soname or "")
         if not stem:
             yield f"{path} is no shared library"
+        # Of the other libraries, such as libnvvm.so.4, the number is not CUDA's.
         elif stem == "libcudart" and major != version.partition(".")[0]:
             yield f"{path} is {soname}, CUDA {version} is expected"
 
@@ -372,6 +403,7 @@ def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
 
     `real_home` is the toolkit's folder, without links.
     """
+    # By its own name, and by that of the folder to which it links.
     for folder in (loader_folder["folder"], loader_folder["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:
