@@ -21,6 +21,8 @@ _FOLDER = re.compile(
 )
 _PROGRAM_VERSION = re.compile(r"python(\d\.\d+)")
 _LONGEST_TEXT = 1 << 20
+_LONGEST_INSTALLER = 40
+"""Characters of the installer's name that are kept: the file may hold anything."""
 PACKAGES = ("site-packages", "dist-packages")
 NEVER = ("/proc", "/sys", "/dev", "/judge")
 """Top folders that are not the image's."""
@@ -62,16 +64,17 @@ class _PackageFolder(NamedTuple):
 
     path: str
     prefix: str
-    """Of the interpreter that it belongs to. It is /usr for both folders of Debian's
-    /usr/bin/python3."""
-    own_prefix: str
-    """The part of the path before `lib`: /usr/local for Debian's second folder."""
+    """The prefix of the interpreter that it belongs to: /opt/venv for one in /opt/venv/bin. It is
+    /usr for both folders of Debian's /usr/bin/python3."""
+    written_prefix: str
+    """The part of the path before `lib`. It differs from `prefix` for Debian's second folder,
+    /usr/local/lib/python3.11/dist-packages, where it is /usr/local."""
     version: str
     """`3.11`. Empty for Debian's /usr/lib/python3, which all its Pythons share."""
 
     def serves(self, prefix: str, version: str) -> bool:
         """Return whether the interpreter of this prefix and version imports from the folder."""
-        return self.version in ("", version) and prefix in (self.prefix, self.own_prefix)
+        return self.version in ("", version) and prefix in (self.prefix, self.written_prefix)
 
 
 def find_environments(
@@ -88,34 +91,40 @@ def find_environments(
         if folder:
             folders.append(folder)
 
+    # Prefix and version -> the environment. An interpreter may import from several of the folders,
+    # and is found through each of them.
     environments: dict[tuple[str, str], Environment] = {}
     for folder in folders:
         for python, version in _interpreters(folder):
             key = (folder.prefix, version)
             if key not in environments:
-                # An interpreter may import from several of the folders.
-                own = [other.path for other in folders if other.serves(folder.prefix, version)]
-                environments[key] = _environment(folder.prefix, python, version, own, environ)
+                served_by = [other for other in folders if other.serves(folder.prefix, version)]
+                paths = [other.path for other in served_by]
+                environments[key] = _environment(folder.prefix, python, version, paths, environ)
 
     by_prefix_and_version = [environments[key] for key in sorted(environments)]
     return in_order_of_path(by_prefix_and_version, environ.get("PATH", "").split(":"))
 
 
 def _parse_package_folder(path: str) -> _PackageFolder | None:
-    """Return what the path of a folder of packages tells.
+    """Return what the path of a folder of packages tells: the Python that it belongs to.
 
-    None if the folder is not at a place that Python looks into.
+    /opt/venv/lib/python3.11/site-packages belongs to Python 3.11 of /opt/venv, for example. None if
+    the folder is not at a place that a Python looks into.
     """
     match = _FOLDER.fullmatch(path)
     if not match:
         return None
-    own_prefix = match["prefix"] or "/"
-    is_debians = match["kind"] == "dist" and own_prefix in _DEBIAN
+    written_prefix = match["prefix"] or "/"
+    # Debian's Python has the prefix /usr, and packages below both /usr and /usr/local.
+    is_debians = match["kind"] == "dist" and written_prefix in _DEBIAN
+    # Debian's /usr/lib/python3/dist-packages is for each of its Python 3.
+    is_of_all_versions = match["version"] == "3"
     return _PackageFolder(
         path=path,
-        prefix="/usr" if is_debians else own_prefix,
-        own_prefix=own_prefix,
-        version="" if match["version"] == "3" else match["version"],
+        prefix="/usr" if is_debians else written_prefix,
+        written_prefix=written_prefix,
+        version="" if is_of_all_versions else match["version"],
     )
 
 
@@ -126,12 +135,12 @@ def _interpreters(folder: _PackageFolder) -> Iterator[tuple[str, str]]:
     has one for each.
     """
     if folder.version:
-        # The first of these that exists.
+        # Several of these may be names of one interpreter: the first that exists stands for it.
         for name in (f"python{folder.version}", "python3", "python"):
             path = f"{folder.prefix}/bin/{name}"
             if os.path.isfile(path):  # noqa: PTH113
                 yield path, folder.version
-                return
+                break
         return
 
     for program in sorted(Path(folder.prefix, "bin").glob("python3.*")):
@@ -246,7 +255,7 @@ def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
         for file in sorted(Path(package_folder).glob("*.pth")):
             for line in read_text(file).splitlines():
                 entry = line.strip()
-                # site.py executes lines that begin with `import`.
+                # A line that begins with `import` names no folder: site.py executes it.
                 if not entry or entry.startswith(("#", "import ", "import\t")):
                     continue
                 path = entry if entry.startswith("/") else f"{package_folder}/{entry}"
@@ -269,14 +278,15 @@ def _startup_modules(path: Sequence[str]) -> Iterator[tuple[str, str]]:
 def in_order_of_path(
     environments: Iterable[Environment], folders: Iterable[str]
 ) -> list[Environment]:
-    """Return these environments in the order in which folders hold their programs.
+    """Return these environments in the order in which folders, such as those on PATH, hold them.
 
-    Those whose programs are in none of the folders come last. A virtual environment's interpreter
-    is a link to its base's: the folder tells them apart.
+    Those whose programs are in none of the folders come last.
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
 
     def place(environment: Environment) -> int:
+        # Their folders are compared, and not their interpreters: that of a virtual environment is
+        # a link to its base's, so both would be the same file.
         programs = os.path.realpath(f"{environment.prefix}/bin")
         return real_folders.index(programs) if programs in real_folders else len(real_folders)
 
@@ -297,14 +307,16 @@ def package_folders(top: str = "/") -> Iterator[str]:
 
 
 def with_start_from_files(user: UserEnvironment) -> UserEnvironment:
-    """Return a user's environment with how its Python would start (`start`), by the image's files.
+    """Return a user's environment with its Python, and how that would start, by the image's files.
 
-    Its Python is the environment of `user.python`, or else the first on PATH that has packages. A
-    program named python that has none is passed over: the check `lookup` reports it. Raises
-    LookupError if there is no Python with packages.
+    `user.python` is a path, and may be empty. The result has the Python of the environment in whose
+    folder that path lies, or else the first on PATH that has packages. A program named python that
+    has none is passed over: the check `lookup` reports it. Raises LookupError if there is no Python
+    with packages.
     """
     own_folder = os.path.dirname(user.python)  # noqa: PTH120
     folders = [own_folder, *user.environ.get("PATH", "").split(":")]
+    # Every environment of the image, also those that are not on PATH.
     environments = find_environments(package_folders(), user.environ)
     if not environments:
         raise LookupError(f"no Python with packages is there (PATH: {':'.join(folders)})")
@@ -354,7 +366,7 @@ def installed_packages(environment: Environment) -> list[InstalledPackage]:
                 "name": distribution.name,
                 "version": distribution.version,
                 "location": distribution.location,
-                "installer": installer[:40],
+                "installer": installer[:_LONGEST_INSTALLER],
                 "requires": list(distribution.requires),
             }
         )

@@ -15,8 +15,14 @@ from validate.judging import Finding, failed, listed, passed, unproven
 
 BUILDS_NEEDED = 2
 """One build does not show that the next one gives the same bytes."""
-SETTINGS_ROW, SUITE = "settings", "suite"
+SETTINGS_ROW = "settings"
+"""The name under which the image's settings stand among the layers."""
+SUITE = "suite"
+"""The name of the layer with the copy of this suite. No build of it is recorded: instead, its paths
+are compared with those of the suite."""
 _DIGEST_CHARACTERS = 12
+_STEP_CHARACTERS = 80
+"""How much of a step (`RUN pip install ...`) a reason quotes."""
 
 
 class ExpectedLayer(TypedDict):
@@ -95,17 +101,15 @@ class LayerComparison(NamedTuple):
     differing: list[ExpectedLayer]
     """Recorded layers that the image has with other bytes or lacks."""
     strange: list[str]
-    """Layers that no step of the recipe makes. They are looked for only if nothing else differs."""
+    """Layers that no step of the recipe makes. They are looked for only if none is differing."""
     unproven: list[str]
     """Layers that are not recorded for two builds."""
 
-    @property
-    def has_differences(self) -> bool:
-        return bool(self.differing or self.strange)
-
-    def names_of_differences(self) -> str:
-        """Return the names of the layers that differ, for a sentence."""
-        return listed([layer["layer"] for layer in self.differing] or self.strange)
+    def describe_difference(self) -> str:
+        """Return `base, torch differ from the record`; empty if the image is as recorded."""
+        # One of the two lists is empty.
+        names = [layer["layer"] for layer in self.differing] or self.strange
+        return f"{listed(names)} differ from the record" if names else ""
 
 
 def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> LayerComparison:
@@ -124,13 +128,15 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
     unproven_layers = []
     for layer in expected:
         name = layer["layer"]
-        # Without a diff ID, no build of this layer is recorded.
-        if layer["diff_id"] and measured.get(name) != layer["diff_id"]:
+        # Where no build of a layer is recorded, its diff ID is empty and there are no builds.
+        is_recorded = bool(layer["diff_id"])
+        if is_recorded and measured.get(name) != layer["diff_id"]:
             differing.append(layer)
         elif len(layer["builds"]) < BUILDS_NEEDED:
             unproven_layers.append(name)
 
-    # Layers on top of a derived image are its own. Where a layer differs, that says more.
+    # Layers on top of a derived image are its own. Where a layer differs, that says more than that
+    # there is a layer too many.
     strange = []
     if not differing and not expect["is_derived"]:
         known = {SUITE, SETTINGS_ROW, *(layer["layer"] for layer in expected)}
@@ -148,6 +154,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     how_to_record = (
         f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
     )
+    # First: is there anything to compare on both sides?
     if not layers.expected:
         return unproven(f"its recipe has no layers: {how_to_record}")
     if not layers.measured:
@@ -156,16 +163,19 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
             "so they can't be told apart"
         )
 
-    excuse = excuse_differences(layers, expect, evidence)
+    # Then: does something differ, and does it prove a fault?
+    excuse = excuse_difference(layers, expect, evidence)
     if excuse:
         return unproven(excuse)
     faults = find_faults(layers, expect, evidence)
     if faults:
         return failed("; ".join(faults))
 
+    # Nothing differs. Last: was everything compared, with enough builds?
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
         return unproven(f"no two builds of {names} are recorded for this recipe: {how_to_record}")
+    # Paths that are not the suite's (`beside_suite`) show only in a layer that can be read.
     if not evidence["canonical"] and SUITE in layers.measured:
         return unproven(
             "its suite's layer can't be read here: validate it as root on the engine's own machine"
@@ -173,29 +183,29 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     return passed(describe_success(layers, expect, evidence))
 
 
-def excuse_differences(
+def excuse_difference(
     layers: LayerComparison, expect: OriginExpectation, evidence: OriginEvidence
 ) -> str:
-    """Return why layers that differ prove no fault of the image.
+    """Return why a difference between the layers and the record proves no fault of the image.
 
-    Empty if they do prove one, or if none differs. `evidence["canonical"]`: the layers were read
-    where the engine stores them, so that equal files have equal digests.
+    Empty if it does prove one, or if there is none.
     """
-    names = layers.names_of_differences()
+    difference = layers.describe_difference()
+    if not difference:
+        return ""
 
     # An older checkout, an edited template or another lock gives other bytes rightly.
-    if layers.has_differences and evidence["recipe"] != expect["recipe"]:
+    if evidence["recipe"] != expect["recipe"]:
         if evidence["recipe"]:
             made_by = "by another recipe than this checkout's"
         else:
             made_by = "before images named their recipe"
-        return (
-            f"{names} differ from the record, but it was built {made_by}: "
-            "build it again with this one"
-        )
+        return f"{difference}, but it was built {made_by}: build it again with this one"
+    # Only where layers are read in the engine's store do equal files have equal digests. A layer
+    # too many (`strange`) is one in any form.
     if layers.differing and not evidence["canonical"]:
         return (
-            f"{names} differ from the record, but this engine's layers can't be read here, and it "
+            f"{difference}, but this engine's layers can't be read here, and it "
             "may write the same files in another way: validate it as root on the engine's own "
             "machine, with a Docker Engine"
         )
@@ -207,7 +217,7 @@ def find_faults(
 ) -> list[str]:
     """Return what is wrong with the layers: foreign files, other bytes, and unknown layers.
 
-    If layers differ, the last entry is the command that names the files.
+    If layers have other bytes, the last entry is the command that names the files.
     """
     faults = []
     for path in evidence["beside_suite"]:
@@ -225,7 +235,8 @@ def find_faults(
 def describe_difference(layer: ExpectedLayer, diff_id: str) -> str:
     """Return how a layer of the image, with this diff ID, differs from the recorded one.
 
-    diff_id: empty if the image lacks the layer.
+    The sentence has the beginnings of both digests, and the builds that gave the recorded one.
+    `diff_id` is empty if the image lacks the layer.
     """
     recorded = layer["diff_id"].removeprefix("sha256:")[:_DIGEST_CHARACTERS]
     measured = diff_id.removeprefix("sha256:")[:_DIGEST_CHARACTERS] or "missing"
@@ -260,7 +271,7 @@ def describe_changes(changes: Sequence[StepChange]) -> str:
     descriptions = []
     for change in changes:
         examples = listed([*change["removed"], *change["replaced"]])
-        step = change["step"][:80]
+        step = change["step"][:_STEP_CHARACTERS]
         descriptions.append(f"`{step}` changes {change['count']} paths ({examples})")
     return f"of their files, {'; '.join(descriptions)}"
 

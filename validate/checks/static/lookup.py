@@ -91,9 +91,16 @@ class Owners(NamedTuple):
         package = self.of_debian.get(real)
         return f"Debian's {package}" if package else self.of_wheels.get(real, _NO_OWNER)
 
+    def is_debians(self, path: str) -> bool:
+        """Return whether a file belongs to a Debian package."""
+        return debian.real_path(path) in self.of_debian
+
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield which files hide others on the search paths of the image's user."""
+    """Yield which files hide others on the search paths of the image's user.
+
+    The evidence is the same for all claims.
+    """
     user, start, distributions = installed.read_user_python()
     of_wheels: dict[str, str] = {}
     for distribution in distributions:
@@ -102,12 +109,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     owners = Owners(debian.read_package_files().packages, of_wheels)
 
     path = user.environ.get("PATH", "").split(":")
-    before_standard = [folder for folder in user.environ.get("PYTHONPATH", "").split(":") if folder]
-    # Python looks in the folder in which it starts, too, unless PYTHONSAFEPATH is set.
-    if not user.environ.get("PYTHONSAFEPATH") and user.directory:
-        before_standard.append(user.directory)
+    # sys.path begins with the working directory and PYTHONPATH. Then come the folders of the
+    # standard library, which `start.path` has among others.
     standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
-    modules = find_hidden_modules(before_standard, standard, distributions)
+    modules = find_hidden_modules(folders_before_standard(user), standard, distributions)
     evidence: Measured = {
         "path": path,
         "programs": find_hidden_programs(path, owners)[:_MOST_LISTED],
@@ -117,6 +122,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     }
     for claim in claims:
         yield claim.subject, evidence
+
+
+def folders_before_standard(user: UserEnvironment) -> list[str]:
+    """Return the folders in which Python looks for a module before its standard library."""
+    folders = [folder for folder in user.environ.get("PYTHONPATH", "").split(":") if folder]
+    # Python looks in the folder in which it starts, too, unless PYTHONSAFEPATH is set.
+    if not user.environ.get("PYTHONSAFEPATH") and user.directory:
+        folders.append(user.directory)
+    return folders
 
 
 def find_hidden_programs(folders: Sequence[str], owners: Owners) -> list[Hidden]:
@@ -134,7 +148,8 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners) -> list[Hidden]
             if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113
                 continue
             first = first_found.setdefault(name, path)
-            # Both may be the same file: /bin is a link to /usr/bin.
+            # It is hidden by the first one, unless both are the same file: /bin is a link to
+            # /usr/bin.
             if os.path.realpath(first) != os.path.realpath(path):
                 hidden.append(describe_pair(first, path, owners))
     return hidden
@@ -145,9 +160,9 @@ def find_hidden_modules(
 ) -> list[Hidden]:
     """Return modules that are imported in place of the standard library's or a distribution's.
 
-    `folders` are those that Python searches before the `standard` library's: the entries of
-    PYTHONPATH, and the working directory. A folder in them without `__init__.py` hides nothing
-    (PEP 420), and neither does a name that most projects have (`tests`).
+    `folders` are those that Python searches before all others (see folders_before_standard),
+    `standard` are those of the standard library. A folder in them without `__init__.py` hides
+    nothing (PEP 420), and neither does a name that most projects have (`tests`).
     """
     # Module name -> the folders that should provide it, each with the module's owner.
     known: dict[str, list[tuple[str, str]]] = {}
@@ -164,6 +179,7 @@ def find_hidden_modules(
             if name in _IN_EVERY_PROJECT:
                 continue
             for other_folder, owner in known.get(name, ()):
+                # It is the module itself, found through PYTHONPATH.
                 if os.path.realpath(other_folder) == folder:
                     continue
                 hidden.append(
@@ -207,9 +223,12 @@ def library_path(user: UserEnvironment) -> list[str]:
 def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]:
     """Return libraries that the loader takes in place of a Debian package's, or of a wheel's.
 
-    A wheel's library names the folder of each library that it needs. So only a folder of
-    LD_LIBRARY_PATH, which is searched before that, can hide a library of a wheel.
+    It looks for a library in all folders of its search path, so a Debian package's is hidden by a
+    file of its name in any folder before. A wheel's library names the folder of each library that
+    it needs. Only LD_LIBRARY_PATH is searched before that folder, so only a file in one of its
+    folders hides a wheel's library.
     """
+    # Name of a library of a wheel -> its path.
     of_wheels: dict[str, str] = {}
     for path in owners.of_wheels:
         name = path.rpartition("/")[2]
@@ -217,6 +236,7 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             of_wheels.setdefault(name, path)
     before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
 
+    # Name of a library -> the path at which the loader finds it first.
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
     for folder in loader_folders(user):
@@ -224,21 +244,23 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             if ".so" not in name:
                 continue
             path = f"{folder}/{name}"
+            # Does another file hide this one?
             first = first_found.setdefault(name, path)
-            is_debians = owners.of(path).startswith("Debian's ")
-            if is_debians and os.path.realpath(first) != os.path.realpath(path):
+            is_hidden = os.path.realpath(first) != os.path.realpath(path)
+            if is_hidden and owners.is_debians(path):
                 hidden.append(describe_pair(first, path, owners))
-            # The loader reaches this folder before the one that a wheel's library names.
-            if folder in before_wheels and name in of_wheels and of_wheels[name] != path:
-                hidden.append(describe_pair(path, of_wheels[name], owners))
+            # Does this file hide one of a wheel?
+            path_in_wheel = of_wheels.get(name, path)
+            if folder in before_wheels and path_in_wheel != path:
+                hidden.append(describe_pair(path, path_in_wheel, owners))
     return hidden
 
 
 def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
     """Return plugins that no package owns, by path, each with the program that loads it.
 
-    A plugin is a file that matches a pattern of _PLUGINS. Patterns without a folder are looked for
-    in `folders` only, which the dynamic loader searches.
+    A plugin is a file that matches a pattern of _PLUGINS. `folders` are those that the dynamic
+    loader searches.
     """
     plugins = {}
     for path, facts in read_image_paths().facts.items():
@@ -246,6 +268,7 @@ def find_plugins(folders: Sequence[str], owners: Owners) -> dict[str, str]:
             continue
         folder, _, name = path.rpartition("/")
         for pattern, loaded_by in _PLUGINS.items():
+            # A pattern is of a path, or of the name of a library that the loader looks for.
             if pattern.startswith("/"):
                 is_plugin = fnmatch.fnmatchcase(path, pattern)
             else:
@@ -276,27 +299,29 @@ def describe_pair(path: str, hides: str, owners: Owners) -> Hidden:
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Fail where something of ours is hidden; in an image that we build, where anything is.
 
-    What a derived image, or one on a custom base, hides of others is reported in the reason.
+    A derived image, and one on a custom base, may hide programs that are not ours, and may have
+    plugins: these are reported in the reason. `expect["path"]` are our folders of the PATH.
     """
     is_ours = expect["image_kind"] == ImageKind.OURS
     faults = list(find_path_faults(expect, evidence["path"]))
     reported = []
     for program in evidence["programs"]:
-        text = describe(program)
+        sentence = describe(program)
         if is_ours or hides_ours(program, expect["path"]):
-            faults.append(text)
+            faults.append(sentence)
         else:
-            reported.append(text)
+            reported.append(sentence)
 
+    # These hide a module or library that some package brought: in no image is that right.
     faults += [describe(module) for module in evidence["modules"]]
     faults += [describe(library) for library in evidence["libraries"]]
 
     for path, loaded_by in evidence["plugins"].items():
-        text = f"{path} is loaded by {loaded_by} because it is there"
+        sentence = f"{path} is loaded by {loaded_by} because it is there"
         if is_ours:
-            faults.append(f"{text}, and no package has it")
+            faults.append(f"{sentence}, and no package has it")
         else:
-            reported.append(text)
+            reported.append(sentence)
 
     good = "nothing of ours is hidden on PATH, PYTHONPATH and the loader's path"
     return conclude(faults, f"{good}; reported: {listed(reported)}" if reported else good)
@@ -341,11 +366,12 @@ def find_path_faults(expect: Expected, path: Sequence[str]) -> Iterator[str]:
         yield f"the PATH has {relative[0]!r}: what runs depends on the folder to start it in"
 
     whole = ":".join(path)
+    ours = [folder for folder in path if folder in expect["path"]]
     if expect["image_kind"] == ImageKind.OURS:
         strange = [folder for folder in path if folder not in expect["path"]]
-        what = listed(strange) or "the order of its folders"
-        yield f"the PATH is {whole}; {what} is not as expected"
-    elif [folder for folder in path if folder in expect["path"]] != expect["path"]:
+        difference = listed(strange) or "the order of its folders"
+        yield f"the PATH is {whole}; {difference} is not as expected"
+    elif ours != expect["path"]:
         yield f"the PATH is {whole}: folders of ours are missing or in another order"
 
 

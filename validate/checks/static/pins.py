@@ -7,7 +7,7 @@ additions (`pins/additions`) looks in a derived image for packages that are know
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import (
     ExtensionFileLoader,
     FileFinder,
@@ -168,17 +168,22 @@ class Finder(NamedTuple):
 
 
 Loaders = Sequence[tuple[Any, list[str]]]
-"""A class of loaders, and the suffixes of the files that it loads."""
+"""Classes of loaders, each with the suffixes of the files that it loads: what FileFinder takes."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEvidence]]:
     """Yield how each pinned distribution is installed, and what its modules would be imported from.
 
-    For the claims about the lock and about additions, yield the versions of all distributions.
+    The subject of a claim is the name of the distribution. For the claims about the lock and about
+    additions, yield the versions of all distributions.
     """
     user, start, distributions = installed.read_user_python()
+    # Path of a file -> the distributions that list it; module -> those that install files into it.
     owners = installed.names_of_owners(distributions)
     providers = list_providers(distributions)
+
+    # Python's import searches the entries of sys.path one after another. For each there is a
+    # finder of Python's own, which tells the file of a module without importing it.
     loaders = list_loaders(user, start)
     folders = list(start.path)
     # Python looks first in the folder in which it starts.
@@ -196,8 +201,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
         copies = [copy for copy in distributions if copy.name == claim.subject]
         modules: dict[str, Module] = {}
         for name in claim.expect["modules"]:
-            own_providers = sorted(providers.get(name, ()))
-            modules[name] = locate_module(name, owners, own_providers, finders, loaders)
+            modules[name] = locate_module(name, owners, providers, finders, loaders)
         evidence: PinEvidence = {
             "python": start.version,
             "installed": [describe_copy(copy) for copy in copies],
@@ -223,6 +227,7 @@ def list_loaders(user: UserEnvironment, start: Start) -> Loaders:
 
     The suite may run on another Python, whose own suffixes would be wrong.
     """
+    # `.cpython-311-x86_64-linux-gnu.so`
     triplet = machine_named(user.machine).triplet
     version = start.version.replace(".", "")
     return [
@@ -245,6 +250,7 @@ def list_everything(
     for distribution in distributions:
         versions.setdefault(distribution.name, []).append(distribution.version)
 
+    # Some of these names are those of packages (`torch>=2.7`): there is no such variable.
     names: set[str] = set()
     for failure in known:
         names.update((failure["name"], *failure["unless"]))
@@ -266,24 +272,27 @@ def describe_copy(distribution: Distribution) -> InstalledCopy:
 def locate_module(
     module: str,
     owners: Mapping[str, Sequence[str]],
-    providers: list[str],
+    providers: Mapping[str, Collection[str]],
     finders: Sequence[Finder],
     loaders: Loaders,
 ) -> Module:
     """Return which file `import module` would load, and who owns it. Nothing is imported.
 
-    `owners` is path -> distributions that list it; `providers` are the distributions that install
-    files into the module.
+    `owners` is path -> distributions that list it. `providers` is top-level module -> distributions
+    that install files into it. `finders` are those of the entries of sys.path, in their order.
 
     A dotted name is resolved part by part, as Python does: each part in the folders of the package
     before it. A name that leads to a namespace package only has no file, but folders.
     """
+    # The candidates of the last part are those of the module itself.
     candidates: list[Candidate] = []
     for part in module.split("."):
         candidates = find_candidates(part, finders)
         finders = finders_inside(candidates, loaders)
 
+    own_providers = sorted(providers.get(module, ()))
     for candidate in candidates:
+        # A namespace package has no loader: there is no code of its own.
         if candidate.spec.loader:
             # Links are resolved in the folder only: RECORD lists a file by its own name.
             folder, name = os.path.split(str(candidate.spec.origin))
@@ -292,16 +301,16 @@ def locate_module(
                 "file": file,
                 "through": candidate.path_entry,
                 "owners": list(owners.get(file, ())),
-                "providers": providers,
+                "providers": own_providers,
             }
 
-    missing: Module = {"file": None, "owners": [], "providers": providers}
+    without_file: Module = {"file": None, "owners": [], "providers": own_providers}
     namespace_folders: list[str] = []
     for candidate in candidates:
         namespace_folders += candidate.spec.submodule_search_locations or ()
     if namespace_folders:
-        missing["namespace"] = namespace_folders
-    return missing
+        without_file["namespace"] = namespace_folders
+    return without_file
 
 
 def find_candidates(name: str, finders: Sequence[Finder]) -> list[Candidate]:
@@ -350,7 +359,8 @@ def read_torch_version(folders: Iterable[str]) -> TorchVersion:
 def read_constants(file: Path) -> dict[str, str | None]:
     """Return the top-level variables of a Python file that are set to a constant, as text.
 
-    None stays None. A file that can't be parsed has no variables.
+    Of torch/version.py, that is `{"cuda": "12.6", "hip": None}` and more: None stays None. A file
+    that can't be parsed has no variables. Raises OSError if it can't be read.
     """
     try:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
@@ -369,6 +379,7 @@ def read_constants(file: Path) -> dict[str, str | None]:
         if not isinstance(statement.value, ast.Constant):
             continue
         value = statement.value.value
+        # `first = second = 1` has two targets.
         for target in targets:
             if isinstance(target, ast.Name):
                 constants[target.id] = None if value is None else str(value)
@@ -378,7 +389,8 @@ def read_constants(file: Path) -> dict[str, str | None]:
 def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
     """Fail unless a distribution is installed once, at its version, and is what is imported.
 
-    Its local version (`cu126` of `2.7.1+cu126`) must be one of `expect["locals"]`.
+    Its local version (`cu126` of `2.7.1+cu126`) must be one of `expect["locals"]`. Only for torch
+    there is a `cuda` to compare.
     """
     copies = evidence["installed"]
     if not copies:
@@ -449,7 +461,7 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
     """Fail where a locked distribution is missing or has another version, or one is not locked.
 
     Local versions (`+cu126`) are not compared. What is not in the lock is a fault only if the claim
-    says `closed`.
+    says `closed`. A locked distribution that is installed more than once is one, too.
     """
     expected = expect["versions"]
     measured = evidence["installed"]
@@ -465,6 +477,7 @@ def judge_lock(_subject: str, expect: LockExpect, evidence: LockEvidence) -> Fin
                 faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
             continue
         public_versions = [version.partition("+")[0] for version in versions]
+        # Exactly one copy, of the version in the lock.
         if public_versions != [locked.partition("+")[0]]:
             faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {locked}")
     return conclude(faults, f"all {len(expected)} locked distributions, each at its version")
@@ -506,9 +519,10 @@ def describe_failure(failure: KnownFailure, pinned: list[str], evidence: LockEvi
     is_added = name in evidence["installed"] and name not in pinned
     if not is_added and name not in switched_on:
         return ""
-    for excuse in failure["unless"]:
-        package, bounds = split_requirement(excuse)
-        if excuse in switched_on or is_installed(package, bounds, evidence):
+    # An entry is either the name of a variable, or a requirement such as `torch>=2.7`.
+    for remedy in failure["unless"]:
+        package, bounds = split_requirement(remedy)
+        if remedy in switched_on or is_installed(package, bounds, evidence):
             return ""
 
     if is_added:
@@ -531,14 +545,15 @@ def is_installed(name: str, bounds: str, evidence: LockEvidence) -> bool:
 def is_within(version: str, bounds: str) -> bool:
     """Return whether a version lies within bounds such as `>=4.45,<5`, `>=2` or `<3`.
 
-    Without bounds, every version does.
+    There are no other operators than `>=` and `<`. Without bounds, every version does.
     """
     release = release_numbers(version)
+    # An empty text is split into one empty bound.
     for bound in filter(None, bounds.split(",")):
         if bound.startswith(">="):
-            fits = release >= release_numbers(bound[2:])
+            fits = release >= release_numbers(bound.removeprefix(">="))
         else:
-            fits = release < release_numbers(bound[1:])
+            fits = release < release_numbers(bound.removeprefix("<"))
         if not fits:
             return False
     return True

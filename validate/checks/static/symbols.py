@@ -1,12 +1,12 @@
 """symbols: check that the libraries of each library export every symbol that it needs.
 
-A symbol that nothing exports fails at the first call, or at import. Symbols are looked up where the
-loader does: in the interpreter and its libraries, in torch's RTLD_GLOBAL dependencies, and in the
-closure of what was opened, which is that file and, by NEEDED, all that it needs. libtorch_python.so
-was opened for all that `import torch` loads, else the library itself.
+A symbol that nothing exports fails at the first call, or at import. The loader looks symbols up in
+the *scope* of a library, a list of files: first the interpreter and its libraries, then what torch
+opens for everybody (RTLD_GLOBAL), then the file that was opened and all that it needs. That file is
+libtorch_python.so for all that `import torch` loads, else the library itself.
 
-The files of a closure are found as `libraries` finds them. A closure that lacks a library is left
-to that check. Only the host's driver may be missing here: its symbols are known by their names.
+The files of a scope are found as `libraries` finds them. A scope that lacks a library is left to
+that check. Only the host's driver may be missing here: its symbols are known by their names.
 """
 
 import os
@@ -94,7 +94,7 @@ class SymbolsEvidence(TypedDict):
 
     files: int
     checked: int
-    """Files whose closure is whole, so that their symbols could be looked up."""
+    """Files whose scope is whole, so that their symbols could be looked up."""
     symbols: int
     """How many symbols these need."""
     unreadable: list[UnreadableFile]
@@ -109,7 +109,7 @@ class SymbolTask(NamedTuple):
     path: str
     owners: tuple[str, ...]
     scope: tuple[str, ...]
-    """Files in which its symbols are looked up."""
+    """Files in which its symbols are looked up, its own among them."""
     file_of: Mapping[str, str]
     """Name of a library that it needs -> the file that the loader takes."""
     needs_driver: bool
@@ -127,9 +127,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     binaries = libraries.read_user_libraries().libraries
     for claim in claims:
         tasks = list(list_tasks(binaries, claim.expect))
+        # `symbols` is path -> what the file exports and needs, for every file of a scope.
         symbols, unreadable = read_symbols(tasks)
+        needed_symbols = sum(len(symbols[task.path].undefined) for task in tasks)
 
-        # Libraries that need a symbol which none of their own libraries exports.
+        # Libraries that need a symbol which no file of their scope exports.
         lacking = []
         for task in tasks:
             lacking_symbols = find_lacking(task, symbols)
@@ -142,14 +144,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
         for library in lacking[:_MOST_LISTED]:
             alternatives = find_alternatives(library["path"], tasks, symbols, lacking_paths)
             listed_libraries.append({**library, "alternatives": alternatives})
-        needed = 0
-        for task in tasks:
-            if task.path in symbols:
-                needed += len(symbols[task.path].undefined)
         evidence: SymbolsEvidence = {
             "files": len(binaries),
             "checked": len(tasks),
-            "symbols": needed,
+            "symbols": needed_symbols,
             "unreadable": unreadable,
             "lacking": listed_libraries,
             "lacking_count": len(lacking),
@@ -158,14 +156,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
 
 
 def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterator[SymbolTask]:
-    """Yield a task for each file all of whose libraries are found, but for those of the driver.
+    """Yield a task for each library or program of which the loader finds all that it needs.
 
-    A file is a library or program. Of the others nothing can be said: what is missing might export
-    the symbols. A task has the files in which the loader looks symbols up (the scope): first the
-    global scope, which is the interpreter's and torch's, then the file and what it needs.
+    Libraries of the host's driver (`expect["host"]`) may be missing. Of a file that lacks another
+    library nothing can be said: that library might export the symbols.
     """
     user, _, distributions = installed.read_user_python()
     search = SearchPath.of(user.environ, user.directory, machine_named(user.machine))
+
+    # Two processes, as in `libraries`: one has only started Python, one has imported torch, too.
+    # `load_with_scope` returns the files that it loads, as a scope, and the libraries that it does
+    # not find.
     interpreter_only = Process(search, libraries.read_user_libraries().files)
     interpreter_scope, _ = interpreter_only.load_with_scope(os.path.realpath(user.python))
     with_torch = interpreter_only.copy()
@@ -174,25 +175,27 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
     # `import torch` opens libtorch_global_deps.so for all libraries that are loaded later.
     global_scope = interpreter_scope + scope_of(with_torch, "libtorch_global_deps.so", binaries)
     torch_scope = scope_of(with_torch, "libtorch_python.so", binaries)
-    for library in binaries:
-        is_program = library.elf.executable
+    for binary in binaries:
+        is_program = binary.elf.executable
         process = (interpreter_only if is_program else with_torch).copy()
-        own_scope, missing = process.load_with_scope(library.path)
+        own_scope, missing = process.load_with_scope(binary.path)
         if not all(matches(library.name, expect["host"]) for library in missing):
             continue
         # torch's libraries find each other's symbols, as one import opens them all.
-        opened_scope = torch_scope if library.path in torch_scope else own_scope
+        opened_scope = torch_scope if binary.path in torch_scope else own_scope
         # A program starts by itself: nothing of Python's process is open in it.
         scope = opened_scope if is_program else global_scope + opened_scope
         file_of = {}
-        for name in library.elf.needed:
+        for name in binary.elf.needed:
             if name in process.loaded:
                 file_of[name] = process.loaded[name]
         yield SymbolTask(
-            path=library.path,
-            owners=library.owners,
+            path=binary.path,
+            owners=binary.owners,
+            # A file may be in both scopes: its first place counts.
             scope=tuple(dict.fromkeys(scope)),
             file_of=file_of,
+            # All that is missing is the driver's: see above.
             needs_driver=bool(missing),
             any_python=expect.get("any_python", False),
         )
@@ -213,7 +216,10 @@ def scope_of(process: Process, name: str, binaries: Sequence[Binary]) -> list[st
 def read_symbols(
     tasks: Sequence[SymbolTask],
 ) -> tuple[dict[str, Symbols], list[UnreadableFile]]:
-    """Return the symbols of each file in the tasks' scopes by path, and the unreadable files."""
+    """Return the symbols of each file in the tasks' scopes by path, and the unreadable files.
+
+    An unreadable file is among the others, too: it has no symbols.
+    """
     paths: set[str] = set()
     for task in tasks:
         paths.update(task.scope)
@@ -238,9 +244,11 @@ def read_file(path: str) -> tuple[str, Symbols, str]:
 
 
 def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
-    """Return what a library needs and no file of its scope exports; None: it lacks nothing."""
-    own_symbols = symbols[task.path]
-    missing = own_symbols.undefined
+    """Return what a library needs and no file of its scope exports; None: it lacks nothing.
+
+    `symbols` is path -> what that file exports and needs.
+    """
+    missing = symbols[task.path].undefined
     for path in task.scope:
         missing = missing - symbols[path].exports
         if not missing:
@@ -248,7 +256,8 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
 
     undefined = []
     for name in sorted(missing):
-        # These are exported by what is not in the image: the host's driver, the image's own Python.
+        # These are exported by what is not here: the host's driver, and the image's own Python
+        # where another release stands in for it.
         is_drivers = task.needs_driver and _DRIVER_SYMBOL.fullmatch(name)
         is_pythons = task.any_python and _PYTHON_SYMBOL.fullmatch(name)
         if not is_drivers and not is_pythons:
@@ -257,7 +266,8 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
     if not undefined and not versions:
         return None
 
-    # Count the symbols that some library outside of the scope exports.
+    # Count the symbols that some library outside of the scope exports. `audit` excuses a library if
+    # it is all of them: it may be loaded after the others.
     elsewhere = 0
     for name in undefined:
         if any(name in other.exports for other in symbols.values()):
@@ -281,8 +291,9 @@ def find_lacking_versions(
     loader does not compare versions with them.
     """
     for name, needed_versions in symbols[task.path].needed_versions.items():
-        file = task.file_of.get(name, "")
-        if file not in symbols or not symbols[file].defined_versions:
+        # A library of the host's driver is not in the image: it has no file here.
+        file = task.file_of.get(name)
+        if file is None or file not in symbols or not symbols[file].defined_versions:
             continue
         for version in needed_versions - symbols[file].defined_versions:
             yield version, name, file
@@ -297,7 +308,8 @@ def find_alternatives(
     """Return files beside a library that do the same for another release, and lack no symbol.
 
     Such a file has another number in its name (`_C_torch27.so`), and more than half of the
-    library's exports.
+    library's exports. `path` is that of the library; `lacking_paths` are those of all that lack a
+    symbol.
     """
     library = Path(path)
     exports = symbols[path].exports
@@ -306,8 +318,9 @@ def find_alternatives(
         other = Path(task.path)
         if task.path in lacking_paths or other.parent != library.parent:
             continue
-        is_same_name = _NUMBER.sub("", other.name) == _NUMBER.sub("", library.name)
-        if is_same_name and len(exports & symbols[task.path].exports) * 2 > len(exports):
+        differs_in_number_only = _NUMBER.sub("", other.name) == _NUMBER.sub("", library.name)
+        common_exports = exports & symbols[task.path].exports
+        if differs_in_number_only and len(common_exports) > len(exports) / 2:
             alternatives.append(task.path)
     return alternatives
 
