@@ -20,8 +20,12 @@ class Entry:
     path: str
     """Absolute and normalised. Links are not followed."""
     sha256: str
-    """URL-safe base64 without padding. Empty where RECORD has none, as for itself and for bytecode.
-    """
+    """URL-safe base64, as RECORD has it. Empty where it has none, as for itself and for bytecode."""
+
+    @property
+    def unpadded_sha256(self) -> str:
+        """The hash without `=` at its end: RECORDs should have no padding, and some have it."""
+        return self.sha256.rstrip("=")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,9 +67,10 @@ def _top_level_name(path: str, location: str) -> str | None:
     first, _, below = path[len(location) + 1 :].partition(os.sep)
     if first.endswith((".dist-info", ".egg-info", ".data", ".libs")) or first == "__pycache__":
         return None
+    # A file in a folder: that is a package.
     if below:
         return first if first.isidentifier() else None
-    # `six.py`, `_cffi_backend.cpython-311-x86_64-linux-gnu.so`
+    # A file beside the packages: `six.py`, or `_cffi_backend.cpython-311-x86_64-linux-gnu.so`.
     name, _, suffix = first.partition(".")
     is_module = suffix == "py" or suffix.endswith("so")
     return name if is_module else None
@@ -143,6 +148,7 @@ def _read_distribution(info: Path) -> Distribution:
         metadata = info / "METADATA"
     else:
         metadata = info / "PKG-INFO"
+    # Names of headers are in lower case. `requires-dist` may be there many times.
     headers = list(_read_headers(metadata))
     fields = dict(headers)
 
@@ -181,7 +187,6 @@ def _read_headers(file: Path) -> Iterator[tuple[str, str]]:
 def _read_record(record: Path) -> tuple[Entry, ...] | None:
     """Return the path and SHA-256 of each file in a RECORD.
 
-    Paths are absolute. The hash is as RECORD has it (base64), and empty for a file without one.
     None if there is no RECORD or it can't be parsed.
     """
     if not record.is_file():

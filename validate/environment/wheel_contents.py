@@ -5,7 +5,8 @@ launchers of entry points) and writes its interpreter into scripts. All of that 
 undone here, so that a digest of the wheel's RECORD, measured outside any image, tells whether an
 installed RECORD is that wheel's.
 
-Paths in this form: `torch/version.py` below site-packages, `:bin/f2py` below the environment.
+This module's form of paths: a path below site-packages stands as it is (`torch/version.py`), one
+below the environment's folder begins with a colon (`:bin/f2py`).
 """
 
 import base64
@@ -29,6 +30,7 @@ _INSTALLER_NOTES = re.compile(
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<path>.+)")
 """A file that a wheel wants to have outside of site-packages."""
 _HEADERS = re.compile(r":include/site/python\d+\.\d+/")
+"""The beginning of the path of a C header where an installer put it."""
 _PLACEHOLDER = b"#!python"
 """The first line of scripts in a wheel, in place of which an installer writes its interpreter."""
 _SCRIPTS = ":bin/"
@@ -93,7 +95,8 @@ def rows_of_wheel(record: Iterable[Sequence[str]]) -> dict[str, str]:
 def installed_path(path: str) -> str:
     """Return where an installer puts a file of a wheel, in this module's form of paths.
 
-    See "The .data directory" in the specification of the binary distribution format.
+    It is `:bin/f2py` for `numpy-1.26.4.data/scripts/f2py`: see "The .data directory" in the
+    specification of the binary distribution format. `path` is as the wheel's RECORD has it.
     """
     data = _DATA.fullmatch(path)
     if not data:
@@ -113,11 +116,12 @@ def installed_path(path: str) -> str:
 def rows_of_installed(distribution: Distribution, environment: str) -> dict[str, str]:
     """Return path -> sha256 from an installed RECORD, as the RECORD inside its wheel has them.
 
-    What the installer added is left out, and what it changed is changed back. `environment` is the
-    virtual environment's folder. Its scripts are read, too, because an installer writes its
-    interpreter into them.
+    Paths are in this module's form. What the installer added is left out, and what it changed is
+    changed back. `environment` is the virtual environment's folder. Its scripts are read, too,
+    because an installer writes its interpreter into them.
     """
     python = f"{environment}/bin/python"
+    # Command of an entry point -> the hash of each launcher that an installer may write for it.
     launcher_hashes = {}
     for command, target in _entry_points(distribution.info).items():
         texts = _launcher_texts(target, python)
@@ -125,37 +129,48 @@ def rows_of_installed(distribution: Distribution, environment: str) -> dict[str,
 
     rows = {}
     for entry in distribution.entries or ():
-        path = os.path.relpath(entry.path, distribution.location)
-        if path.startswith("../"):
-            # Of headers, only an installed RECORD names the version of Python.
-            below_environment = os.path.relpath(entry.path, environment)
-            path = _HEADERS.sub(":include/site/", f":{below_environment}")
+        path = _in_our_form(entry.path, distribution.location, environment)
         if _is_written_by_installer(path):
             continue
         if not path.startswith(_SCRIPTS):
-            rows[path] = entry.sha256
+            rows[path] = entry.unpadded_sha256
             continue
 
         # A launcher that the installer wrote for an entry point is in no wheel.
         command = path.removeprefix(_SCRIPTS)
-        if entry.sha256 in launcher_hashes.get(command, ()):
+        if entry.unpadded_sha256 in launcher_hashes.get(command, ()):
             continue
-        rows[path] = _script_hash_in_wheel(entry.path, python) or entry.sha256
+        # Any other script is in the wheel, perhaps with another first line. The hash is that of the
+        # wheel's script; it is empty if the installer did not change this line.
+        rows[path] = _script_hash_in_wheel(entry.path, python) or entry.unpadded_sha256
     return rows
+
+
+def _in_our_form(path: str, site_packages: str, environment: str) -> str:
+    """Return this module's form of the absolute path of an installed file."""
+    below_packages = os.path.relpath(path, site_packages)
+    if not below_packages.startswith("../"):
+        return below_packages
+    below_environment = os.path.relpath(path, environment)
+    # The wheel's own RECORD has no release of Python in the path of a header.
+    return _HEADERS.sub(":include/site/", f":{below_environment}")
 
 
 def _entry_points(info: Path) -> dict[str, str]:
     """Return command -> `module:function` of a distribution's entry points.
 
-    A file that can't be read or parsed gives none, whatever is wrong with it.
+    `info` is its `.dist-info` folder. If entry_points.txt can't be read or parsed, there are none,
+    whatever is wrong with it.
     """
     commands = {}
     with contextlib.suppress(Exception):
         for point in importlib.metadata.PathDistribution(info).entry_points:
             if point.group in ("console_scripts", "gui_scripts"):
+                # An entry may name extras at its end: `package.module:function [extra]`.
                 commands[point.name] = point.value.partition("[")[0].strip()
-    # uv adds the commands that pip makes when it installs itself.
+    # Of pip, uv writes the commands `pip3` and `pip3.11`, too, as pip does when it installs itself.
     if info.name.startswith("pip-") and "pip" in commands:
+        # `info` is lib/python3.11/site-packages/pip-24.0.dist-info.
         version = info.parent.parent.name.removeprefix("python")
         commands["pip3"] = commands["pip"]
         commands[f"pip{version}"] = commands["pip"]
@@ -168,6 +183,7 @@ def _launcher_texts(target: str, python: str) -> Iterator[bytes]:
     `python`: the path of the environment's interpreter.
     """
     module, _, function = (part.strip() for part in target.partition(":"))
+    # Of `Class.method`, a launcher imports the class.
     first = function.partition(".")[0]
     for template in _LAUNCHERS:
         text = template.format(python=python, module=module, first=first, function=function)

@@ -229,6 +229,17 @@ def test_a_missing_file_an_altered_one_and_one_of_two_owners_are_named(site: Sit
     )
 
 
+def test_a_padded_hash_is_that_of_the_file_and_in_no_conflict(site: Site) -> None:
+    site.install("nccl-cu12", "2.26", {"nccl/lib.so.2": b"same"})
+    site.install("nccl-cu13", "2.28", {"nccl/lib.so.2": b"same"})
+    record = site.root / "nccl-cu13-2.28.dist-info/RECORD"
+    padded = record.read_text().replace(",4\n", "=,4\n", 1)
+    assert padded != record.read_text()
+    record.write_text(padded)
+
+    assert judged(files, FILES).status is Status.PASS
+
+
 def test_a_record_that_can_not_be_read_is_told(site: Site) -> None:
     site.install("two", "1.0", {"two/a.py": b""})
     site.install("one", "1.0", {"one/a.py": b""})

@@ -50,6 +50,18 @@ def test_an_installed_wheel_is_as_its_wheel(tmp_path: Path, by: str) -> None:
     assert read(site, environment) == rows_of(wheel)
 
 
+def test_padding_of_a_hash_in_record_does_not_count(tmp_path: Path) -> None:
+    wheel, environment = wheels.make(tmp_path), wheels.environment(tmp_path / "venv")
+    site = wheels.install(wheel, environment, by="uv")
+
+    record = next(site.glob("*.dist-info/RECORD"))
+    padded = re.sub(r"(sha256=[^,]+),", r"\1=,", record.read_text())
+    assert padded != record.read_text()
+    record.write_text(padded)
+
+    assert read(site, environment) == rows_of(wheel)
+
+
 @pytest.mark.parametrize(("file", "content", "changed"), cases(__file__, "changed"))
 def test_a_file_that_was_changed_with_its_row_gives_another_digest(
     tmp_path: Path, file: str, content: str, changed: str

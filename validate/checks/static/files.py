@@ -94,18 +94,21 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
 
 def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     """Return which files of these distributions are not as recorded, and which nobody recorded."""
+    # Path -> owner -> recorded hash; and path -> hash of the file, empty if it can't be read.
     recorded = recorded_hashes(distributions)
     measured = hash_all(list(recorded), "sha256")
     wrong: list[WrongFile] = []
     in_conflict: list[Conflict] = []
     for path, hash_by_owner in recorded.items():
         measured_hash = to_record_hash(measured[path])
-        # Owners whose content the file has.
+        # The owners whose content the file has, and those for whom it is wrong.
         holds = []
+        others = []
         for owner, recorded_hash in sorted(hash_by_owner.items()):
-            if measured_hash and recorded_hash.rstrip("=") == measured_hash:
+            if measured_hash and recorded_hash == measured_hash:
                 holds.append(owner)
-        others = sorted(hash_by_owner.keys() - set(holds))
+            else:
+                others.append(owner)
         if others:
             state = "altered" if measured_hash else "missing"
             wrong.append({"path": path, "owners": dict.fromkeys(others, state)})
@@ -141,7 +144,7 @@ def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str
         for entry in distribution.entries or ():
             is_bytecode = "/__pycache__/" in entry.path and entry.path.endswith(".pyc")
             if entry.sha256 and not is_bytecode:
-                recorded.setdefault(entry.path, {})[owner] = entry.sha256
+                recorded.setdefault(entry.path, {})[owner] = entry.unpadded_sha256
     return recorded
 
 
@@ -166,6 +169,7 @@ def find_unowned(distributions: Sequence[Distribution]) -> Iterator[str]:
             subfolders[:] = [name for name in subfolders if name != "__pycache__"]
             for name in names:
                 path = f"{folder}/{name}"
+                # `.so.` is in the names of libraries with a version: libgomp.so.1.
                 is_code = name.endswith(_CODE_SUFFIXES) or ".so." in name
                 if is_code and path not in owned:
                     yield path
@@ -204,7 +208,8 @@ def hash_all(paths: Sequence[str], kind: str) -> dict[str, str]:
     """
     ordered = sorted(paths, key=file_size, reverse=True)
     count = len(ordered) // _FILES_A_TASK + 1
-    # Each task gets large and small files, so that no core waits for another one at the end.
+    # As cards are dealt: task 0 of 3 gets the files 0, 3, 6 and so on. So each task gets large and
+    # small files, and no core waits for another one at the end.
     tasks = [(kind, ordered[start::count]) for start in range(count)]
     digests: dict[str, str] = {}
     for part in map_on_all_cores(hash_files, tasks):
@@ -241,7 +246,10 @@ def hash_file(path: str, kind: str, buffer: memoryview) -> str:
 
 
 def to_record_hash(digest: str) -> str:
-    """Return a hexadecimal hash as RECORD writes it: URL-safe base64 without padding."""
+    """Return a hexadecimal hash as RECORD writes it: URL-safe base64 without padding.
+
+    An empty text stays empty.
+    """
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
 
 
@@ -256,7 +264,7 @@ def judge(_subject: str, expect: FilesExpect, evidence: FilesEvidence) -> Findin
             faults.append(f"{path} belongs to no distribution")
     faults += count_unlisted(evidence, "unowned", "files belong to no distribution")
     for distribution in evidence["without_record"]:
-        # Debian's packages bring none: dpkg has the sums of their files.
+        # Python packages of Debian's bring no RECORD: dpkg has the sums of their files.
         if not distribution["location"].endswith("/dist-packages"):
             name = f"{distribution['name']} in {distribution['location']}"
             faults.append(f"{name} has no readable RECORD")
@@ -280,6 +288,7 @@ def find_changed_files(evidence: FilesEvidence) -> Iterator[str]:
 
     for file in evidence["wrong"]:
         if file["path"] not in reported:
+            # `owners` is distribution -> state: `altered` or `missing`.
             states = " and ".join(sorted(set(file["owners"].values())))
             yield f"{file['path']} of {listed(list(file['owners']))} is {states}"
 
