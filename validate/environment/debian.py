@@ -38,12 +38,13 @@ class PackageFiles:
 def read_package_files(database: str = DATABASE) -> PackageFiles:
     """Return which package each file belongs to, its MD5 sum, and which are configuration files.
 
-    database: dpkg's folder. All is empty if there is none. It is read once a process.
+    `database` is dpkg's folder. All is empty if there is none. It is read once a process.
     """
     packages: dict[str, str] = {}
     md5: dict[str, str] = {}
     configuration: set[str] = set()
 
+    # `info/bash.list` has a path a line, `info/bash.md5sums` a sum and a path without its first /.
     for listing in sorted(Path(database, "info").glob("*.list")):
         package = _package_of(listing)
         for line in read_lines(listing):
@@ -52,7 +53,8 @@ def read_package_files(database: str = DATABASE) -> PackageFiles:
             digest, _, path = line.partition("  ")
             md5[real_path(f"/{path}")] = digest
 
-    # A diverted file lies elsewhere than its package says.
+    # Where another package, or a person, diverted a path, the file of the path's owner lies
+    # elsewhere. What the diverting package has at the path itself stays there.
     for diversion in read_diversions(database):
         owner = packages.get(diversion.path, "")
         if owner and owner != diversion.package:

@@ -31,19 +31,20 @@ def read_image_paths() -> ImagePaths:
 def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and lstat of everything below a folder, folders too.
 
-    Folders that can't be listed are appended to `unreadable`. Declared volumes are on file systems
-    of their own, and belong to the image. Single files that an engine mounts, such as /etc/hosts,
-    do not.
+    Folders that can't be listed are appended to `unreadable`. What an engine mounts is on another
+    device (`st_dev`) than the folder around it. Of that, folders belong to the image: they are its
+    declared volumes. Single files, such as /etc/hosts, do not.
     """
     root_device = os.lstat(top).st_dev
+    # Folders to list, each with its device.
     folders = [(top, root_device)]
     while folders:
-        folder, device = folders.pop()
+        folder, folder_device = folders.pop()
         try:
             entries = list(os.scandir(folder))
         except OSError:
             # A folder on another file system may be unreadable without a fault of the image.
-            if device == root_device:
+            if folder_device == root_device:
                 unreadable.append(folder)
             continue
 
@@ -56,8 +57,9 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
             except OSError:
                 # It was removed while its folder was read.
                 continue
+            # A file in a volume has the device of its folder: it is not mounted by itself.
             is_folder = stat.S_ISDIR(facts.st_mode)
-            is_mounted_file = not is_folder and facts.st_dev not in (root_device, device)
+            is_mounted_file = not is_folder and facts.st_dev not in (root_device, folder_device)
             if is_mounted_file:
                 continue
             yield path, facts

@@ -6,7 +6,7 @@ Needs no package, and works on a host and in a container.
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -190,28 +190,32 @@ _READINGS = (
 def watch_gpu(uuid: str, folder: Path | None = None) -> Iterator[Callable[[], Mapping[str, int]]]:
     """Yield a function that reads the clocks, limits and use of a GPU each time it is called.
 
-    It returns a value for each name in _READINGS that NVML can tell; nothing if NVML can't be
-    loaded. `uuid`: of the GPU, `GPU-...`; empty or unknown: the first GPU is read. `folder`: see
-    read_by_nvml.
+    It returns name -> value for each of _READINGS that NVML can tell; an empty dict if NVML can't
+    be loaded or knows no GPU. `uuid` is that of the GPU (`GPU-...`); if it is empty or unknown, the
+    first GPU is read. `folder`: see read_by_nvml.
     """
-    device = ctypes.c_void_p()
-    try:
-        library = _load("libnvidia-ml.so.1", folder)
-        _call(library, "nvmlInit_v2")
-        is_found = False
-        if uuid:
-            code = library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
-            is_found = code == 0
-        if not is_found:
-            _call(library, "nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(device))
-    except DriverError:
-        yield dict
-        return
+    with ExitStack() as at_exit:
+        try:
+            library = _load("libnvidia-ml.so.1", folder)
+            _call(library, "nvmlInit_v2")
+            at_exit.callback(library.nvmlShutdown)
+            device = _find_gpu(library, uuid)
+        except DriverError:
+            # `dict()` is a reading without any value.
+            yield dict
+        else:
+            yield lambda: _take_readings(library, device)
 
-    try:
-        yield lambda: _take_readings(library, device)
-    finally:
-        library.nvmlShutdown()
+
+def _find_gpu(library: ctypes.CDLL, uuid: str) -> ctypes.c_void_p:
+    """Return NVML's handle of the GPU with this UUID, else of the first GPU. Raises DriverError."""
+    device = ctypes.c_void_p()
+    if uuid:
+        code = library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+        if code == 0:
+            return device
+    _call(library, "nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(device))
+    return device
 
 
 def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, int]:
@@ -221,15 +225,16 @@ def _take_readings(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, i
     """
     numbers = {}
     for reading in _READINGS:
-        # Wide enough for every answer.
+        # 64 bits are wide enough for every answer.
         value = ctypes.c_ulonglong()
         code = _try_call(library, reading.call, device, reading.arguments, [value])
         if code != 0:
             continue
         if reading.name == "throttled":
+            # A mask of 64 bits.
             numbers[reading.name] = value.value
         else:
-            # These answers have 32 bits. Utilization has 32 more, which are of the GPU's memory.
+            # A number of 32 bits. Utilization has 32 more, which are of the GPU's memory.
             numbers[reading.name] = value.value & 0xFFFFFFFF
     return numbers
 
@@ -293,7 +298,7 @@ def _read_health_of(library: ctypes.CDLL, device: ctypes.c_void_p) -> GpuHealth:
     """
     health: dict[str, Any] = {}
     for reading in _HEALTH_READINGS:
-        # Wide enough for every answer.
+        # 64 bits each are wide enough for every answer.
         numbers = [ctypes.c_ulonglong() for _ in range(reading.answers)]
         if _try_call(library, reading.call, device, reading.arguments, numbers) == 0:
             health[reading.name] = [number.value for number in numbers]
@@ -306,15 +311,16 @@ def _read_health_of(library: ctypes.CDLL, device: ctypes.c_void_p) -> GpuHealth:
     if _try_call(library, "nvmlDeviceGetGpuFabricInfo", device, (), [fabric]) == 0:
         health["fabric"] = fabric[_FABRIC_STATE]
 
-    # A GPU has an instance of MIG if it has a first one.
+    # The handle is not used: the call succeeds if MIG has an instance number 0 on the GPU.
     instance = ctypes.c_void_p()
     code = _try_call(library, "nvmlDeviceGetMigDeviceHandleByIndex", device, (0,), [instance])
-
-    # Given no room for the list, it answers NVML_ERROR_INSUFFICIENT_SIZE and how many there are.
-    processes = ctypes.c_uint(0)
-    _try_call(library, "nvmlDeviceGetComputeRunningProcesses", device, (), [processes, None])
     health["instances"] = code == 0
-    health["processes"] = processes.value
+
+    # The call fills a list of processes. Without room for it (a size of 0, and no list), the call
+    # sets the size to how many there are, and fails with NVML_ERROR_INSUFFICIENT_SIZE.
+    size = ctypes.c_uint(0)
+    _try_call(library, "nvmlDeviceGetComputeRunningProcesses", device, (), [size, None])
+    health["processes"] = size.value
     return cast("GpuHealth", health)
 
 
@@ -333,6 +339,7 @@ def read_by_cuda() -> CudaInventory:
     Raises DriverError with cuInit's own code: 100 for no device, 803 and 804 for a
     forward-compatibility driver that can't run.
     """
+    # From where the loader finds it.
     library = _load("libcuda.so.1", None)
     _call(library, "cuInit", 0)
     version, count = ctypes.c_int(), ctypes.c_int()
@@ -411,8 +418,9 @@ def _try_call(
 ) -> int:
     """Call a function of NVML about a GPU and return its code: 0 for success.
 
-    A function that this driver is too old to have returns NVML_ERROR_NOT_SUPPORTED. `outputs`: what
-    it writes its answers to; None for no answer.
+    Of a function that this driver is too old to have, the code is NVML_ERROR_NOT_SUPPORTED.
+    `arguments` are the numbers that the function takes after the GPU. `outputs` are the variables
+    into which it writes its answers, of any type of ctypes; None stands for a null pointer.
     """
     if not hasattr(library, function):
         return _NOT_SUPPORTED

@@ -34,11 +34,15 @@ def fits(tag: str, target: Target) -> bool:
 
 
 def _fits_python(interpreters: list[str], abis: list[str], minor: int) -> bool:
-    """Return whether a wheel for these interpreters and ABIs runs on CPython 3.`minor`."""
+    """Return whether a wheel for these interpreters and ABIs runs on CPython 3.`minor`.
+
+    Both are parts of a tag: `["py2", "py3"]` and `["none"]`, or `["cp39"]` and `["abi3"]`.
+    """
+    # For this release itself, with any of its ABIs.
     exact = f"cp3{minor}"
     if exact in interpreters and not {exact, "abi3", "none"}.isdisjoint(abis):
         return True
-    # The stable ABI, and pure Python, also run on every later version of Python 3.
+    # For an earlier release: the stable ABI, and pure Python, also run on every later one.
     for interpreter in interpreters:
         if "abi3" in abis and _names_version_up_to(interpreter, "cp3", minor):
             return True

@@ -78,15 +78,16 @@ def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, An
     toolkits = [] if package_folders else list(_find_toolkits())
     libraries = _find_libraries(found_environments, toolkits)
 
-    # The results come in the order in which they are done.
+    # Each result is the path of a library, or empty. They come in the order in which they are done.
     results = map_on_all_cores(_path_if_for_numpy_1, libraries)
     for_numpy_1 = sorted(path for path in results if path)
+    descriptions = []
+    for environment in found_environments:
+        descriptions.append(_describe_environment(environment, for_numpy_1))
     return {
         "toolkits": toolkits,
         "driver_files": sorted(set(_driver_files(user.environ, user.directory))),
-        "environments": [
-            _describe_environment(environment, for_numpy_1) for environment in found_environments
-        ],
+        "environments": descriptions,
         "device_code": device_code(libraries),
     }
 
@@ -104,6 +105,7 @@ def _find_libraries(
     homes = [toolkit["home"] for toolkit in toolkits]
 
     libraries = set()
+    # Programs in folders named `bin` are among these: they are left out.
     for path in find_binaries_under([*sorted(folders), *homes]):
         if ".so" in path:
             libraries.add(os.path.realpath(path))
@@ -113,14 +115,16 @@ def _find_libraries(
 def _describe_environment(environment: Environment, for_numpy_1: Collection[str]) -> dict[str, Any]:
     """Return what the document says of an environment: its packages, torch, and old libraries.
 
-    `for_numpy_1`: all libraries of the image that were compiled against NumPy 1.
+    `for_numpy_1`: all libraries of the image that were compiled against NumPy 1. Those below the
+    environment's sys.path are its own.
     """
-    prefixes = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
+    folders = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
     return {
+        # The fields of Environment, and what they do not tell.
         **asdict(environment),
         "distributions": environments.installed_packages(environment),
         "torch": describe_torch(environment),
-        "numpy_1": [path for path in for_numpy_1 if path.startswith(prefixes)],
+        "numpy_1": [path for path in for_numpy_1 if path.startswith(folders)],
     }
 
 
@@ -159,6 +163,7 @@ def describe_torch(environment: Environment) -> dict[str, str]:
 
 def _find_toolkits() -> Iterator[Toolkit]:
     """Yield the CUDA toolkits below /usr/local, with the version that their cuda.h defines."""
+    # /usr/local/cuda is usually a link to one of the others.
     homes = set()
     for folder in Path("/usr/local").glob("cuda*"):
         if folder.is_dir():
@@ -178,13 +183,13 @@ def _find_toolkits() -> Iterator[Toolkit]:
 def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
     """Yield libraries and programs of NVIDIA's driver that processes of the image would find.
 
-    An image should have none: the host brings those of its own driver. `directory`: the working
-    directory.
+    An image should have none: the host brings those of its own driver. `environ` are the variables
+    of the image, `directory` is its working directory.
     """
     try:
         search = SearchPath.of(environ, directory)
     except (OSError, ValueError):
-        # A damaged ld.so.cache.
+        # ld.so.cache is damaged. The loader's default folders are still searched.
         search = SearchPath()
     for library in find_driver_libraries(search):
         yield library["path"]
@@ -206,10 +211,15 @@ def device_code(paths: Sequence[str]) -> list[DeviceCode]:
 
 
 def _read_device_code(path: str) -> DeviceCode | None:
-    """Return the code for GPUs in a file; None if it has none or is no ELF file."""
+    """Return the code for GPUs in a file; None if it has none or is no ELF file.
+
+    A fat binary has regions, one for each source. A region has an entry for each architecture.
+    """
+    # A smaller file has no room for device code; an empty one could not even be mapped.
     if file_size(path) < _LEAST_WITH_DEVICE_CODE:
         return None
 
+    # Architecture -> bytes that its code takes in the file.
     sizes: Counter[str] = Counter()
     try:
         with (
@@ -218,8 +228,9 @@ def _read_device_code(path: str) -> DeviceCode | None:
         ):
             if content[:4] != elf.MAGIC:
                 return None
+            # Of all sections, also those that only the device linker reads.
             for region in fatbin.read_regions(content, fatbin.ALL_SECTIONS):
-                # Code that a pruner has erased does not count.
+                # Entries whose code a pruner has erased are left out.
                 for entry in kernel_states.entries_with_code(content, region):
                     kind = "compute" if entry.is_ptx else "sm"
                     sizes[f"{kind}_{entry.arch}{entry.variant}"] += entry.room

@@ -81,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     The one argument is the path of USER.json, which describes the image's user
     (user_environment.read). Returns 0. Raises LookupError if no Python has packages.
     """
+    # `start` are the fields of user_environment.Start. Its path is sys.path.
     user = environments.with_start_from_files(user_environment.read(Path(arguments[0])))
     packages = {
         "python": python_packages(user.start["path"]),
@@ -126,13 +127,15 @@ def bundled_libraries(
         if ".so" not in path.name or path.is_symlink() or not environments.is_elf(str(path)):
             continue
 
-        # auditwheel puts libraries into NAME.libs and adds a hash: libgomp-a34b3233.so.1.
+        # As files: auditwheel puts libraries into the folder NAME.libs and adds a hash to each
+        # name. `libgomp` is the library of torch.libs/libgomp-a34b3233.so.1.
         library = re.sub(r"(-[0-9a-f]{8})*\.so.*", "", path.name)
         is_in_libs = str(file).split("/")[0].endswith(".libs")
         if is_in_libs or library in RUNTIMES:
             files_of.setdefault((library, ""), []).append(str(file))
 
-        # NVIDIA's own packages are listed as what they are.
+        # Linked into the distribution's own. NVIDIA's packages are listed as what they are: what
+        # NVIDIA links into them is left out.
         if not name.startswith("nvidia-"):
             for name_and_version in linked_libraries(path):
                 files_of.setdefault(name_and_version, []).append(str(file))
@@ -146,15 +149,17 @@ def bundled_libraries(
 def linked_libraries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield name and version of each of LINKED that is linked into a file.
 
-    A library whose version should be in the file and is not there is left out. The version of a
-    library that does not write it is empty.
+    The version of a library that does not write it into files is empty. A library that does, but
+    whose version is not in the file, is left out: the file only names it. `path` is that of a file
+    with content, as an empty one can't be mapped.
     """
     with (
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
         for library in LINKED:
-            if content.find(library.mark) < 0:
+            is_linked = content.find(library.mark) >= 0
+            if not is_linked:
                 continue
             if not library.version:
                 yield library.name, ""

@@ -48,16 +48,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 def compare(brought: Sequence[Path], trusted: Path) -> Measured:
     """Return how the authorities that are trusted differ from those that Debian brought.
 
-    `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. OpenSSL
-    looks authorities up there by links that are named by hashes. curl, git and Python's requests
-    read one file with all of them. An authority counts as lost if either of the two lacks it.
+    `brought` are Debian's certificate files, `trusted` is the folder of what is trusted. Programs
+    look authorities up there in one of two ways, so one counts as lost if either of them lacks it.
     """
     of_debian = set()
     for file in brought:
         of_debian.update(read_certificates(file))
+    # curl, git and Python's requests read one file with all of them.
     bundle = set()
     for name in _BUNDLES:
         bundle.update(read_certificates(trusted / name))
+    # OpenSSL looks one up by a link that is named by its hash: `3bde41ac.0`.
     linked = set()
     for link in trusted.glob("????????.[0-9]*"):
         linked.update(read_certificates(link))

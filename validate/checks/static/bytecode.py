@@ -41,8 +41,11 @@ _OWN_MAGIC = int.from_bytes(importlib.util.MAGIC_NUMBER, "little")
 """The magic number of the Python that runs this check. It reads code of its own release only."""
 _BY_TIME = 0
 """Flags of bytecode that has its source's time and size, and not its hash."""
+_UNSIGNED_32_BITS = 0xFFFFFFFF
+"""Of a source's time and size, a header has the lower 32 bits (PEP 552)."""
 _DEBIANS_PACKAGES = "/usr/lib/python3"
 _OUR_FILES = "/opt/truetag"
+"""The folder of our own copy of the suite."""
 
 
 class Measured(TypedDict):
@@ -61,16 +64,18 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Compare each `.pyc` file of the image's Python with its source, once for all claims."""
     _, start, _ = installed.read_user_python()
     paths = read_image_paths().facts
+    # The bytecode of six.py is __pycache__/six.cpython-311.pyc.
     tag = f".cpython-{start.version.replace('.', '')}."
     folders = [*start.path, _DEBIANS_PACKAGES, _OUR_FILES]
-    searched = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
+    prefixes = tuple(f"{os.path.realpath(folder)}/" for folder in folders)
 
     files = 0
     faults: dict[str, str] = {}
     for path in sorted(paths):
+        # Empty for a file that is no bytecode.
         source = source_of_bytecode(path)
         # Python never looks at bytecode of another release, nor at one whose source is gone.
-        if tag not in path or source not in paths or not path.startswith(searched):
+        if tag not in path or source not in paths or not path.startswith(prefixes):
             continue
         files += 1
         fault = find_fault(path, source, paths, start.version)
@@ -90,7 +95,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
 def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], python: str) -> str:
     """Return what is wrong with the `.pyc` file at `path`, such as "cut short"; empty: nothing.
 
-    `paths` is path -> what lstat says of it; `python` is the release that must be able to read it.
+    `source` is the path of its source. `paths` is path -> what lstat says of it. `python` is the
+    release that must be able to read the bytecode: `3.11`.
     """
     try:
         content = memoryview(Path(path).read_bytes())
@@ -109,12 +115,14 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
         facts = paths[source]
         if is_link(facts):
             facts = os.stat(source)  # noqa: PTH116
-        expected = struct.pack("<II", int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-        return "" if source_stamp == expected else "void: its source has another time or size"
+        time = int(facts.st_mtime) & _UNSIGNED_32_BITS
+        size = facts.st_size & _UNSIGNED_32_BITS
+        is_current = source_stamp == struct.pack("<II", time, size)
+        return "" if is_current else "void: its source has another time or size"
 
     # The header has a hash of the source. Python itself does not compare an "unchecked" one.
-    expected = _imp.source_hash(magic, Path(source).read_bytes())
-    return "" if source_stamp == expected else "stale: it was made of another source"
+    is_current = source_stamp == _imp.source_hash(magic, Path(source).read_bytes())
+    return "" if is_current else "stale: it was made of another source"
 
 
 def has_whole_code(code: memoryview, magic: int) -> bool:

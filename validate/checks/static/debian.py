@@ -73,19 +73,23 @@ def compare(database: str, image: ImagePaths) -> Measured:
     /var/lib/dpkg. `image` has the mode, owner and size of every path.
     """
     states = debian.package_states(database)
+    # Paths with the packages that have them and their MD5 sums, and paths of configuration files.
     owned = debian.read_package_files(database)
-    plain = [path for path in owned.md5 if path in image.facts and is_plain_file(image.facts[path])]
-    sums = hash_all(plain, "md5")
+    plain_files = []
+    for path in owned.md5:
+        if path in image.facts and is_plain_file(image.facts[path]):
+            plain_files.append(path)
+    measured_sums = hash_all(plain_files, "md5")
 
     altered: dict[str, str] = {}
     missing: dict[str, str] = {}
     edited = []
-    for path, expected in sorted(owned.md5.items()):
+    for path, expected_sum in sorted(owned.md5.items()):
         # Documentation may be missing: slim images leave it out.
-        if sums.get(path) == expected or path.startswith(_LEFT_OUT):
+        if measured_sums.get(path) == expected_sum or path.startswith(_LEFT_OUT):
             continue
         package = owned.packages.get(path, "")
-        is_emptied = path in sums and not image.facts[path].st_size
+        is_emptied = path in measured_sums and not image.facts[path].st_size
         # People edit configuration files and remove them. Nobody empties one: a full disk does.
         if path in owned.configuration and not is_emptied:
             edited.append(path)
@@ -94,9 +98,10 @@ def compare(database: str, image: ImagePaths) -> Measured:
         else:
             missing[path] = package
 
+    # The lists are cut, and the counts are of all.
     return {
         "packages": len(states),
-        "files": len(sums),
+        "files": len(measured_sums),
         "unfinished": find_unfinished(database, states, owned, image),
         "altered": first_items(altered),
         "altered_count": len(altered),
@@ -111,13 +116,13 @@ def find_unfinished(
 ) -> dict[str, str]:
     """Return the state of each package that is not wholly installed, by its name.
 
-    `states` are those that dpkg's `status` names. Two other kinds of package count, too: one that
-    has a list of files and is not in `status`, which may have been cut short, and one without sums,
-    which a full disk may have emptied. None of its files could be compared.
+    `database` is dpkg's folder, and `states` is package -> the state that dpkg's `status` gives it.
     """
     unfinished = {name: state for name, state in states.items() if is_unfinished(state)}
+    # Packages of which dpkg has a list of files, but no state: `status` may have been cut short.
     for name in debian.listed_packages(database) - states.keys():
         unfinished[name] = _UNKNOWN
+    # Packages whose files can't be compared: a full disk may have emptied their files of sums.
     for name in find_packages_without_sums(owned, image):
         unfinished[name] = _WITHOUT_SUMS
     return dict(sorted(unfinished.items()))
@@ -166,9 +171,9 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     in the reason.
     """
     if not evidence["packages"]:
-        # Files without a package mean that dpkg's `status` was lost or emptied.
-        is_without_debian = not evidence["files"] and not evidence["missing_count"]
-        if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and is_without_debian:
+        # Where dpkg has sums of files, but no package, its `status` was lost or emptied.
+        has_sums = bool(evidence["files"] or evidence["missing_count"])
+        if expect["image_kind"] == ImageKind.ON_CUSTOM_BASE and not has_sums:
             return passed("its base has no Debian packages")
         return failed("dpkg's database has no package")
 

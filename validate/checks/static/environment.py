@@ -121,7 +121,7 @@ class EnvironmentEvidence(TypedDict):
 
 
 class TextFile(NamedTuple):
-    """A file, and its lines; none if it can't be read."""
+    """The path of a file, and its lines; none if it can't be read."""
 
     path: str
     lines: list[str]
@@ -138,7 +138,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
     settings_files: dict[str, list[str]] = {}
     for file in read_files(_SETTINGS_FILES, user):
         settings_files[file.path] = list_settings(file.lines)
-    # Over these files the suite has mounted its own (images/validation/own_python.py).
+    # Over these files the suite has mounted its own (images/validation/own_python.py). What they
+    # hold is not known, so each is reported as if it had a setting.
     for path in user.hidden:
         settings_files[path] = [_CANNOT_BE_READ]
     python_start: PythonStart = {
@@ -186,7 +187,7 @@ def read_files(patterns: Iterable[str], user: UserEnvironment) -> Iterator[TextF
     """Yield the existing files that match these patterns, with their lines.
 
     A pattern may begin with `~`, the user's home, or with `$HF_HOME`, and may have `*` in its last
-    part.
+    part. A file that can't be read is yielded without lines.
     """
     hugging_face_home = user.environ.get("HF_HOME") or "~/.cache/huggingface"
     home = user.environ.get("HOME") or "/nonexistent"
@@ -210,6 +211,7 @@ def find_start_files(start: Start, distributions: tuple[Distribution, ...]) -> I
     lines that import.
     """
     owners = installed.names_of_owners(distributions)
+    # `modules` is name -> file.
     paths = {os.path.realpath(path) for path in start.modules.values()}
     for folder in start.path:
         for file in Path(folder).glob("*.pth"):
@@ -256,31 +258,41 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     more than comments, or code that belongs to no package runs whenever Python starts. A derived
     image may set the variables that a pattern of `allowed` matches.
     """
-    required = expect["required"]
-    allowed = expect.get("allowed", ())
-    faults = []
-    for name, value in evidence["required"].items():
-        is_allowed = bool(value) and matches(name, allowed)
-        if value != required[name] and not is_allowed:
-            state = "not set" if value is None else repr(value)
-            faults.append(f"{name} is {state}, {required[name]!r} is expected")
-
-    for name, value in evidence["denied"].items():
-        if name not in required and not matches(name, allowed):
-            faults.append(f"{name}={value} is set: {reason_against(name, expect['denied'])}")
-
-    for line in evidence["in_files"]:
-        name = line["name"]
-        if required.get(name) != line["value"].strip("\"'"):
-            reason = reason_against(name, expect["denied"])
-            faults.append(f"{line['file']} sets {name}={line['value']}: {reason}")
-
+    faults = list(find_variable_faults(expect, evidence))
     for path, lines in evidence["settings_files"].items():
         if lines:
             faults.append(f"{path} is not empty: {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
-    good = f"{len(required)} variables as expected, none that misleads"
+    good = f"{len(expect['required'])} variables as expected, none that misleads"
     return conclude(faults, f"{good}, no start-up code of unknown owner")
+
+
+def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Iterator[str]:
+    """Yield variables that are not set as required, and denied ones that are set.
+
+    A variable may be both: required, by its name, and denied by a pattern. Then it is only wrong
+    where it has another value than the required one.
+    """
+    required = expect["required"]
+    allowed = expect.get("allowed", ())
+    for name, value in evidence["required"].items():
+        # A derived image may change an allowed variable, but not unset it.
+        is_allowed = bool(value) and matches(name, allowed)
+        if value != required[name] and not is_allowed:
+            state = "not set" if value is None else repr(value)
+            yield f"{name} is {state}, {required[name]!r} is expected"
+
+    for name, value in evidence["denied"].items():
+        if name not in required and not matches(name, allowed):
+            yield f"{name}={value} is set: {reason_against(name, expect['denied'])}"
+
+    # Lines such as `export NAME="VALUE"` in files that shells read.
+    for line in evidence["in_files"]:
+        name = line["name"]
+        value_without_quotes = line["value"].strip("\"'")
+        if value_without_quotes != required.get(name):
+            reason = reason_against(name, expect["denied"])
+            yield f"{line['file']} sets {name}={line['value']}: {reason}"
 
 
 def reason_against(name: str, denied: Mapping[str, str]) -> str:
@@ -294,8 +306,8 @@ def reason_against(name: str, denied: Mapping[str, str]) -> str:
 def find_start_faults(start: PythonStart, start_files: Mapping[str, str]) -> Iterator[str]:
     """Yield what of Python's start changes users' programs.
 
-    That is optimisation, and code of a file that belongs to nobody, unless its name matches a
-    pattern of `start_files`.
+    That is optimisation, and code of a file that belongs to nobody. `start_files` is pattern of a
+    file's name -> why such a file is no fault.
     """
     if start["flags"]["optimize"]:
         yield "Python starts with optimisation: every `assert` is gone"

@@ -15,6 +15,8 @@ _USER = "1001"
 """The user with whom our Dockerfiles end (templates/stages/image.j2)."""
 _LABELS = "dev.truetag."
 """How the names of our labels begin."""
+_ENTRYPOINT_CHARACTERS = 80
+"""How much of an entrypoint that is not ours a reason quotes."""
 _OUR_FOLDERS = (
     "/usr",
     "/etc",
@@ -59,6 +61,7 @@ class SettingsExpect(_SettingsExpect, total=False):
     """What the claim about settings says.
 
     `capabilities` are the parts of the host's driver that the container runtime must inject.
+    `entrypoint` is that of our images.
     """
 
     image_kind: ImageKind
@@ -153,9 +156,10 @@ def judge_labels(_subject: str, expect: LabelsExpect, evidence: ImageEvidence) -
         )
 
     good = f"{len(expect['labels'])} labels say what the matrix says"
+    # Any edit of the matrix changes the revision, also one that is about other images only: another
+    # revision is reported, and is no fault.
     revision = measured.get(f"{_LABELS}matrix-revision")
-    # Any edit of the matrix changes the revision, also one that is about other images only.
-    if expect.get("revision", revision) != revision:
+    if "revision" in expect and expect["revision"] != revision:
         good += f", by revision {revision}"
     return conclude(faults, good)
 
@@ -176,15 +180,17 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
     """
     is_derived = expect.get("image_kind") == ImageKind.DERIVED
     entrypoint = evidence["entrypoint"]
+    # An image without USER runs as root.
+    user = evidence["user"] or "root"
     faults: list[str] = []
     if is_derived:
         faults += find_harmful_settings(expect, evidence)
     else:
         # An image that we build: all of its settings are known.
-        if evidence["user"] != _USER:
-            faults.append(f"it runs as {evidence['user'] or 'root'}")
+        if user != _USER:
+            faults.append(f"it runs as {user}")
         if entrypoint != expect["entrypoint"]:
-            measured = " ".join(entrypoint)[:80] or "none"
+            measured = " ".join(entrypoint)[:_ENTRYPOINT_CHARACTERS] or "none"
             expected = " ".join(expect["entrypoint"]) or "none"
             faults.append(
                 f"an entrypoint comes before what users run: {measured}, {expected} is expected"
@@ -193,7 +199,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
 
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     start = f"entrypoint {' '.join(entrypoint)}" if entrypoint else "no entrypoint"
-    good = f"user {evidence['user'] or 'root'}, {start}, the driver's {listed(injected)}"
+    good = f"user {user}, {start}, the driver's {listed(injected)}"
     # Settings that none of our images has, such as ports.
     further = sorted(evidence.get("further", {}))
     if further:
@@ -212,11 +218,11 @@ def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> It
                 f"{folder} is a volume: a container keeps its own copy of what the parent has there"
             )
 
-    driver = evidence["driver"]
-    # Where it is not known which variables our build sets, none is reported.
-    known = expect.get("variables", driver)
-    for name in driver:
-        if name.startswith("NVIDIA_REQUIRE_") and name not in known:
+    # Where it is not known which variables our build sets, none can be reported.
+    if "variables" not in expect:
+        return
+    for name in evidence["driver"]:
+        if name.startswith("NVIDIA_REQUIRE_") and name not in expect["variables"]:
             yield f"{name} is set, and decides on which drivers a container starts at all"
 
 
@@ -233,14 +239,16 @@ def find_hidden_gpus(capabilities: list[str], driver: dict[str, str]) -> Iterato
     """Yield what is wrong if variables keep the container runtime from attaching GPUs.
 
     `capabilities` are the parts of the driver that it must inject (`compute`, `utility`); `driver`
-    are the image's NVIDIA_* variables.
+    is name -> value of the image's NVIDIA_* variables.
     """
-    injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+    injected_text = driver.get("NVIDIA_DRIVER_CAPABILITIES", "")
+    injected = injected_text.split(",")
     lacking = [capability for capability in capabilities if capability not in injected]
     if lacking and "all" not in injected:
-        yield f"NVIDIA_DRIVER_CAPABILITIES={','.join(injected)} lacks {listed(lacking)}"
-    if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
-        yield f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU"
+        yield f"NVIDIA_DRIVER_CAPABILITIES={injected_text} lacks {listed(lacking)}"
+    visible = driver.get("NVIDIA_VISIBLE_DEVICES")
+    if visible in (None, "", "void", "none"):
+        yield f"NVIDIA_VISIBLE_DEVICES={visible} hides every GPU"
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         yield "NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
@@ -257,6 +265,7 @@ def judge_layers(_subject: str, expect: LayersExpect, evidence: LayersEvidence) 
     for secret in evidence["secrets"]:
         faults.append(f"{secret['path']} of a layer holds {secret['kind']}, and travels with it")
     hidden = evidence["hidden"]
+    # A claim without a kind, of an old run, is about an image of ours.
     if expect.get("image_kind", ImageKind.OURS) == ImageKind.OURS:
         faults += [f"{path} is in a layer and in no container" for path in hidden]
     good = f"{evidence['files']} entries of layers; hidden: {listed(hidden) or 'none'}"

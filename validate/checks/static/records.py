@@ -62,6 +62,7 @@ class Measured(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the RECORDs of the installed distributions that each claim names."""
     _, start, distributions = installed.read_user_python()
+    # The folder of the virtual environment. Scripts and headers of wheels lie below it.
     environment = os.path.realpath(start.prefix)
     for claim in claims:
         records: dict[str, list[InstalledRecord]] = {}
@@ -93,12 +94,13 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Judge whether each installed RECORD is that of its locked wheel.
 
     A distribution that is missing or of another version is reported by the check `pins`, a file
-    that is not as RECORD says by `files`. UNPROVEN: the RECORDs of some locked wheels (`unknown`)
-    are not known. Distributions that were built from source (`built`) have no wheel.
+    that is not as RECORD says by `files`. The verdict is UNPROVEN if the RECORDs of some locked
+    wheels (`unknown`) are not known, and the others show no fault. Distributions that were built
+    from source (`built`) have no wheel.
     """
     if not expect["wheels"]:
         if expect["unknown"]:
-            return _unknown_wheels(expect["unknown"])
+            return _unproven_wheels(expect["unknown"])
         return failed("the lock has no wheel")
 
     faults = []
@@ -111,20 +113,21 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
                 continue
             compared += 1
             files += record["files"]
+            # The lock may have several wheels of a version. Any of them may be installed.
             if record["digest"] not in wheel["records"]:
                 faults.append(f"{record['path']} is not the RECORD of the locked wheel of {name}")
 
     if not compared:
         return failed("no distribution of the lock is installed")
     if expect["unknown"] and not faults:
-        return _unknown_wheels(expect["unknown"])
+        return _unproven_wheels(expect["unknown"])
     good = f"the RECORDs of {compared} distributions ({files} files) are those of the locked wheels"
     if expect["built"]:
         good += f"; built from source, with no wheel to compare with: {listed(expect['built'])}"
     return conclude(faults, good)
 
 
-def _unknown_wheels(unknown: Mapping[str, str]) -> Finding:
+def _unproven_wheels(unknown: Mapping[str, str]) -> Finding:
     """Return UNPROVEN, with the distributions of whose wheels nothing is known, and the reasons."""
     reasons = sorted(set(unknown.values()))
     return unproven(f"of {listed(list(unknown))} it is not known: {listed(reasons)}")

@@ -30,6 +30,7 @@ _SECONDS = 60
 _DRIVERS = "/etc/libibverbs.d"
 _PRIVATE_VERSION = re.compile(r"IBVERBS_PRIVATE_(\d+)")
 """A symbol version of libibverbs. Names of providers end with its number."""
+_VERSION_CHARACTERS = 40
 _VERBS = r"/libibverbs\.so\.1[^/]*$"
 _NCCL = "libnccl.so.2"
 
@@ -139,10 +140,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
         nccl = read_nccl(start.path, user, expected)
         libraries = {name: open_library(library) for name, library in expected.items()}
         # The providers come last: they are looked for beside the libibverbs that is open by then.
-        yield (
-            claim.subject,
-            {"nccl": nccl, "libraries": libraries, "providers": open_providers()},
-        )
+        providers = open_providers()
+        yield claim.subject, {"nccl": nccl, "libraries": libraries, "providers": providers}
 
 
 def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) -> Program:
@@ -168,11 +167,12 @@ def start_program(name: str, arguments: Sequence[str], user: UserEnvironment) ->
 def read_nccl(
     folders: Sequence[str], user: UserEnvironment, libraries: Mapping[str, OpenedLibrary]
 ) -> Nccl:
-    """Return which names of these libraries the file of torch's NCCL contains: it opens them.
+    """Return the NCCL that torch loads, and which of these libraries it opens.
 
-    The path is None if there is no NCCL. NCCL is that of a wheel in one of the folders of sys.path,
-    else the one on the loader's path.
+    It opens those whose names its file contains. `folders` are those of sys.path; `libraries` is
+    SONAME -> names by which the library may be opened. Without NCCL, the path is None.
     """
+    # torch takes NCCL from a wheel, else from where the loader finds it.
     candidates = []
     for folder in folders:
         candidates += sorted(str(path) for path in Path(folder).glob(f"nvidia/*/lib/{_NCCL}"))
@@ -205,19 +205,21 @@ def open_library(library: OpenedLibrary) -> Library:
     loader's error for the last one.
     """
     # dlvsym of the C library finds a function under a symbol version; ctypes has nothing for that.
+    # Its arguments are what dlopen returned for the library, the function and the version. It
+    # returns the function's address, or null.
     find_symbol = ctypes.CDLL(None).dlvsym
     find_symbol.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
     find_symbol.restype = ctypes.c_void_p
     reason = ""
     for name in library["names"]:
         try:
-            handle = ctypes.CDLL(name)
+            opened = ctypes.CDLL(name)
         except OSError as error:
             reason = str(error)
             continue
         lacking = []
         for symbol, version in library["symbols"].items():
-            if not find_symbol(handle._handle, symbol.encode(), version.encode()):
+            if not find_symbol(opened._handle, symbol.encode(), version.encode()):
                 lacking.append(f"{symbol}@{version}")
         return {"lacking": lacking}
     return {"lacking": [], "error": reason}
@@ -226,13 +228,15 @@ def open_library(library: OpenedLibrary) -> Library:
 def open_providers() -> dict[str, Provider]:
     """Open the provider, a library, of each network driver that the system names.
 
-    It is searched for as libibverbs does: in the folder beside libibverbs, under its private
-    version. This process must have libibverbs open (open_library). Without it there are no
-    providers.
+    The result is driver -> its provider. A provider is searched for as libibverbs does: in the
+    folder beside libibverbs, under its private version. This process must have libibverbs open
+    (open_library). Without it there are no providers.
     """
+    # The path of the libibverbs that this process has mapped into its memory.
     verbs = next(iter(list_mapped_files(_VERBS)), None)
     if verbs is None:
         return {}
+    # `34` of the symbol version IBVERBS_PRIVATE_34: mlx5's provider is then libmlx5-rdmav34.so.
     symbol_versions = " ".join(sorted(dynsym.read(verbs).defined_versions))
     private_version = _PRIVATE_VERSION.search(symbol_versions)
     version = private_version[1] if private_version else ""
@@ -273,7 +277,11 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
             faults.append(f"there is no {name} on the PATH")
         elif "error" in program and not program["error"].startswith(_NAMELESS):
             faults.append(f"{program['path']} does not run: {program['error']}")
-    versions = [program.get("version", "")[:40] for program in evidence["programs"].values()]
+    # Some programs print their whole configuration behind the version.
+    versions = [
+        program.get("version", "")[:_VERSION_CHARACTERS]
+        for program in evidence["programs"].values()
+    ]
     return conclude(faults, listed(versions, limit=9))
 
 
@@ -287,14 +295,15 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
     libraries = expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
-    # An NCCL that opens these libraries has one of their names in its file.
-    names_in_nccl: set[str] = set()
+    # The names by which an NCCL such as we know it opens these libraries. It has at least one of
+    # them in its file.
+    expected_names: set[str] = set()
     for library in libraries.values():
         if library["by_nccl"]:
-            names_in_nccl.update(library["names"])
-    if names_in_nccl.isdisjoint(nccl["opens"]):
+            expected_names.update(library["names"])
+    if expected_names.isdisjoint(nccl["opens"]):
         return unproven(
-            f"{nccl['path']} names none of {listed(sorted(names_in_nccl))}: "
+            f"{nccl['path']} names none of {listed(sorted(expected_names))}: "
             "this is another loader than ours"
         )
 
