@@ -490,7 +490,7 @@ def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
         # It is a fault if any owner is a package that pip installed.
         if not owner_names <= conda_packages:
             wrong.append(file)
-    in_conflict = [file for file in evidence["in_conflict"] if not _is_no_code(file["path"])]
+    in_conflict = [file for file in evidence["in_conflict"] if _is_code(file["path"])]
     without_record = []
     for distribution in evidence["without_record"]:
         if distribution["name"] not in conda_packages:
@@ -520,7 +520,7 @@ def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding
         "files": 1,
         "wrong": [],
         "without_record": [],
-        "in_conflict": [file for file in evidence["in_conflict"] if _is_no_code(file["path"])],
+        "in_conflict": [file for file in evidence["in_conflict"] if not _is_code(file["path"])],
     }
     finding = files.judge(subject, expect, judged)
     if finding.status is Status.PASS:
@@ -528,12 +528,13 @@ def _judge_strays(subject: str, expect: Any, evidence: FilesEvidence) -> Finding
     return finding
 
 
-def _is_no_code(path: str) -> bool:
-    """Return whether a file is neither Python nor a library, or lies in a folder such as tests/."""
+def _is_code(path: str) -> bool:
+    """Return whether a file is Python or a library, and not in a folder such as tests/."""
     name = path.rpartition("/")[2]
-    is_code = name.endswith((".py", ".so")) or ".so." in name
+    is_python_or_library = name.endswith((".py", ".so")) or ".so." in name
+    # The folder right in site-packages or dist-packages.
     top_folder = path.rpartition("-packages/")[2].partition("/")[0]
-    return not is_code or top_folder in _NO_CODE_FOLDERS
+    return is_python_or_library and top_folder not in _NO_CODE_FOLDERS
 
 
 def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> Finding:

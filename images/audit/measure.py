@@ -80,30 +80,32 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     claims, survey_evidence = _claims_about_environment(environment, survey_of_image, options)
     claims += expected.image_claims()
     claims += expected.rule_claims(survey.OF_IMAGE)
-    # Say which environments are not audited.
+    # Environments that are not audited stand in the verdict, too.
     other_prefixes = [str(other["prefix"]) for other in environments[1:]]
     claims += expected.unaudited_claims(
         dict.fromkeys(other_prefixes, "only the environment that PATH finds first is audited")
     )
     survey_evidence |= clean_value(survey.image_evidence(info, survey_of_image))
 
-    to_measure, to_survey = _split(ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims)))
+    def say_measured(record: Record) -> None:
+        options.say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+
+    to_measure, from_survey = _split(ClaimSet(image=f"{PREFIX}{reference}", claims=tuple(claims)))
+    tiers = (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,)
     measured = validation_run.validate(
         engine,
         info.id,
         to_measure,
-        (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,),
+        tiers,
         # Strangers' images often have altered files. This is reported, and the rest is measured.
         run_anyway=True,
-        on_record=lambda record: options.say(
-            f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"
-        ),
+        on_record=say_measured,
     )
     records = [_cleaned_record(record) for record in measured.records]
     return replace(
         measured,
         records=_with_survey_evidence(records, survey_evidence, measured.host.get("seed")),
-        claims=(*measured.claims, *to_survey.claims),
+        claims=(*measured.claims, *from_survey.claims),
     )
 
 
@@ -131,7 +133,8 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
             "is no Python environment: it has no lib/pythonX.Y/site-packages",
             "name an environment's own folder, the one with bin/ and lib/",
         )
-    # How the environment's user would start Python. Variables of this process count for nothing.
+    # How the environment's user would start Python (UserEnvironment). Variables of this process
+    # count for nothing.
     user: dict[str, Any] = {
         "environ": {},
         "directory": "/",
@@ -150,7 +153,7 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         claims, survey_evidence = _claims_about_environment(environment, survey_of_folder, options)
         static_claims = tuple(claim for claim in claims if claim.tier is Tier.STATIC)
         name = f"{PREFIX}{folder}"
-        to_measure, to_survey = _split(ClaimSet(image=name, claims=static_claims))
+        to_measure, from_survey = _split(ClaimSet(image=name, claims=static_claims))
         to_measure = expected.adapt_to_own_python(to_measure, environment)
 
         claims_file = Path(scratch, "claims.json")
@@ -163,7 +166,7 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         digest="",
         records=_with_survey_evidence(records, survey_evidence),
         host={"date": datetime.now(UTC).isoformat(timespec="seconds")},
-        claims=(*to_measure.claims, *to_survey.claims),
+        claims=(*to_measure.claims, *from_survey.claims),
     )
 
 
@@ -211,8 +214,8 @@ def _claims_about_environment(
 def _split(claims: ClaimSet) -> tuple[ClaimSet, ClaimSet]:
     """Return the claims that must be measured, and those that the survey decides."""
     to_measure = claims.where(lambda claim: claim.check != expected.AUDIT)
-    to_survey = claims.where(lambda claim: claim.check == expected.AUDIT)
-    return to_measure, to_survey
+    from_survey = claims.where(lambda claim: claim.check == expected.AUDIT)
+    return to_measure, from_survey
 
 
 def _with_survey_evidence(

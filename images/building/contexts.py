@@ -88,7 +88,7 @@ def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> Bas
 
 
 class Prepared(NamedTuple):
-    """What a build needs besides its base."""
+    """What a build needs besides its base, and what its claims are made from."""
 
     wheels: prebuilt.Gathered
     """The wheels that no index has, and those that could not be had."""
@@ -110,6 +110,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
+        # An official release's wheel: from the cache, else fetched, and compared with its hash.
         official=partial(prebuilt.obtain, cache=options.cache / "wheels", fetch=fetch),
         in_base=base.installed,
         compiled=options.compiled,
@@ -125,6 +126,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         lock,
         options.sources.facts,
         missing=gathered.missing,
+        # Only a custom base brings its own Python.
         custom_base=bool(base.python),
         outside=prebuilt.record_digests(image, gathered.files.values()),
     )

@@ -138,37 +138,14 @@ def claims_of(
 ) -> ClaimSet:
     """Return the claims that an image with these labels and build steps is held to.
 
-    Reads the image's lock and the cache of wheels.
-
-    `labels`: they say which optional wheels the image lacks, and whether it stands on a custom
-    base. `steps`: all its build steps, the first one first. Any above ours make it a derived image.
-    `only`: claims, checks or patterns that name the claims to return (Claim.is_named); empty: all.
-    `attachment`: the GPUs of the host; None: claims for any host.
+    `labels`: see `read_claim_context`. `steps`: all its build steps, the first one first. Any above
+    ours make it a derived image. `only`: claims, checks or patterns that name the claims to return
+    (Claim.is_named); empty: all. `attachment`: the GPUs of the host; None: claims for any host.
+    `tiers`: those that are measured there.
 
     Raises UserError: no lock, or a text of `only` that names no claim.
     """
-    lock = lock_file.read(image, sources.workspace.locks)
-    missing = image_labels.declared_missing(image, labels)
-    find_wheel = prebuilt.wheel_finder(sources.matrix)
-    wheels = prebuilt.expected_wheels(image, missing, find_wheel, cache.folder())
-    wheels_here = [path for path in wheels if path.is_file()]
-    image_origin = origin.of_labels(
-        image,
-        lock,
-        labels,
-        sources.workspace.locks,
-        wheels={path.name: digest for path, digest in wheels.items()},
-        missing=missing,
-    )
-    context = ClaimContext.from_lock(
-        image,
-        lock,
-        sources.facts,
-        missing=missing,
-        custom_base=image_labels.on_custom_base(labels),
-        outside=prebuilt.record_digests(image, wheels_here),
-        origin=image_origin,
-    )
+    context = read_claim_context(image, sources, labels)
     if attachment:
         context = context.on_host(attachment, tiers)
     claims = image_claims(context)
@@ -183,16 +160,52 @@ def claims_of(
     return choose_claims(claims, tiers, only) if only else claims
 
 
+def read_claim_context(image: Image, sources: Sources, labels: Mapping[str, str]) -> ClaimContext:
+    """Return what the claims about a built image are made from, without a host.
+
+    Reads the image's lock, the record of layers and the cache of wheels. `labels`: the image's own.
+    They say which optional wheels it lacks, and whether it stands on a custom base. Raises
+    UserError if there is no lock.
+    """
+    lock = lock_file.read(image, sources.workspace.locks)
+    missing = image_labels.declared_missing(image, labels)
+
+    # Wheels that are in no lock -> their sha256. Those that lie in the cache can be read.
+    find_wheel = prebuilt.wheel_finder(sources.matrix)
+    wheels = prebuilt.expected_wheels(image, missing, find_wheel, cache.folder())
+    wheels_here = [path for path in wheels if path.is_file()]
+
+    # The recipe of the layers, which has all these wheels in it, here or not.
+    image_origin = origin.of_labels(
+        image,
+        lock,
+        labels,
+        sources.workspace.locks,
+        wheels={path.name: digest for path, digest in wheels.items()},
+        missing=missing,
+    )
+    return ClaimContext.from_lock(
+        image,
+        lock,
+        sources.facts,
+        missing=missing,
+        custom_base=image_labels.on_custom_base(labels),
+        outside=prebuilt.record_digests(image, wheels_here),
+        origin=image_origin,
+    )
+
+
 def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
     """Return the packages that a derived image must not bring: name -> why, and the remedy."""
     reasons = {}
     for name, replacement in sources.facts.replaced.items():
         reasons[name] = f"it is no longer maintained: take {replacement.by}"
-    for name, why in image.unfit.items():
+    # Packages of which no release is made for the image's torch.
+    for name, reason in image.unfit.items():
         remedy = (
             f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
         )
-        reasons[name] = f"{why}: {remedy} (`plan` lists them)"
+        reasons[name] = f"{reason}: {remedy} (`plan` lists them)"
     return reasons
 
 

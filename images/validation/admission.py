@@ -26,7 +26,7 @@ def with_admission_claims(chosen: ClaimSet) -> ClaimSet:
 
 
 def _runs_programs(claim: Claim) -> bool:
-    """Tell whether programs of the image run to measure this claim."""
+    """Return whether programs of the image run to measure this claim."""
     settings = checks.settings(claim.probe)
     return claim.is_inside and not claim.unproven and not settings.reads_files_only
 

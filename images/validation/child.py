@@ -163,8 +163,8 @@ def _failing_packages(
     package, or a variable. The parameters are those of `derived_claims`.
     """
     rows: list[KnownFailure] = []
-    for name, why in known.items():
-        rows.append({"name": name, "unless": [], "why": why})
+    for name, reason in known.items():
+        rows.append({"name": name, "unless": [], "why": reason})
     for addition in failing:
         # nvcc is neither a package nor a variable, so the judge would not find it.
         works_with_nvcc = "nvcc" in addition.unless

@@ -93,11 +93,14 @@ def plan_containers(
     """
     claims = claims.measurable_inside().where(lambda claim: not claim.unproven)
     static = claims.in_tiers([Tier.STATIC])
+
+    # Most of the cpu tier runs as the image's user, some of it as a user whom the image does not
+    # know, or as the one that a claim names.
     cpu = claims.in_tiers([Tier.CPU])
     as_any_user = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.ARBITRARY_UID)
     as_user_of_claim = cpu.where(lambda claim: _user_of_probe(claim) is RunAs.EACH_CLAIM)
-    of_other_users = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
-    as_image_user = cpu.not_measured_by(of_other_users)
+    other_users_probes = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
+    as_image_user = cpu.not_measured_by(other_users_probes)
 
     # What runs the image's code gets an empty home that it can write to.
     writable = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
@@ -116,6 +119,7 @@ def plan_containers(
         plan = ContainerPlan(
             name=f"mount-{number}",
             claims=ClaimSet(image=claims.image, claims=(claim,)),
+            # Such claims say so in what they expect.
             user=f"{claim.expect['uid']}:{claim.expect['gid']}",
             mounts={claim.expect["folder"]: claim.expect["mount"]},
         )

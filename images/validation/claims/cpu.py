@@ -135,7 +135,7 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def has_native_code(context: ClaimContext, pin: Pin) -> bool:
-    """Tell whether expectations.yaml lists libraries that this package loads."""
+    """Return whether expectations.yaml lists libraries that this package loads."""
     if pin.name == "torchao":
         facts = context.facts.torchao.get(pin.version)
         # torchao's wheel for any machine is pure Python.
