@@ -126,8 +126,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         lock,
         options.sources.facts,
         missing=gathered.missing,
-        # Only a custom base brings its own Python.
-        custom_base=bool(base.python),
+        custom_base=base.origin == "custom",
         outside=prebuilt.record_digests(image, gathered.files.values()),
     )
     suite = suite_files(image_claims(claim_context))
