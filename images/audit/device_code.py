@@ -59,8 +59,10 @@ def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
 def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
     """Return the package or toolkit that a library belongs to; empty if neither is known.
 
-    A package is named by its folder: `torch`, or `nvidia-cublas` for nvidia/cublas.
+    A package is named by its folder: `torch`, or `nvidia-cublas` for nvidia/cublas. A toolkit is
+    named by its version: `toolkit 12.6`. `toolkits`: those of the image, with `home` and `version`.
     """
+    # site-packages, or Debian's dist-packages.
     if "-packages/" in path:
         parts = path.partition("-packages/")[2].split("/")
         # NVIDIA's packages share the folder nvidia/, and each has a folder in it.
@@ -70,6 +72,7 @@ def _owner(path: str, toolkits: Sequence[Mapping[str, str]]) -> str:
         return folder.partition(".")[0]
     for toolkit in toolkits:
         if path.startswith(f"{toolkit['home']}/"):
+            # The version is empty if the survey could not tell it.
             return f"toolkit {toolkit['version']}".strip()
     return ""
 
@@ -123,14 +126,17 @@ def _without_unused_variants(libraries: Sequence[LibraryCode], cuda: str) -> lis
     bitsandbytes has one variant for each CUDA, and loads the one that is nearest to torch's. All
     libraries are returned if there are no variants, or `cuda`, torch's version, is not known.
     """
+    # The variants: those that have a CUDA in their name.
     cuda_by_path: dict[str, Minor] = {}
     for library in libraries:
         version = _CUDA_IN_NAME.search(library.path)
         if version:
             cuda_by_path[library.path] = Minor(int(version[1]), int(version[2]))
-    if not cuda_by_path or not re.fullmatch(r"\d+\.\d+", cuda):
+    is_cuda_known = re.fullmatch(r"\d+\.\d+", cuda)
+    if not cuda_by_path or not is_cuda_known:
         return list(libraries)
 
+    # None if there is no variant for this major: then no variant is loaded.
     loaded_cuda = nearest(cuda_by_path.values(), Minor.parse(cuda))
     loaded = []
     for library in libraries:

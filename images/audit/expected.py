@@ -245,6 +245,7 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
 
     A claim whose libraries hold no device code at all is returned as it is, and so fails.
     """
+    # The targets, such as `sm_90` and `compute_90`, for which the claimed libraries have code.
     patterns = [f"*/{pattern}" for pattern in code_claim.expect["files"]]
     targets: set[str] = set()
     for library in code:
@@ -254,11 +255,11 @@ def _narrow_to_served_gpus(code_claim: Claim, code: Sequence[LibraryCode]) -> Cl
         return code_claim
 
     served_archs = {}
-    for arch, kind in code_claim.expect["archs"].items():
+    for arch, form in code_claim.expect["archs"].items():
         # `90` is compute capability 9.0, `120` is 12.0.
         gpu = divmod(int(arch), 10)
         if any(target_runs_on(target, gpu) for target in targets):
-            served_archs[arch] = kind
+            served_archs[arch] = form
     return replace(code_claim, expect={**code_claim.expect, "archs": served_archs})
 
 

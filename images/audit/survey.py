@@ -152,7 +152,7 @@ def find_unmet_requirements(evidence: Evidence) -> Faults:
                     continue
                 complaint = _complaint_about(requirement, installed_versions)
             except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
-                # pip ignores what it can't read, too.
+                # pip, too, ignores a requirement, a version or a marker that it can't read.
                 continue
             if complaint:
                 yield f"{needed_by} requires {complaint}"

@@ -240,6 +240,7 @@ def record_validation(
 
     `changes`: what a derived image changed; None: it is no derived image, or was not compared.
     """
+    # Files that programs read are written whole or not at all; reports for people need not be.
     write_whole(folder / "evidence.json", f"{evidence.dumps()}\n".encode())
     (folder / "junit.xml").write_text(junit(verdict), encoding="utf-8")
     markdown = report.markdown(verdict)

@@ -42,6 +42,7 @@ def run_tasks(
     """
     connect(address, fleet.ray, Path(tasks[0].matrix), locks)
     run_remotely = ray.remote(run_there).options(**ray_options(machines, fleet.ray))
+    # Ray's reference to the result -> the task.
     running: dict[Any, Task] = {}
     try:
         for task in tasks:
@@ -53,6 +54,7 @@ def run_tasks(
             for reference in ready:
                 yield running.pop(reference), result_of(reference)
     finally:
+        # Without force, so that a task can remove its containers.
         for reference in running:
             ray.cancel(reference, force=False)
         if running:

@@ -66,6 +66,7 @@ def finish(task: Task, result: Result, sources: Sources, folder: Path) -> Outcom
     except UserError as error:
         return Outcome(task=task, cause=str(error.problems[0]))
 
+    # An image that was pulled has no build.json.
     if result.build:
         run_files.write_json(folder / "build.json", json.loads(result.build))
     run_files.write_json(

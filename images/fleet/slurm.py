@@ -56,6 +56,7 @@ def run_tasks(
         executor = submitit.SlurmExecutor(folder=scratch / "%j")
         executor.update_parameters(
             job_name=name,
+            # Shell commands of each job, before it starts Python.
             setup=[*fleet.slurm.setup, f"export PYTHONPATH={shlex.quote(str(paths.RESOURCES))}"],
             array_parallelism=fleet.slurm.at_once,
             signal_delay_s=GRACE_SECONDS,
@@ -125,6 +126,7 @@ def wait_for_results(running: dict[Task, Job]) -> Iterator[tuple[Task, Result]]:
                 yield task, job.result()
             # If squeue fails, Slurm's controller may be away for minutes, while the jobs go on.
             elif queue.returncode == 0 and job.job_id not in queue.stdout.split():
+                # The result of a job that is no longer in the queue may take a while to be seen.
                 left_at = left_queue_at.setdefault(task, time.monotonic())
                 if time.monotonic() - left_at > RESULT_LAG:
                     del running[task]

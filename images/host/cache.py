@@ -61,6 +61,8 @@ def hold_lock(
     that it raises ends the waiting. Raises UserError if the file can't be written, or if its file
     system has no locks.
     """
+    # With timeout 0, `acquire` tries once and raises Timeout if somebody else holds the lock. The
+    # waiting is done here, so that `pause` can end it.
     lock = FileLock(file, timeout=0)
     has_waited = False
     while not lock.is_locked:

@@ -40,10 +40,11 @@ def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     broken = {}
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim
-        # A claim that is known to be unproven was not measured on purpose. Any other one without a
-        # record was not read to the end, by a reader that ran out of memory for example.
-        lacks_record = not claim.unproven and evidence.record_of(claim.probe) is None
-        if verdict.status is Status.FAIL or lacks_record:
+        # A claim that is known to be unproven was not measured on purpose. Any other one should have
+        # a record. It has none if its reader ran out of memory, for example: then nobody knows
+        # whether the files are whole.
+        is_record_missing = not claim.unproven and evidence.record_of(claim.probe) is None
+        if verdict.status is Status.FAIL or is_record_missing:
             broken[claim.key] = verdict.reason
     return broken
 
@@ -57,6 +58,7 @@ def reasons_not_measured(
     that does not hold is added only if it is not among the chosen ones: the report shows those.
     """
     key, cause = next(iter(broken.items()))
+    # For example: nothing of the image was run: files/recorded failed
     reason = f"nothing of the image was run: {key} failed"
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"

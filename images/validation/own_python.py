@@ -103,6 +103,7 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
     no_claims = ClaimSet(image="", claims=())
     arguments = [verb, f"{SUITE_FOLDER}/user.json"]
     run = run_over_files(engine, image, arguments, no_claims, user_json(image), timeout=timeout)
+    # The document is one line. Others may come before it, such as warnings.
     for line in run.other_lines:
         if not line.startswith("{"):
             continue
@@ -111,6 +112,7 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
             if document:
                 return dict(document)
 
+    # Control characters are written out: a stranger's image may have printed this.
     tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
     cause = f"could not be read: {tail or 'nothing was printed'}"
     then = (
@@ -222,8 +224,10 @@ def run_over_files(
         # which have no owner.
         env={**python_environment(SUITE_FOLDER), "NVIDIA_VISIBLE_DEVICES": "void"},
         user="0",
+        # Some memory is left to the machine, however small that is.
         memory=min(8 << 30, engine.facts.memory * 3 // 4),
         processes=512,
+        # So that root can read files and folders of any mode and owner (capabilities(7)).
         capabilities=["DAC_READ_SEARCH"],
     )
     files = {**python_files(SUITE_FOLDER), **suite_files(claims), "user.json": user_file}
@@ -298,6 +302,7 @@ def python_files(root: str) -> Mapping[str, bytes | Path]:
         }
         modules = standard_library(Path(os.__file__).parent)
         files.update(modules)
+        # Modules that are compiled link libraries, as the interpreter does.
         extensions = [path for path in modules.values() if path.suffix == ".so"]
         for name, library in needed_libraries(loader, [interpreter, *extensions]).items():
             files[f"{LIBRARIES}/{name}"] = library
@@ -401,10 +406,12 @@ def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Pat
     taking the image's library and running it. Raises OSError; ElfError if a file names folders to
     search first (RPATH) that would be the image's.
     """
+    # Until one of them is found below, it counts as a library that this machine lacks.
     libraries: dict[str, bytes | Path] = dict.fromkeys(_OPENED_BY_NAME, b"")
     interpreter = programs[0]
     for program in programs:
-        # Preloaded, so that the loader lists these libraries, too. Once is enough.
+        # The loader lists what a program links, and what is preloaded. So libraries that are opened
+        # by name are listed as preloaded ones. Once is enough.
         environment = {"LD_PRELOAD": " ".join(_OPENED_BY_NAME)} if program is interpreter else {}
         listing = subprocess.run(
             [loader, "--list", str(program)],

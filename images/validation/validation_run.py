@@ -90,8 +90,8 @@ def describe_host(
 ) -> MeasuredOn:
     """Return what evidence records about the machine, and about the image as its engine knows it.
 
-    It also holds a new random seed for the probes. `steps_above`: build steps of a derived image
-    above those of our Dockerfile.
+    It also holds a new random seed for the probes. MeasuredOn explains the keys. `steps_above`:
+    build steps of a derived image above those of our Dockerfile.
     """
     facts = engine.facts
     host: MeasuredOn = {
@@ -112,7 +112,7 @@ def describe_host(
         host["gpus"] = inventory["gpus"]
         host["links"] = inventory["links"]
         host["source"] = inventory["source"]
-    # The driver's state can be read only on this machine.
+    # Faults of the driver and the GPUs can be read only if the engine runs on this machine.
     if gpus.attached and facts.local:
         host["faults"] = host_faults.of_machine(host_facts.read(folder=Path(gpus.library_path)))
     unsupported = unsupported_claims(facts, image, claims)

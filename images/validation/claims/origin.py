@@ -24,6 +24,7 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
     origin = context.origin
     if origin is None:
         return
+    # What the judge's advice gives to tools/reproduce.py, so that it builds this image.
     base_option = f" --base {origin.base}" if origin.base else ""
     expect = OriginExpectation(
         recipe=origin.recipe.digest if origin.recipe else "",
@@ -38,7 +39,8 @@ def origin_claims(context: ClaimContext) -> Iterator[Claim]:
 def expected_layers(origin: Origin) -> list[ExpectedLayer]:
     """Return the layers of the recipe, each with what recorded builds of it gave.
 
-    A layer that no build was recorded of has an empty `diff_id`. Without a recipe there are none.
+    A layer that no build was recorded of has an empty `diff_id`. `written_as`: the other diff IDs
+    that engines gave the same files. Without a recipe there are no layers.
     """
     if origin.recipe is None:
         return []
