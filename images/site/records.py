@@ -22,7 +22,7 @@ from images.validation.rows import (
     claim_rows,
     collect_steps,
     first_fault,
-    installed,
+    installed_version,
     read_lines,
     tier_counts,
 )
@@ -324,7 +324,7 @@ def _measured_packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     versions = {}
     for verdict in claims:
         if verdict.claim.check == "pins" and verdict.status is Status.PASS:
-            version = installed(verdict.evidence)
+            version = installed_version(verdict.evidence)
             if version:
                 versions[verdict.claim.subject] = version
     return versions

@@ -187,7 +187,7 @@ def bad_line(where: str, cause: str) -> Problem:
     return Problem(where=where, cause=cause, then="correct the line, or restore it from git")
 
 
-def installed(evidence: Mapping[str, Any]) -> str:
+def installed_version(evidence: Mapping[str, Any]) -> str:
     """Return the version of a package that evidence of a claim `pins` has; empty if it has none."""
     distributions = evidence.get("installed")
     if not isinstance(distributions, list) or not distributions:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from images.hardware.inventory import Inventory
 
 MOST_RANKS = 8
+"""The launcher in the container has the same limit (validate/checks/multigpu/_launch.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
