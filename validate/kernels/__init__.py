@@ -57,7 +57,8 @@ SEED = seeding.seed_of_run()
 Observed = ObservedEvidence
 """What a kernel's `observe` returns: figures and facts, instead of tensors to compare."""
 Mark = Callable[[tuple[str, str] | None], None]
-"""A function that begins a stretch of a profile (_timeline.py)."""
+"""A function that begins a stretch of the profile (_timeline.py): it gets a case and who computes
+it, or None if what follows belongs to no case."""
 Capability = tuple[int, int]
 """A GPU's compute capability, major and minor."""
 Supports = Callable[[Capability, Mapping[str, str]], str | None]
@@ -65,7 +66,11 @@ Supports = Callable[[Capability, Mapping[str, str]], str | None]
 
 
 def below(capability: Capability, least: Capability, reason: str) -> str | None:
-    """Return `reason`, with both capabilities, if one is below the least; else None."""
+    """Return why a kernel cannot run if a GPU's capability is below the least; None: it can run.
+
+    reason: what needs the least capability. The result adds both: `FP8 needs Ada or Hopper: compute
+        capability 8.0 is below 8.9`.
+    """
     if capability >= least:
         return None
     return (
@@ -75,7 +80,10 @@ def below(capability: Capability, least: Capability, reason: str) -> str | None:
 
 
 def from_capability(major: int, minor: int, reason: str) -> Supports:
-    """Return a `Kernel.supports` that claims the kernel from this compute capability on."""
+    """Return a `Kernel.supports` that allows the kernel from this compute capability on.
+
+    reason: as in `below`.
+    """
     return lambda capability, _versions: below(capability, (major, minor), reason)
 
 
@@ -90,23 +98,27 @@ class SeededRandom:
         torch: the module, which this file does not import.
         name: `SUBJECT/CASE`, or `SUBJECT` for a kernel's observations.
         device: where the case runs. Inputs are always made on the CPU.
-        mark: begins a stretch of the profile; without one nothing is profiled.
+        mark: called by `begin`. By default it does nothing: nothing is profiled.
         """
         self.torch = torch
         self.device = device
-        self._name = name.rpartition("/")[2]
+        # A profile is of one kernel, so its stretches need only the name of the case.
+        self._case_name = name.rpartition("/")[2]
         self._mark = mark
         self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
 
     def begin(self, kind: str | None) -> None:
-        """Tell the profile who runs from here on: _timeline.ASKED, PLAIN, or None for neither."""
+        """Begin a stretch of the profile: all that runs from here on belongs to it.
+
+        kind: who runs in it: _timeline.CLAIMED or PLAIN; None: neither.
+        """
         if kind:
-            self._mark((self._name, kind))
+            self._mark((self._case_name, kind))
         else:
             self._mark(None)
 
     def normal(self, *shape: int, deviation: float = 1.0) -> Any:
-        """Return a float64 tensor of N(0, deviation) on the CPU."""
+        """Return normal numbers with mean 0 and this standard deviation: float64, on the CPU."""
         return deviation * self.torch.randn(
             *shape, generator=self._generator, dtype=self.torch.float64
         )
@@ -148,7 +160,7 @@ class Kernel:
     probe: str
     """The probe that runs it, `gpu.MODULE`. Kernels of one probe share a process."""
     package: str
-    """The distribution that brings it. An image that pins it must have the kernel."""
+    """The distribution that brings the kernel. An image that pins it must have the kernel."""
     statement: str
     """The claim, as a sentence for people."""
     cases: Mapping[str, Callable[[SeededRandom], Case]] = field(default_factory=dict)
@@ -157,35 +169,37 @@ class Kernel:
     )
     """Of cases: dtype -> RULE_T, or the largest relative error (0: exact)."""
     observe: Callable[[SeededRandom], Observed] | None = None
-    """Measures figures and facts, after the cases."""
+    """Measures the figures and facts, after the cases ran."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> the least and the most. A quantiser that errs too little has not quantised."""
+    """Name -> the least and the most that may be measured. There is a least because a quantiser that
+    errs too little has not quantised."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Name -> the value that must be observed."""
+    """Name -> the value that must be measured."""
     expected_kernels: Mapping[str, Sequence[Name]] = field(default_factory=dict)
-    """Part -> the names of its CUDA kernel, version by version. Without a known name for a version
-    nothing fails."""
+    """Part of the kernel (`forward`) -> the names of its CUDA kernel, version by version. Nothing
+    fails for a version in which no name is known."""
     other_kernels: Mapping[str, str] = field(default_factory=dict)
-    """Pattern of CUDA kernels -> whose they are. If one ran and none of its own, the wrong kernel
-    ran."""
+    """Pattern of CUDA kernels -> whose they are: `cuDNN's`. If such a kernel ran for a case, and no
+    expected one, the wrong kernel ran."""
     aside_kernels: Sequence[str] = (EAGER, PRODUCT)
-    """Patterns of CUDA kernels that run around it or as a control. They do not show that it ran."""
+    """Patterns of CUDA kernels that run around this one or as a control. They do not show that it
+    ran, and they are not taken for this one under a new name."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
     supports: Supports = lambda _capability, _versions: None
-    """Says why a GPU cannot run it."""
+    """Says why a GPU cannot run this kernel; None: it can."""
     leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _versions: {}
     """Given packages' versions, returns cases that cannot run with them -> why, with the source."""
     excludes: Callable[[Mapping[str, str]], str | None] = lambda _versions: None
-    """Given versions of packages, returns why these cannot run it on any GPU, with the source. Then
-    nothing is claimed."""
+    """Given packages' versions, returns why no GPU can run the kernel with them, with the source;
+    None: some can. With a reason the claim is not applicable."""
     needs_capability: Mapping[str, tuple[Capability, str]] = field(default_factory=dict)
     """Case -> the least compute capability that can run it, and whose rule that is. Such a case's
     name begins with its dtype, which no other case has."""
     declines: Callable[[SeededRandom], Sequence[str]] | None = None
-    """Asks the library for its own reasons not to run here."""
+    """Asks the library why it cannot run here, in its own words; empty: it can."""
     needs: Sequence[str] = ()
-    """Other distributions without which it cannot run."""
+    """Other distributions without which this kernel cannot run."""
 
     def gated(self, capability: Capability) -> Mapping[str, str]:
         """Return the cases that a GPU of this compute capability cannot run -> the reason."""
@@ -198,38 +212,43 @@ class Kernel:
 
 
 def dtype_of(case: str) -> str:
-    """Return the dtype of a case of `needs_capability`: its name begins with it."""
+    """Return the dtype of a case of `needs_capability`: `bfloat16` of `bfloat16 cross`."""
     return case.partition(" ")[0]
 
 
 def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]:
     """Return the part of a claim about which CUDA kernels run (_evidence.PathExpect).
 
-    versions: distribution -> version. They decide what the CUDA kernels are called, and `names_of`
-        says which of them did.
+    versions: distribution -> version. What a CUDA kernel is called depends on the version of the
+        distribution that brings it. The result's `names_of` names these, as a phrase for people:
+        `flash-attn 2.7.4`.
     """
     expected = []
-    deciding: set[str] = set()
+    distributions: set[str] = set()
     for names in kernel.expected_kernels.values():
-        known = patterns(names, versions)
-        if known:
-            expected.append("|".join(known))
-        deciding.update(name.distribution for name in names)
+        # A part of the kernel, such as its backward, has one pattern: any of its names will do. A
+        # part without a known name in these versions has none.
+        known_patterns = patterns(names, versions)
+        if known_patterns:
+            expected.append("|".join(known_patterns))
+        distributions.update(name.distribution for name in names)
 
     path: dict[str, Any] = {
         "expected_kernels": expected,
         "other_kernels": dict(kernel.other_kernels),
         "aside_kernels": list(kernel.aside_kernels),
     }
-    if deciding:
-        path["names_of"] = " and ".join(f"{name} {versions[name]}" for name in sorted(deciding))
+    if distributions:
+        with_versions = [f"{name} {versions[name]}" for name in sorted(distributions)]
+        path["names_of"] = " and ".join(with_versions)
     return path
 
 
 def table() -> Mapping[str, Kernel]:
     """Return every kernel by the subject of its claim.
 
-    The subject is the file's name with dashes, without the name of the check in front.
+    The subject is the file's name with dashes, without the name of the check in front: for the
+    check `liger`, liger_rms_norm.py is `rms-norm`.
     """
     kernels = {}
     for file in FILES:

@@ -14,14 +14,16 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
 
     If there are fewer key heads than query heads, a group of query heads shares each.
 
-    bottom_right: where a causal mask lies if lengths differ. It starts at the top left in torch and
-        xformers, and ends at the bottom right in flash-attn from 2.1 on.
+    bottom_right: where the causal mask lies if lengths differ. False: the first query sees only the
+        first key (torch, xformers). True: the last query sees all keys up to the last one
+        (flash-attn from 2.1 on).
     """
     torch = importlib.import_module("torch")
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     score = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     if causal:
+        # Query i may see the keys up to number i + shift.
         rows, columns = score.shape[-2:]
         shift = columns - rows if bottom_right else 0
         future = torch.ones(rows, columns, dtype=torch.bool, device=score.device).triu(1 + shift)
@@ -30,7 +32,7 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
 
 
 def roll_heads(result: Any) -> Any:
-    """Return a result over (batch, heads, ...) with each head in another's place: a control."""
+    """Return a result over (batch, heads, ...) with each head in the next one's place: a control."""
     return result.roll(1, dims=1)
 
 
@@ -44,19 +46,22 @@ def case(
     run: Callable[..., Any],
     bottom_right: bool = False,
 ) -> Callable[[SeededRandom], Case]:
-    """Return a function that makes a case over (batch, heads, length, dim).
+    """Return a function that makes a case: a kernel and `attention`, on the same random inputs.
 
-    heads, lengths: of the query, and of key and value.
-    run: the kernel; gets query, key, value and `causal`.
-    bottom_right: see `attention`.
+    heads, lengths: first those of the query, then those of key and value.
+    dim: the number of dimensions of a head.
+    run: the kernel, `run(query, key, value, causal)`, over (batch, heads, length, dim).
+    bottom_right: where the kernel's causal mask lies; see `attention`.
     """
+    query_heads, key_heads = heads
+    query_length, key_length = lengths
 
     def make(rng: SeededRandom) -> Case:
         """Draw the inputs, and return the case."""
         inputs: Mapping[str, Any] = {
-            "query": rng.normal(_BATCH, heads[0], lengths[0], dim),
-            "key": rng.normal(_BATCH, heads[1], lengths[1], dim),
-            "value": rng.normal(_BATCH, heads[1], lengths[1], dim),
+            "query": rng.normal(_BATCH, query_heads, query_length, dim),
+            "key": rng.normal(_BATCH, key_heads, key_length, dim),
+            "value": rng.normal(_BATCH, key_heads, key_length, dim),
         }
 
         def plain(query: Any, key: Any, value: Any) -> Any:

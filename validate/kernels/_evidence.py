@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 
 class _PathExpect(TypedDict):
-    """Which CUDA kernels must run: a pattern for each part whose name in this version is known."""
+    """Which CUDA kernels must run: a pattern for each part whose name in these versions is known."""
 
     expected_kernels: Sequence[str]
 
@@ -19,7 +19,7 @@ class PathExpect(_PathExpect, total=False):
 
     other_kernels: Mapping[str, str]  # pattern -> whose they are: they must not run in its place
     aside_kernels: Sequence[str]  # patterns of kernels that run around it
-    names_of: str  # the versions that decide what its kernels are called
+    names_of: str  # what decides how its kernels are called, for people: `flash-attn 2.7.4`
 
 
 class _KernelExpect(PathExpect):
@@ -78,7 +78,10 @@ class ObservedEvidence(TypedDict, total=False):
 
 
 class Marks(TypedDict):
-    """How many spins that divide a profile were made and seen, and how many of the lead-in seen."""
+    """How many marks of a profile (_timeline.py) were made and how many the profiler saw.
+
+    `lead_in`: how many spins of the lead-in it saw.
+    """
 
     made: int
     seen: int
@@ -88,7 +91,7 @@ class Marks(TypedDict):
 class _ProfileEvidence(TypedDict):
     """What each profile has."""
 
-    works: bool  # the profiler saw the kernels that surely ran
+    works: bool  # the profiler lost nothing of the work: it saw the kernels that surely ran
     matching: Mapping[str, Sequence[str]]  # pattern -> names
     others: Sequence[str]  # the first names that fit no pattern
     count: int  # of all names

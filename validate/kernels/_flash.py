@@ -21,6 +21,7 @@ of_flash_attn = partial(
 )
 
 _LENGTHS = (1, 130, 67, 255)
+"""How many tokens each of the packed sequences has."""
 _HEADS = {"query": 4, "key": 2, "value": 2}
 _DIM = 64
 
@@ -28,16 +29,20 @@ _DIM = 64
 def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Case:
     """Return a case of four sequences that are packed one after another.
 
+    The case's own tensors are (1, heads, tokens, dim), with the tokens of all four sequences.
+
     varlen: the kernel, `varlen(query, key, value, starts, longest, causal=)`. Its tensors are
-        (tokens, heads, dim). `starts` says where each sequence starts, and where the last one ends.
+        (tokens, heads, dim). `starts` says where each sequence starts, and where the last one ends;
+        `longest` is the length of the longest.
     """
 
     def run(query: Any, key: Any, value: Any) -> Any:
-        """Call the kernel on tensors of (1, heads, tokens, dim)."""
+        """Call the kernel on the case's tensors, and return its output in the same layout."""
         torch = importlib.import_module("torch")
         ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
         starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
-        query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+        # Take the batch of one off, and swap heads and tokens. Afterwards undo both.
+        query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
         return output.transpose(0, 1)[None]
 
@@ -53,7 +58,10 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
 
 
 def _one_by_one(query: Any, key: Any, value: Any) -> Any:
-    """Compute attention of each sequence by itself in plain torch, and join the outputs."""
+    """Compute attention of each sequence by itself in plain torch, and pack the outputs again.
+
+    All tensors are (1, heads, tokens, dim).
+    """
     torch = importlib.import_module("torch")
     split = [tensor.split(_LENGTHS, dim=2) for tensor in (query, key, value)]
     outputs = []

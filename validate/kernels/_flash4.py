@@ -14,13 +14,14 @@ from validate.kernels._names import FLASH_ATTN_4_BACKWARD, FLASH_ATTN_4_FORWARD
 
 
 def on_majors(*majors: int, reason: str) -> Supports:
-    """Return a `Kernel.supports` that claims the kernel only on these major compute capabilities.
+    """Return a `Kernel.supports` that allows the kernel only on these major compute capabilities.
 
-    reason: for which others cannot run it, with its source.
+    reason: what they are needed for, with its source. The answer for another GPU begins with it:
+        `REASON: compute capability 8.6 is none of 9, 10`.
     """
 
     def supports(capability: Capability, _versions: Mapping[str, str]) -> str | None:
-        """Return why the kernel cannot run with this capability; None: it can."""
+        """Return why a GPU of this capability cannot run the kernel; None: it can."""
         major, minor = capability
         if major in majors:
             return None
@@ -64,8 +65,11 @@ FEATURES = on_majors(
 def flash_attention_4(query: Any, key: Any, value: Any, causal: bool, **options: Any) -> Any:
     """Return attention over (batch, heads, length, dim) by flash-attn-4.
 
-    The package has heads after the length, and returns the log-sum-exp beside the output.
+    options: further arguments of the package's flash_attn_func.
     """
     flash = importlib.import_module("flash_attn.cute").flash_attn_func
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    return flash(query, key, value, causal=causal, **options)[0].transpose(1, 2)
+    # The package has heads after the length.
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    # The first result is the output, the second the log-sum-exp.
+    output = flash(query, key, value, causal=causal, **options)[0]
+    return output.transpose(1, 2)

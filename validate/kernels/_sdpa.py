@@ -8,6 +8,7 @@ from typing import Any
 from validate.kernels import Case, Kernel, SeededRandom
 from validate.kernels._attention import case
 
+# Patterns of CUDA kernels -> whose they are, in words for people (Kernel.other_kernels).
 FUSED = {
     r"pytorch_flash::": "FlashAttention's",
     r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
@@ -31,7 +32,7 @@ def kernels_of_others(own: str) -> Mapping[str, str]:
 def force_backend(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     """Return a function that computes attention by one backend: (query, key, value, causal).
 
-    torch raises RuntimeError if the backend cannot do it, instead of taking another.
+    It raises torch's RuntimeError if the backend cannot: torch takes no other one in its place.
 
     backend: a name of torch.nn.attention.SDPBackend.
     """
@@ -48,15 +49,18 @@ def force_backend(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
 def cases(
     backend: str, *dtypes: str, in_128s: bool = False
 ) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Return two cases a dtype, by name: one with a causal mask, one of unequal lengths without.
+    """Return two cases for each dtype, by name: `float16 causal` and `float16 cross`.
+
+    The first has a causal mask and as many queries as keys, the second no mask and fewer queries.
 
     backend: a name of torch.nn.attention.SDPBackend.
-    in_128s: lengths are multiples of 128, else odd numbers.
+    in_128s: lengths are multiples of 128, and names end with that; else lengths are odd numbers.
     """
     run = force_backend(backend)
-    suffix, length, unequal_lengths = "", 257, (129, 331)
     if in_128s:
         suffix, length, unequal_lengths = " in 128s", 256, (128, 384)
+    else:
+        suffix, length, unequal_lengths = "", 257, (129, 331)
 
     by_name: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:

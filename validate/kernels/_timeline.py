@@ -1,7 +1,17 @@
 """Records which CUDA kernels ran for a kernel of the table, and which of them plain torch runs too.
 
-The profiler gives a list of kernels for the whole process. Spins on the device divide it into
-stretches, so that it is known for which case each kernel ran.
+The profiler gives one list of CUDA kernels for the whole process, which does not say for what each
+of them ran. So the list is divided by kernels that only wait, the *spins*:
+
+- A short spin, a *mark*, begins each *stretch* of the work. A stretch is one way to compute one
+  case: by plain torch (PLAIN), or by the kernel of the table (CLAIMED).
+- Long spins, the *lead-in*, come before the first mark, because the profiler may lose the first
+  kernels of a session.
+
+For the case "causal" the list is, in the order in which the kernels ran:
+
+    LEAD_IN ... LEAD_IN  mark(None)  mark("causal", PLAIN) gemm softmax
+    mark("causal", CLAIMED) flash_fwd copy  mark(None)
 """
 
 import importlib
@@ -14,14 +24,15 @@ from validate.kernels import Mark
 from validate.kernels._evidence import ProfileEvidence
 
 SPIN = "spin_kernel"
-"""The kernel of `torch.cuda._sleep`. It marks where a stretch begins, and the profiler must have
-seen it."""
+"""A part of the name of the kernel of `torch.cuda._sleep`, by which marks and lead-in spin."""
 LEAD_IN = "lead-in"
-"""A long spin before the first mark, which the profiler may lose without harm."""
-_LEAD_IN_CYCLES, _LEAD_IN_MICROSECONDS = 20_000_000, 1000.0
+"""The name that a spin of the lead-in gets here. The profiler may lose some without harm."""
+_MARK_CYCLES, _LEAD_IN_CYCLES = 1000, 20_000_000
+_LEAD_IN_MICROSECONDS = 1000.0
+"""A spin that takes at least so long is of the lead-in. At 1.98 GHz (H200) one of the lead-in takes
+about 10 ms, and a mark less than 1 microsecond."""
 _LEAD_IN_SPINS = (10, 100, 400)
-"""How many spins lead in, by attempt. A spin takes about 10 ms at 1.98 GHz (H200), a mark less than
-1 microsecond.
+"""How many spins lead in, by attempt.
 
 CUPTI of CUDA 12.6 Update 2 to 13.0 dates kernels too early, by more the longer the device has been
 idle, and the profiler drops what seems to lie before its start:
@@ -30,10 +41,12 @@ That fits the marks of tf32-switch and bnb-int8 that torch 2.8 (CUPTI 12.8) lost
 the lead-in all were seen.
 """
 _SHOWN_NAMES, _SHOWN_CHARACTERS = 60, 160
+"""How many names the evidence lists, and how much it shows of each."""
 
-ASKED, PLAIN = "asked", "plain"
+CLAIMED, PLAIN = "claimed", "plain"
 Stretch = tuple[str, str]
-"""A case, and who runs: ASKED, the kernel of the table, or PLAIN, plain torch."""
+"""A case, and who computes it: CLAIMED, the kernel of the table, or PLAIN, plain torch. A kernel's
+observations have its subject in place of a case."""
 
 
 def profile_kernels(
@@ -41,10 +54,10 @@ def profile_kernels(
 ) -> ProfileEvidence:
     """Run `work` under the profiler, and return which CUDA kernels ran.
 
-    The profiler may lose the first kernels, so long spins run first: the lead-in. If it lost
-    others, too, `work` runs again behind a longer lead-in.
+    If the profiler lost more than spins of the lead-in, `work` runs again behind a longer lead-in.
+    If it did so with the longest one, too, the evidence says that the profile does not work.
 
-    work: gets a function that begins a stretch, and calls it before each case and way to compute.
+    work: gets the function that begins a stretch, and calls it before each way to compute a case.
     patterns: regular expressions by which the evidence sorts the kernels.
     """
     stretches: list[Stretch | None] = []
@@ -53,34 +66,39 @@ def profile_kernels(
         """Begin a stretch, which lasts until the next one. None: what runs in it is ignored."""
         # The device is idle around the spin, so no kernel runs on both sides of it.
         torch.cuda.synchronize()
-        torch.cuda._sleep(1000)
+        torch.cuda._sleep(_MARK_CYCLES)
         torch.cuda.synchronize()
         stretches.append(stretch)
 
-    for spins in _LEAD_IN_SPINS:
+    for spin_count in _LEAD_IN_SPINS:
         stretches.clear()
-        names = _names_in_order(torch, work, mark, spins)
+        names = _profile_names(torch, work, mark, spin_count)
         profile = describe(names, stretches, patterns)
         if profile["works"]:
             break
     return profile
 
 
-def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins: int) -> list[str]:
-    """Run `work` under the profiler, and return the names of its CUDA kernels in order.
+def _profile_names(
+    torch: Any, work: Callable[[Mark], None], mark: Mark, spin_count: int
+) -> list[str]:
+    """Run `work` under the profiler, and return the names of all CUDA kernels in order.
 
-    The spins before and between them are in the list, too; one of the lead-in is named LEAD_IN.
-    Copies and fills of memory are left out.
+    Spins are in the list, too: those of the lead-in as LEAD_IN, marks by their own name. Copies and
+    fills of memory are left out.
 
-    spins: how many spins lead in.
+    spin_count: how many spins lead in.
     """
     profiler = importlib.import_module("torch.profiler")
+    # Without acc_events torch warns that it clears the events at the end of each cycle.
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
-        for _ in range(spins):
+        for _ in range(spin_count):
             torch.cuda._sleep(_LEAD_IN_CYCLES)
         mark(None)
         work(mark)
         mark(None)
+
+    # Keep what ran on the GPU, in the order of time: the profiler gives events in another one.
     cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
     events = []
     for event in profile.events():
@@ -90,8 +108,8 @@ def _names_in_order(torch: Any, work: Callable[[Mark], None], mark: Mark, spins:
 
     names = []
     for event in events:
+        # Marks and lead-in are the same kernel: only the time tells them apart.
         microseconds = event.time_range.end - event.time_range.start
-        # Marks are the same kernel, but much shorter.
         is_lead_in = SPIN in event.name and microseconds >= _LEAD_IN_MICROSECONDS
         names.append(LEAD_IN if is_lead_in else str(event.name))
     return names
@@ -102,63 +120,75 @@ def describe(
 ) -> ProfileEvidence:
     """Return the evidence about the CUDA kernels that ran.
 
-    The profile works if it has every mark, and a lead-in before them: then nothing after the
-    lead-in was dropped. If it does not work, the evidence does not say what ran in which case.
+    The profile works if the profiler saw every mark, and a spin of the lead-in first: what it loses
+    are always the first kernels, so then it lost nothing of the work. If the profile does not work,
+    the evidence does not say for which case a kernel ran.
 
-    names: the kernels in the order in which they ran, with the spins that divide them.
-    stretches: those that were begun, in order.
+    names: the kernels in the order in which they ran, marks and lead-in included.
+    stretches: those that marks began, in order. None: what ran in it is ignored.
     patterns: regular expressions of kernels' names.
     """
-    parts = _split_at_spins(names)
-    works = names[:1] == [LEAD_IN] and len(parts) == len(stretches)
+    names_by_mark = _split_at_marks(names)
+    works = names[:1] == [LEAD_IN] and len(names_by_mark) == len(stretches)
 
-    seen = set(chain.from_iterable(parts))
+    # Sort the names by pattern. Those that match none are listed as well.
+    seen = set(chain.from_iterable(names_by_mark))
     matching = {}
     for pattern in patterns:
         matching[pattern] = {name for name in seen if re.search(pattern, name)}
     others = seen.difference(*matching.values())
+
     profile: ProfileEvidence = {
         "works": works,
-        "marks": {"made": len(stretches), "seen": len(parts), "lead_in": names.count(LEAD_IN)},
-        "matching": {pattern: _short(names_like) for pattern, names_like in matching.items()},
-        "others": _short(others),
+        "marks": {
+            "made": len(stretches),
+            "seen": len(names_by_mark),
+            "lead_in": names.count(LEAD_IN),
+        },
+        "matching": {pattern: _shorten(matches) for pattern, matches in matching.items()},
+        "others": _shorten(others),
         "count": len(seen),
     }
     if works:
-        profile["ran"] = _by_case(parts, stretches)
+        profile["ran"] = _own_kernels_by_case(names_by_mark, stretches)
     return profile
 
 
-def _split_at_spins(names: Sequence[str]) -> list[set[str]]:
-    """Return the names between each mark and the next, without those before the first mark."""
-    parts: list[set[str]] = []
+def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
+    """Return the names that follow each mark, up to the next one.
+
+    What comes before the first mark, the lead-in, is left out.
+    """
+    names_by_mark: list[set[str]] = []
     for name in names:
         if SPIN in name:
-            parts.append(set())
-        elif parts:
-            parts[-1].add(name)
-    return parts
+            names_by_mark.append(set())
+        elif names_by_mark:
+            names_by_mark[-1].add(name)
+    return names_by_mark
 
 
-def _by_case(
-    parts: Sequence[set[str]], stretches: Sequence[Stretch | None]
+def _own_kernels_by_case(
+    names_by_mark: Sequence[set[str]], stretches: Sequence[Stretch | None]
 ) -> Mapping[str, list[str]]:
     """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.
 
-    parts: the names of the kernels that ran in each stretch.
+    names_by_mark: the kernels that followed each mark. stretches: what each of these marks began.
     """
+    # A case may have several stretches of one kind.
     by_stretch: dict[Stretch, set[str]] = {}
-    for part, stretch in zip(parts, stretches, strict=True):
+    for names, stretch in zip(names_by_mark, stretches, strict=True):
         if stretch is not None:
-            by_stretch.setdefault(stretch, set()).update(part)
+            by_stretch.setdefault(stretch, set()).update(names)
 
     by_case = {}
     for (case, kind), names in by_stretch.items():
-        if kind == ASKED:
-            by_case[case] = _short(names - by_stretch.get((case, PLAIN), set()))
+        if kind == CLAIMED:
+            plain_names = by_stretch.get((case, PLAIN), set())
+            by_case[case] = _shorten(names - plain_names)
     return by_case
 
 
-def _short(names: Iterable[str]) -> list[str]:
+def _shorten(names: Iterable[str]) -> list[str]:
     """Return the first names in the order of the alphabet, shortened."""
     return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]

@@ -35,9 +35,10 @@ def bounds_around(mean: float, sigma: float) -> tuple[float, float]:
 
 
 def _run(x: Any, packed: Any, scales: Any) -> Any:
-    """Multiply with a 4-bit weight through bitsandbytes.
+    """Return x @ weight^T by bitsandbytes, for a 4-bit weight of (_OUT, _IN).
 
-    packed: two codes a byte. scales: one for each block of weights.
+    x: (rows, _IN). packed: the weight's codes, two a byte, as one column. scales: what the codes of
+    each block are multiplied by.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     torch = importlib.import_module("torch")
@@ -49,19 +50,21 @@ def _run(x: Any, packed: Any, scales: Any) -> Any:
         quant_type="nf4",
         dtype=x.dtype,
     )
+    # bitsandbytes takes the codes as a row, as its Linear4bit passes them.
     return importlib.import_module("bitsandbytes").matmul_4bit(x, packed.t(), quant_state=state)
 
 
 def _plain(x: Any, packed: Any, scales: Any) -> Any:
-    """Multiply with the decoded weight in plain torch."""
+    """Return the same product with the decoded weight, in plain torch."""
     weight = nf4.dequantise(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE)
     return x @ weight.to(x.dtype).T
 
 
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
-    """Return a product with a weight of random codes: they need not come from a quantiser.
+    """Return a case of a product with a weight of random codes: no quantiser need have made them.
 
-    rows: of the input, one is a token. grad_inputs: inputs whose gradients are compared.
+    rows: of the input; with one row, a single token, bitsandbytes runs another CUDA kernel.
+    grad_inputs: inputs whose gradients are compared.
     """
     inputs = {
         "x": rng.normal(rows, _IN),

@@ -10,7 +10,10 @@ _WIDTH = 141
 
 
 def _block(x: Any, weight: Any, gain: Any) -> Any:
-    """Compute a norm, a product, a gate and a softmax: reductions around a matrix product."""
+    """Compute a norm, a product, a gate and a softmax: reductions around a matrix product.
+
+    x: (rows, _WIDTH), like the result. weight: (_WIDTH, 2 * _WIDTH). gain: (_WIDTH,).
+    """
     normed = x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * gain
     gate, up = (normed @ weight).chunk(2, dim=-1)
     return (gate.sigmoid() * gate * up).softmax(-1) + x
@@ -23,7 +26,10 @@ def _compiled(x: Any, weight: Any, gain: Any) -> Any:
 
 
 def _case(rng: SeededRandom) -> Case:
-    """Return `_block`, compiled and not, on sizes that are no multiples of anything."""
+    """Return a case that compares `_block` compiled with `_block` as it is.
+
+    53 rows and a width of 141 are multiples of no tile's size, so generated kernels need masks.
+    """
     inputs = {
         "x": rng.normal(53, _WIDTH),
         "weight": rng.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
@@ -39,7 +45,10 @@ def _case(rng: SeededRandom) -> Case:
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Return how many graphs and graph breaks the case made, by dynamo's counters."""
+    """Return how many graphs and graph breaks the case made, by dynamo's counters.
+
+    They count since this process began, in which nothing else was compiled.
+    """
     counters = importlib.import_module("torch._dynamo.utils").counters
     return {
         "facts": {

@@ -16,13 +16,13 @@ from validate.kernels._flash4 import FEATURES, flash_attention_4, of_flash_attn_
 _DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
 """Scores then have a deviation of 4, so that a cap of 5 changes them."""
 _CAP, _WINDOW = 5.0, 64
+ScoreChange = Callable[[Any, Any], Any]
+"""Given the scores, and for each how many tokens before the query its key is, returns the scores
+that a feature makes of them."""
 
 
-def _plain_attention(change: Callable[[Any, Any], Any], query: Any, key: Any, value: Any) -> Any:
-    """Compute causal attention in plain torch, with changed scores.
-
-    change: gets the scores, and how many tokens back each key is; returns the changed scores.
-    """
+def _plain_attention(change: ScoreChange, query: Any, key: Any, value: Any) -> Any:
+    """Compute causal attention in plain torch, with changed scores."""
     torch = importlib.import_module("torch")
     position = torch.arange(query.shape[2], device=query.device)
     distance = position[:, None] - position[None, :]
@@ -36,14 +36,14 @@ def _cap(score: Any, _distance: Any) -> Any:
 
 
 def _hide_far_tokens(score: Any, distance: Any) -> Any:
-    """Return scores that are minus infinity outside of the window."""
+    """Return scores that are minus infinity for keys before the window."""
     return score.masked_fill(distance > _WINDOW, float("-inf"))
 
 
-def _case(change: Callable[[Any, Any], Any], options: Mapping[str, Any], rng: SeededRandom) -> Case:
-    """Return causal attention with a feature.
+def _case(change: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) -> Case:
+    """Return a case of causal attention with a feature.
 
-    change: the feature in plain torch, a function of scores. options: the same for flash-attn-4.
+    change: the feature in plain torch. options: the arguments that ask flash-attn-4 for it.
     """
     inputs = {}
     for name, deviation in _DEVIATIONS.items():
@@ -59,9 +59,10 @@ def _case(change: Callable[[Any, Any], Any], options: Mapping[str, Any], rng: Se
 
 
 def _observe(rng: SeededRandom) -> Observed:
-    """Compute gradients twice, and return whether they are the same bits.
+    """Compute gradients twice with `deterministic`, and return whether they are the same bits.
 
-    They are sums over many blocks: without `deterministic` the scheduler decides in which order.
+    They are sums over many blocks. Without `deterministic` the GPU's scheduler decides in which
+    order blocks are added, so that results are rounded differently from run to run.
     """
     torch = rng.torch
     query, key, value = (
@@ -73,8 +74,8 @@ def _observe(rng: SeededRandom) -> Observed:
         output = flash_attention_4(query, key, value, True, deterministic=True)
         runs.append(torch.autograd.grad(output, inputs, torch.ones_like(output)))
 
-    same = all(bool((first == second).all()) for first, second in zip(*runs, strict=True))
-    return {"facts": {"gradients, bit for bit": "the same" if same else "different"}}
+    are_same = all(bool((first == second).all()) for first, second in zip(*runs, strict=True))
+    return {"facts": {"gradients, bit for bit": "the same" if are_same else "different"}}
 
 
 KERNEL = of_flash_attn_4(

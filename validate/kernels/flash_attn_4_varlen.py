@@ -9,7 +9,7 @@ from validate.kernels._flash4 import of_flash_attn_4
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
-    """Return attention over packed sequences: flash-attn-4 returns the log-sum-exp as well."""
+    """Return attention over packed sequences. Arguments as in `packed_case`."""
     flash = importlib.import_module("flash_attn.cute").flash_attn_varlen_func
     lengths = {
         "cu_seqlens_q": starts,
@@ -17,6 +17,7 @@ def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, caus
         "max_seqlen_q": longest,
         "max_seqlen_k": longest,
     }
+    # The second result is the log-sum-exp.
     return flash(query, key, value, **lengths, causal=causal)[0]
 
 

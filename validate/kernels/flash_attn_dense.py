@@ -14,7 +14,7 @@ from validate.kernels._flash import of_flash_attn
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
     """Return attention over (batch, heads, length, dim); flash-attn has heads after the length."""
     flash = importlib.import_module("flash_attn").flash_attn_func
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
     return flash(query, key, value, causal=causal).transpose(1, 2)
 
 

@@ -8,7 +8,7 @@ from validate.kernels._flash import of_flash_attn, packed_case
 
 
 def _varlen(query: Any, key: Any, value: Any, starts: Any, longest: int, *, causal: bool) -> Any:
-    """Return attention over packed sequences."""
+    """Return attention over packed sequences. Arguments as in `packed_case`."""
     flash = importlib.import_module("flash_attn").flash_attn_varlen_func
     return flash(query, key, value, starts, starts, longest, longest, causal=causal)
 

@@ -17,6 +17,7 @@ def _observe(rng: SeededRandom) -> Observed:
     """
     torch = rng.torch
     quantization = importlib.import_module("torchao.quantization")
+    # FP8 products need multiples of 16. These sizes are odd multiples.
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     weight = rng.normal(144, 272, deviation=272**-0.5)
     x = rng.normal(208, 272)
@@ -33,7 +34,7 @@ def _observe(rng: SeededRandom) -> Observed:
         "no rounding": decibels(exact.float(), exact),
     }
 
-    # A weight in FP8 says so in the name of its class, or in its text form.
+    # A weight in FP8 says so in the name of its class (`Float8Tensor`), or in its text form.
     is_quantised = "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)
     return {
         "figures": {"SQNR in dB": {"value": decibels(output, exact), "controls": controls}},

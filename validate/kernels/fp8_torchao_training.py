@@ -15,6 +15,7 @@ def _observe(rng: SeededRandom) -> Observed:
     """
     torch = rng.torch
     float8 = importlib.import_module("torchao.float8")
+    # FP8 products need multiples of 16. These sizes are odd multiples.
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():
         layer.weight.copy_(rng.normal(144, 272, deviation=272**-0.5))
@@ -22,6 +23,7 @@ def _observe(rng: SeededRandom) -> Observed:
     upstream = rng.normal(208, 144).bfloat16()
     weight = layer.weight.detach().double()
 
+    # torchao replaces linear layers inside a model, so the layer is put into one.
     model = float8.convert_to_float8_training(torch.nn.Sequential(layer.to(rng.device)))
     x_on_device = x.to(rng.device).requires_grad_(True)
     output = model(x_on_device)

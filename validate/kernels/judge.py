@@ -1,7 +1,10 @@
 """Judges a GPU kernel: whether its results are right, and whether it was this kernel that ran.
 
 CUDA kernels are told apart by their names, which are known for some versions only. So a name that
-is seen proves something, and one that is missing proves little (_names.py).
+is seen proves something, and one that is missing proves little (_names.py). The claim sorts names
+into *expected* ones (of the kernel itself), *other* ones (of a kernel that must not run in its
+place), and those *aside* (which run around any kernel). A name that is none of these is *unknown*:
+it may be the kernel's own in a new version.
 """
 
 import math
@@ -48,6 +51,8 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
     UNPROVEN: the results are right, but the profiler lost what ran.
     """
+    # The claim was made for the host's GPUs, so the kernel must have run on one of them. A host that
+    # is not known has no capabilities here.
     device = evidence["device"]
     capability = expect.get("capability")
     host_capabilities = expect.get("capabilities") or ([capability] if capability else [])
@@ -58,9 +63,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
             f"the host has {host}"
         )
 
-    # `gated`: a kernel or case that this GPU is too old or too new for. If the host knew the GPU's
-    # capability, what this GPU cannot run was not claimed of it. If it did not know, the
-    # container's word decides.
+    # `gated`: a kernel or case that this GPU is too old or too new for. A host that knew the GPU's
+    # capability did not claim what this GPU cannot run, so the GPU must be able to. If the host did
+    # not know it, the container's word decides.
     if "gated" in evidence:
         reason = evidence["gated"]
         return failed(f"the GPU says {reason}") if capability else not_applicable(reason)
@@ -68,9 +73,12 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
     gated = _gated_reasons(evidence)
-    if gated and len(gated) == len(expect["cases"]) and not capability:
+    is_every_case_gated = bool(gated) and len(gated) == len(expect["cases"])
+    if is_every_case_gated and not capability:
         return not_applicable(listed(gated))
 
+    # Are the results right, and are its libraries loaded? If the profiler lost nothing: was it this
+    # kernel that ran?
     problems = [
         *_case_problems(expect, evidence["cases"]),
         *_observed_problems(expect, evidence.get("observed", {})),
@@ -80,7 +88,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
             problems.append(f"no library like {pattern} is loaded")
     profile = evidence["kernels"]
     if profile["works"]:
-        problems += path_problems(expect, evidence)
+        problems += _find_wrong_kernels(expect, evidence)
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
@@ -124,7 +132,8 @@ def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> I
         if case is None:
             yield f"{name} was not run"
         elif "gated" in case:
-            # As in `judge`: it was claimed of a GPU whose capability the host knew.
+            # A host that knew its GPU claimed only cases that the GPU can run. Without a known host
+            # such a case does not count.
             if expect.get("capability"):
                 yield f"{name}: the GPU says {case['gated']}"
         elif "error" in case:
@@ -136,10 +145,13 @@ def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> I
         else:
             yield from _output_problems(name, expect["tolerance"][case["dtype"]], case)
 
-    # A case that raised an error has no dtype, so it may be the one that seems to be missing.
-    missing = set(expect["tolerance"]) - {case.get("dtype") for case in cases.values()}
-    if missing and not any("error" in case for case in cases.values()):
-        yield f"nothing was run in {listed(sorted(missing))}"
+    # Something must have run in each dtype that the claim has a tolerance for. If a case raised an
+    # error, that was said above, and its dtype is not known: it may be the missing one.
+    dtypes_run = {case.get("dtype") for case in cases.values()}
+    missing_dtypes = set(expect["tolerance"]) - dtypes_run
+    has_error = any("error" in case for case in cases.values())
+    if missing_dtypes and not has_error:
+        yield f"nothing was run in {listed(sorted(missing_dtypes))}"
 
 
 def _output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
@@ -231,12 +243,15 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     for name in expect["figures"]:
         parts.append(f"{name} {_five_digits(figures[name]['value'])}")
 
+    # Name one kernel of each part that ran.
     kernels = [bare(names[0]) for names in evidence["kernels"]["matching"].values() if names]
     if kernels:
         parts.append(f"ran {_listed_once(kernels)}")
-    remark = path_remark(expect, evidence)
+    remark = _remark_on_unknown_kernels(expect, evidence)
     if remark:
         parts.append(remark)
+
+    # Cases that these versions cannot run (`left_out`) or this GPU cannot run, by reason.
     for reason in dict.fromkeys([*expect.get("left_out", {}).values(), *gated]):
         parts.append(f"not claimed: {reason}")
     return "; ".join(parts)
@@ -265,7 +280,7 @@ def _five_digits(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, int | float) else str(value)
 
 
-def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
+def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield why it cannot have been this kernel that ran.
 
     Called only if the profiler lost nothing.
@@ -279,70 +294,92 @@ def path_problems(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[st
         yield from _missing_patterns(patterns, matched, profile["others"])
         return
 
-    ran = _kernels_by_case(evidence)
+    # In each case by itself: did another kernel run, or none?
+    names_by_case = _own_kernels_by_case(evidence)
     faults: list[str] = []
-    for case, names in ran.items():
-        faults.extend(_wrong_kernel(expect, case, names))
+    for case, names in names_by_case.items():
+        faults.extend(_find_wrong_kernel_of_case(expect, case, names))
     yield from faults
 
-    # A kernel without a known name may be the missing one.
-    all_names = list(chain.from_iterable(ran.values()))
+    # In all cases together: did every part of the kernel run, such as its backward? That cannot be
+    # said if an unknown kernel ran, because it may be the missing part. If a case has a fault, the
+    # missing part follows from it.
+    all_names = list(chain.from_iterable(names_by_case.values()))
     if not faults and not _unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
         yield from _missing_patterns(patterns, matched, all_names)
 
 
-def path_remark(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return which kernels of unknown name ran in place of the expected ones; empty if none did."""
+def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
+    """Return which unknown kernels ran instead of expected ones that did not; empty: none.
+
+    That is no fault: the kernel may have a new name in this version, which _names.py should have.
+    """
+    # Nothing is expected by name, or the claim is older than names of versions (2026-11-22).
     if "names_of" not in expect:
         return ""
-    names = list(chain.from_iterable(_kernels_by_case(evidence).values()))
     patterns = expect["expected_kernels"]
-    if patterns and all(_any_matches(names, pattern) for pattern in patterns):
+    names = list(chain.from_iterable(_own_kernels_by_case(evidence).values()))
+    have_all_parts_run = all(_any_matches(names, pattern) for pattern in patterns)
+    # Without patterns, no name is known in these versions, so unknown kernels are worth a remark.
+    if patterns and have_all_parts_run:
         return ""
+
     unknown = [bare(name) for name in _unknown_kernels(expect, names)]
-    if not unknown:
-        return ""
-    return f"ran as {_listed_once(unknown)}: no name is known for {expect['names_of']}"
+    if unknown:
+        return f"ran as {_listed_once(unknown)}: no name is known for {expect['names_of']}"
+    return ""
 
 
 def bare(kernel: str) -> str:
-    """Return a CUDA kernel's name without its parameters, at most 60 characters."""
+    """Return a CUDA kernel's name without its parameters, at most 60 characters.
+
+    `void flash::flash_fwd<Traits, 0>(Params)` becomes `flash::flash_fwd`.
+    """
     name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
     return re.split(r"[<(]", name, maxsplit=1)[0][:60]
 
 
-def _kernels_by_case(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
+def _own_kernels_by_case(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
     """Return case -> the kernels that ran for it, and that plain torch did not run.
 
     Cases that raised an error are left out: they have a problem already.
     """
-    cases = evidence["cases"]
-    observed = evidence.get("observed", {})
     kernels = {}
     for case, names in evidence["kernels"].get("ran", {}).items():
-        # A name that is no case's is the subject's: these kernels ran for the observations.
-        has_error = "error" in cases[case] if case in cases else "error" in observed
-        if not has_error:
+        # What ran for the observations has the subject's name in place of a case's.
+        measured: CaseEvidence | ObservedEvidence = evidence.get("observed", {})
+        if case in evidence["cases"]:
+            measured = evidence["cases"][case]
+        if "error" not in measured:
             kernels[case] = names
     return kernels
 
 
-def _wrong_kernel(expect: KernelExpect, case: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield the fault of a case if other kernels ran for it than the expected ones."""
+def _find_wrong_kernel_of_case(
+    expect: KernelExpect, case: str, names: Sequence[str]
+) -> Iterator[str]:
+    """Yield the fault of a case, at most one: another kernel ran for it, or none of its own.
+
+    names: the kernels that ran for the case, and that plain torch did not run.
+    """
     if any(_matches_any(name, expect["expected_kernels"]) for name in names):
         return
+
     for name in names:
         for pattern, owner in expect.get("other_kernels", {}).items():
             if re.search(pattern, name):
                 yield f"{case}: ran {bare(name)}, which is {owner}"
                 return
+
+    # An unknown kernel may be its own. Without `names_of` no kernel is expected by name, or the
+    # claim is older than this rule.
     if "names_of" in expect and not _unknown_kernels(expect, names):
         yield f"{case}: no kernel of its own ran ({_seen(names)})"
 
 
 def _unknown_kernels(expect: KernelExpect, names: Sequence[str]) -> list[str]:
-    """Return the kernels that no pattern knows: each may be the expected one under a new name."""
+    """Return the kernels that match no pattern: each may be the expected one under a new name."""
     known = [
         *expect["expected_kernels"],
         *expect.get("other_kernels", {}),

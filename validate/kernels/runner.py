@@ -13,7 +13,7 @@ from validate.harness.forked import attempt, list_mapped_files
 from validate.harness.reference import relative_error
 from validate.kernels import SEED, Case, Kernel, Mark, SeededRandom, dtype_of, kernel_of
 from validate.kernels._evidence import CaseEvidence, DeviceFacts, KernelEvidence, Output
-from validate.kernels._timeline import ASKED, PLAIN, profile_kernels
+from validate.kernels._timeline import CLAIMED, PLAIN, profile_kernels
 
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """The tolerance must notice a result scaled by this, or by 1.01 in all other dtypes. bfloat16's own
@@ -25,8 +25,8 @@ _ENVIRONMENT = re.compile(
     r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
     r"|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
 )
-"""Names of variables that change how things are computed. They stand in the evidence, as the usual
-culprits."""
+"""Names of variables that change how things are computed. They stand in the evidence, because a
+fault may be due to one of them."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence]]:
@@ -34,7 +34,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence]]:
 
     This is the `measure` of all probes of kernels.
     """
-    # torch itself sets variables once it is imported.
+    # Read them before torch is imported: it sets variables itself.
     variables = environment()
     for claim in claims:
         evidence = attempt(partial(_examine_claim, claim))
@@ -61,9 +61,9 @@ def examine(
 ) -> KernelEvidence:
     """Run a kernel's cases and observations, and return what was measured.
 
-    If the GPU or the library cannot run the kernel, the evidence says why and nothing is run. On a
-    device other than `cuda` there is only evidence of results. An error in a case is the evidence
-    of that case.
+    If the GPU or the library cannot run the kernel, the evidence says why (`gated`, `declined`) and
+    nothing is run. On a device other than `cuda` there is only evidence of results: tests rehearse
+    kernels so. An error in a case is the evidence of that case.
 
     subject: seeds the inputs.
     cases: names of the cases to run; None: all.
@@ -74,8 +74,9 @@ def examine(
         _run_cases(torch, subject, kernel, cases, device, evidence)
         return evidence
 
+    # Ask whether this GPU can run the kernel. Versions are not asked about again: the host knew
+    # them when it made the claim.
     evidence = {"device": device_facts(torch)}
-    # Only the GPU is asked about here: the host knew the versions when it made the claim.
     reason = kernel.supports(_capability(torch), {})
     if reason:
         return {**evidence, "gated": reason}
@@ -84,7 +85,7 @@ def examine(
         if evidence["declined"]:
             return evidence
 
-    # Names of all versions: whichever runs here, its kernels are found.
+    # The profile is searched for the names of all versions: whichever runs here, it is found.
     patterns: list[str] = []
     for names in kernel.expected_kernels.values():
         patterns.extend(name.pattern for name in names)
@@ -92,6 +93,7 @@ def examine(
     def run(mark: Mark) -> None:
         _run_cases(torch, subject, kernel, cases, device, evidence, mark)
 
+    # This writes the results of the cases and observations into the evidence as well.
     evidence["kernels"] = profile_kernels(torch, run, patterns)
     evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in kernel.libraries}
     return evidence
@@ -106,15 +108,18 @@ def _run_cases(
     evidence: KernelEvidence,
     mark: Mark = lambda _stretch: None,
 ) -> None:
-    """Run cases, then observations, and write their results into `evidence`.
+    """Run cases, then observations, and write what they give into `evidence`.
 
-    It may be called again, if the profiler lost something: then results are replaced.
+    Its `cases` and `observed` are set. If the profiler lost something, this is called again, with
+    the same inputs, and they are replaced.
 
     cases: names of the cases to run; None: all.
     mark: begins a stretch of the profile.
     """
     # Case -> why this GPU cannot run it.
-    gated = kernel.gated(_capability(torch)) if device == "cuda" else {}
+    gated: Mapping[str, str] = {}
+    if device == "cuda":
+        gated = kernel.gated(_capability(torch))
 
     by_case: dict[str, CaseEvidence] = {}
     for name, make_case in kernel.cases.items():
@@ -129,9 +134,12 @@ def _run_cases(
 
     if kernel.observe is not None:
         rng = SeededRandom(torch, subject, device, mark)
-        # Figures come of runs of this kernel, which the profile must count as its own. Facts alone
-        # need nothing that runs on the device.
-        rng.begin(ASKED if kernel.figures else None)
+        if kernel.figures:
+            # Figures are measured by running this kernel, so the profile must see it run.
+            rng.begin(CLAIMED)
+        else:
+            # Facts alone may be read without running anything on the device.
+            rng.begin(None)
         evidence["observed"] = attempt(partial(kernel.observe, rng))
 
 
@@ -154,19 +162,23 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     case = make_case(rng)
     torch = rng.torch
     dtype = getattr(torch, case.dtype)
+
+    # The exact results, on the CPU.
     exact_dtype = torch.float64 if dtype.is_floating_point else torch.int64
-    rounded = {name: _cast(torch, value, dtype) for name, value in case.inputs.items()}
-    exact_inputs = {name: _cast(torch, value, exact_dtype) for name, value in rounded.items()}
+    rounded = {name: _cast(value, dtype) for name, value in case.inputs.items()}
+    exact_inputs = {name: _cast(value, exact_dtype) for name, value in rounded.items()}
     reference = _results(rng, case, case.plain, exact_inputs)
 
-    # The profile tells apart what plain torch runs and what the kernel runs.
+    # On the device, first by plain torch and then by the kernel. Each is a stretch of the profile,
+    # which so tells apart which CUDA kernels each of them runs.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
-    # Whole numbers are not rounded, so plain torch's result is the exact one.
-    plain = reference
     if dtype.is_floating_point:
         plain = _results(rng, case, case.plain, on_device)
-    rng.begin(ASKED)
+    else:
+        # Whole numbers are not rounded: plain torch's result is the exact one.
+        plain = reference
+    rng.begin(CLAIMED)
     results = _results(rng, case, case.run, on_device)
     rng.begin(None)
 
@@ -191,7 +203,8 @@ def _controls(
 ) -> dict[str, dict[str, float]]:
     """Return control -> result -> error, of results that are spoiled here on purpose.
 
-    Each result is scaled by a few percent, and forward results are spoiled as the case says.
+    Each result is scaled by a few percent, and each forward result is spoiled by the case's own
+    controls, such as by swapping heads.
     """
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
     scaled = {}
@@ -212,10 +225,10 @@ def _is_gradient(name: str) -> bool:
     return name.startswith("gradient ")
 
 
-def _cast(torch: Any, value: Any, dtype: Any) -> Any:
-    """Return a tensor in another dtype, if both are floating-point or both are not.
+def _cast(value: Any, dtype: Any) -> Any:
+    """Return a tensor in another dtype, if both are floating-point or neither is.
 
-    In a case of floating-point numbers, indices and lengths so stay as they are.
+    So in a case of floating-point numbers, tensors of indices and lengths stay as they are.
     """
     if value.is_floating_point() == dtype.is_floating_point:
         return value.to(dtype)
@@ -227,8 +240,8 @@ def _results(
 ) -> dict[str, Any]:
     """Return the outputs of a function and the gradients of a case's `grad_inputs`, on the CPU.
 
-    Outputs are named as the function names them, or `output`; gradients `gradient INPUT`. The
-    inputs are not changed.
+    An output is named as the function names it, or `output` if it returns one tensor; a gradient
+    is named `gradient INPUT`. The inputs are not changed.
 
     function: the case's `run` or `plain`.
     """

@@ -17,6 +17,7 @@ def _last_hidden_state(embedded: Any, attention: str) -> Any:
 
     It has two layers with grouped heads, in the dtype and on the device of the tokens.
 
+    embedded: (batch, tokens, _HIDDEN), as is the result.
     attention: transformers' `attn_implementation`.
     """
     torch: Any = importlib.import_module("torch")

@@ -24,7 +24,7 @@ def _mixed(left: Any, right: Any) -> Any:
 
 
 def _mixed_plainly(left: Any, right: Any) -> Any:
-    """Compute left * 3 + (left ^ right) in 64 bits, and return what 32 bits hold of it."""
+    """Compute left * 3 + (left ^ right) in 64 bits, and wrap it around as 32 bits do."""
     torch = importlib.import_module("torch")
     wide = left.long() * 3 + (left.long() ^ right.long())
     wrapped = (wide + 2**31).remainder(2**32).sub(2**31)
@@ -60,7 +60,9 @@ def _floats(rng: SeededRandom) -> Case:
 def _observe(rng: SeededRandom) -> Observed:
     """Return whether Triton compiled the kernels of the cases here.
 
-    Its cache was empty when this process began, so what it has now was compiled by it.
+    Its cache was empty when this process began, so what is in it now was compiled here. The type of
+    a kernel shows that it was compiled at all: with TRITON_INTERPRET=1 it is an
+    InterpretedFunction, which runs as Python.
     """
     kernels = importlib.import_module("validate.kernels._triton_kernels")
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))

@@ -37,16 +37,16 @@ def attention(name: str, query: Any, key: Any, value: Any, causal: bool) -> Any:
     if causal:
         bias = importlib.import_module("xformers.ops.fmha.attn_bias").LowerTriangularMask()
     # xformers has heads after the length.
-    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
     operators = _operators(name) if name else None
     output = fmha.memory_efficient_attention(query, key, value, attn_bias=bias, op=operators)
     return output.transpose(1, 2)
 
 
 def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
-    """Return the cases of an operator: one with a causal mask, one of unequal lengths without.
+    """Return two cases of an operator: one with a causal mask, one of unequal lengths without.
 
-    The mask starts at the top left.
+    name: the operator's, of xformers.ops.fmha.
     """
     run = partial(attention, name)
     return {
@@ -60,14 +60,18 @@ def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
 
 
 def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
-    """Return a `Kernel.declines` that asks an operator why it cannot run here.
+    """Return a `Kernel.declines` that asks an operator of xformers why it cannot run here.
 
     name: the operator's, of xformers.ops.fmha.
     """
 
     def ask_operators(rng: SeededRandom) -> Sequence[str]:
-        """Return the reasons of the forward and the backward operator, in their own words."""
+        """Return the reasons of the forward and the backward operator, each after its name.
+
+        Empty: both can run here.
+        """
         inputs_class = importlib.import_module("xformers.ops.fmha.common").Inputs
+        # (batch, length, heads, dim) in float16, which the operators cutlass and flash both take.
         sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
         inputs = inputs_class(query=sample, key=sample, value=sample)
         reasons = []

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from validate.kernels import Kernel, _timeline, runner
-from validate.kernels._timeline import ASKED, LEAD_IN, PLAIN
+from validate.kernels._timeline import CLAIMED, LEAD_IN, PLAIN
 
 GEMM, OWN, COPY = "nvjet_tst", "flash_fwd", "at::native::copy"
 SPIN = "at::cuda::spin_kernel(long)"
 
 
-A, B = [("a", PLAIN), ("a", ASKED)], [("b", PLAIN), ("b", ASKED)]
+A, B = [("a", PLAIN), ("a", CLAIMED)], [("b", PLAIN), ("b", CLAIMED)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_spin_that_the_profiler_lost_or_made_up_leaves_nothing_told() -> None:
     lost = [[], [OWN], [LEAD_IN], [LEAD_IN, SPIN, OWN], [LEAD_IN, SPIN, SPIN, SPIN]]
     # Of the last, what was dropped may have been more than the lead-in.
     for names in (*lost, [SPIN, OWN, SPIN]):
-        found = _timeline.describe(names, [("a", ASKED), None], [])
+        found = _timeline.describe(names, [("a", CLAIMED), None], [])
         assert not found["works"] and "ran" not in found
 
 
@@ -111,7 +111,7 @@ def test_kernels_dropped_at_the_start_cost_only_the_lead_in(
     def work(mark: Any) -> None:
         mark(("a", PLAIN))
         gpu.run(GEMM)
-        mark(("a", ASKED))
+        mark(("a", CLAIMED))
         gpu.run("Memcpy DtoH")
         gpu.run(GEMM)
         gpu.run(OWN)

@@ -23,7 +23,7 @@ class Comparison(NamedTuple):
     wrong: Any = None
     """A result that is surely wrong, which must be noticed. None: `unwritten` makes it."""
     figures: Mapping[str, float] | None = None
-    """`times`: how many times as long as the right way it took."""
+    """Further measurements. `times`: how many times as long it took as the right way."""
 
 
 def function(subject: str) -> Callable[..., Comparison]:
@@ -40,10 +40,10 @@ def function(subject: str) -> Callable[..., Comparison]:
 
 
 def error(torch: Any, computed: Any, reference: Any) -> float:
-    """Return the largest difference of two results, as a share of the largest right value.
+    """Return max |computed - reference| / max |reference|: how far a result is off at most.
 
-    Each is a tensor or a list of tensors; of lists, the pair with the largest error counts.
-    Infinity: shapes differ, or something is no number.
+    Each is a tensor or a list of tensors. For lists this is done for each pair of tensors, and the
+    largest error is returned. It is infinite if shapes differ or a value is NaN or infinite.
     """
     results = _as_list(torch, computed)
     references = _as_list(torch, reference)
@@ -59,7 +59,10 @@ def _as_list(torch: Any, result: Any) -> list[Any]:
 
 
 def _tensor_error(computed: Any, reference: Any) -> float:
-    """Return the error of one tensor, as `error` says."""
+    """Return the error of one tensor, as `error` defines it.
+
+    If all right values are 0, the difference itself counts.
+    """
     computed = computed.double()
     reference = reference.to(computed.device).double()
     if computed.shape != reference.shape:
@@ -73,7 +76,8 @@ def _tensor_error(computed: Any, reference: Any) -> float:
 def unwritten(torch: Any, computed: Any) -> list[Any]:
     """Return copies of a result's tensors, in which the last 64th of each is 0.
 
-    That is what an index of 32 bits that runs over leaves unwritten.
+    A kernel leaves such a part unwritten if its index has 32 bits and runs over. It is the result
+    that must be noticed as wrong, where a fault brings none of its own.
     """
     results = []
     for tensor in _as_list(torch, computed):

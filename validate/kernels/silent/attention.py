@@ -11,9 +11,12 @@ def _attention_and_gradients(
 ) -> list[Any]:
     """Return the output of torch's attention by one backend, and the gradients of its inputs.
 
+    All tensors are (batch, heads, length, dim).
+
     backend: a name of torch.nn.attention.SDPBackend. On a CPU it is always MATH.
     inputs: query, key and value, which are used with the strides that they have.
     upstream: the gradient of the output.
+    mask: as torch's `attn_mask`; None: every query sees every key.
     """
     attention = importlib.import_module("torch.nn.attention")
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -24,7 +27,7 @@ def _attention_and_gradients(
 
 
 def _reference(torch: Any, *inputs: Any, upstream: Any, mask: Any = None) -> list[Any]:
-    """Return attention and its gradients by plain products in float32."""
+    """Return attention and the gradients of its inputs, by plain products in float32."""
     if mask is not None and mask.is_floating_point():
         mask = mask.float()
     widened = [tensor.float() for tensor in inputs]

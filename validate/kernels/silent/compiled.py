@@ -12,7 +12,7 @@ from validate.kernels.silent import Comparison
 def _compare(
     torch: Any, program: Callable[..., Any], *arguments: Any, **options: Any
 ) -> Comparison:
-    """Return a program's results compiled and eagerly, each on its own copies of the arguments.
+    """Compare a program's results compiled with those run eagerly, each on copies of the arguments.
 
     program: returns a tensor, or a tuple of tensors.
     options: of torch.compile.
@@ -34,6 +34,7 @@ def _call_with_copies(program: Callable[..., Any], arguments: tuple[Any, ...]) -
 def compile_arange(torch: Any, device: str) -> Comparison:
     """Compare a compiled product of an arange and a number, beyond 2^31, with the eager one."""
 
+    # From the factor 2 on, products are beyond 2^31.
     def program(x: Any) -> Any:
         return torch.arange(0, 11, device=device) * 1500000000 + x
 
@@ -44,7 +45,7 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
     """Compare compiled closures over different numbers, and their gradients, with eager ones.
 
     A compiled closure must not compute with the number of another. From the third number on,
-    Inductor makes the number an input of the compiled program.
+    Inductor makes the number an input of the compiled program, so there are four.
     """
     x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
 
@@ -69,7 +70,10 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 
 
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
-    """Compare a compiled scatter_reduce, which sums `count` rows into one, with the eager one."""
+    """Compare a compiled scatter_reduce, which sums `count` rows into one, with the eager one.
+
+    A row is one random number plus a bias of 5.
+    """
 
     def sum_rows(x: Any, bias: Any, index: Any) -> Any:
         rows = x + bias
@@ -136,7 +140,11 @@ def compile_item_loop(torch: Any, device: str) -> Comparison:
 
 
 def compile_dynamic_reshape(torch: Any, device: str) -> Comparison:
-    """Compare a reshape of strided views, compiled for dynamic shapes, with the eager one."""
+    """Compare a reshape of strided views, compiled for dynamic shapes, with the eager one.
+
+    The views leave out half of each row, so a reshape cannot be a view and must copy. One compiled
+    program must serve two of them, of different sizes.
+    """
     views = []
     for count in (6, 9):
         numbers = torch.arange(float(count * 5 * 8), device=device)

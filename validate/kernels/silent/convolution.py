@@ -15,7 +15,8 @@ def conv3d_bfloat16(
     The kernel spans one plane, so the reference is computed plane by plane, as a two-dimensional
     convolution in float32. Every eighth line of each plane is compared.
     """
-    # Weights are divided by about the root of the number of products, so that results are near 1.
+    # Each result is a sum of 16 * 1 * 3 * 3 = 144 products. Weights are divided by the root of that,
+    # 12, so that results are near 1.
     x = torch.randn(1, 16, depth, height, width, device=device, dtype=torch.bfloat16)
     weight = torch.randn(16, 16, 1, 3, 3, device=device, dtype=torch.bfloat16) / 12
     output = torch.nn.functional.conv3d(x, weight)
@@ -35,8 +36,11 @@ def conv3d_patches(torch: Any, device: str, count: int = 8192) -> Comparison:
 
     Each patch is as large as the kernel, so both compute the same. Times are measured as well: a
     fallback, which convolves patch by patch, takes many times as long.
+
+    count: how many patches there are. Each has 3 channels, 2 frames and 14 x 14 pixels.
     """
-    # Weights are divided by the root of the number of products, so that results are near 1.
+    # Each result is a sum of 3 * 2 * 14 * 14 = 1176 products. Weights are divided by the root of
+    # that, about 34, so that results are near 1.
     x = torch.randn(count, 3, 2, 14, 14, device=device, dtype=torch.bfloat16)
     weight = torch.randn(1280, 3, 2, 14, 14, device=device, dtype=torch.bfloat16) / 34
 
@@ -56,7 +60,10 @@ def conv3d_patches(torch: Any, device: str, count: int = 8192) -> Comparison:
 
 
 def _run_and_time(torch: Any, device: str, run: Callable[[], Any]) -> tuple[Any, float]:
-    """Call a function twice, and return the result and the seconds of the second call."""
+    """Call a function twice, and return the result and the seconds of the second call.
+
+    The first call may choose an algorithm, which takes time of its own.
+    """
     run()
     _wait(torch, device)
     started = time.perf_counter()
@@ -72,10 +79,9 @@ def _wait(torch: Any, device: str) -> None:
 
 
 def cpu_conv3d_strided(torch: Any, device: str) -> Comparison:
-    """Compare a strided convolution of channels-last volumes in bfloat16 with float32.
-
-    Weights are divided by about the root of the number of products, so that results are near 1.
-    """
+    """Compare a strided convolution of channels-last volumes in bfloat16 with float32."""
+    # Each result is a sum of 64 * 3 * 3 * 3 = 1728 products. Weights are divided by the root of
+    # that, about 42, so that results are near 1.
     channels_last = torch.channels_last_3d
     x = torch.randn(4, 64, 12, 14, 4, dtype=torch.bfloat16, device=device)
     x = x.to(memory_format=channels_last)

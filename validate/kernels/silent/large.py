@@ -8,7 +8,7 @@ from typing import Any
 from validate.kernels.silent import Comparison
 
 _TAIL = 64
-"""How many rows are compared."""
+"""How many rows at the end are compared, where a whole result would take too much memory."""
 
 
 def large_layer_norm(torch: Any, device: str, rows: int = 2**22 + 64) -> Comparison:
@@ -19,19 +19,22 @@ def large_layer_norm(torch: Any, device: str, rows: int = 2**22 + 64) -> Compari
 
 
 def large_cumsum(torch: Any, device: str, rows: int = 309504) -> Comparison:
-    """Compare cumsum along a dimension of one element with its input: they are the same."""
+    """Compare cumsum along a dimension of one element with its input: they are the same.
+
+    The input has more than 2^32 elements. Each row is filled with one number from 1 to 97.
+    """
     numbers = (torch.arange(rows, device=device) % 97 + 1).to(torch.bfloat16)
     x = numbers[:, None, None].expand(rows, 1, 16384).contiguous()
     return Comparison(computed=x.cumsum(1)[-_TAIL:].clone(), reference=x[-_TAIL:])
 
 
 def large_stack(torch: Any, device: str, height: int = 8192) -> Comparison:
-    """Compare a stack of 32 tensors, each filled with its number, with the numbers.
+    """Compare a stack of 32 tensors, each filled with its number from 1 on, with the numbers.
 
-    Compared is the last column of some rows.
+    Only the last column of every 64th row is compared.
     """
     tensors = [torch.full((1, height, 5632), number + 1.0, device=device) for number in range(32)]
-    computed = torch.stack(tensors)[:, 0, ::_TAIL, -1].clone()
+    computed = torch.stack(tensors)[:, 0, ::64, -1].clone()
     numbers = torch.arange(32.0, device=device) + 1
     return Comparison(computed=computed, reference=numbers[:, None].expand_as(computed))
 
@@ -44,23 +47,26 @@ def large_arange(torch: Any, device: str, count: int = 2**32) -> Comparison:
 
 
 def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
-    """Compare 17 images that are enlarged by repeating pixels with the numbers that fill them.
+    """Compare 17 images that are enlarged to twice their side with the numbers that fill them.
 
-    Each image is filled with one number. Its memory format is channels last.
+    Each image has 256 channels and is filled with its number from 1 on, so enlarged by repeating
+    pixels it has that number everywhere. Together the enlarged images have more than 2^31 elements.
+    Their memory format is channels last.
     """
     numbers = torch.arange(1.0, 18.0, device=device, dtype=torch.bfloat16)
     x = numbers[:, None, None, None].expand(17, 256, side, side)
     x = x.contiguous(memory_format=torch.channels_last)
     enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
-    # Some channels and rows, and the last column.
-    computed = enlarged[:, :: 2 * _TAIL, :: side // 8, -1].clone()
-    return Comparison(computed=computed, reference=x[:, :: 2 * _TAIL, :1, -1].expand_as(computed))
+    # Of each image compare 2 of the channels, 16 of the rows, and the last column.
+    computed = enlarged[:, ::128, :: side // 8, -1].clone()
+    return Comparison(computed=computed, reference=x[:, ::128, :1, -1].expand_as(computed))
 
 
 def large_linear(torch: Any, device: str) -> Comparison:
-    """Compare a line of more than 2^23 points, interpolated to twice as many, with float64.
+    """Compare the end of a line, interpolated from over 2^22 to over 2^23 points, with float64.
 
-    float32 cannot hold halves beyond 2^23, which positions between points are.
+    New point i lies at (i + 0.5) / 2 - 0.5 of the old ones, and float32 cannot hold i + 0.5 beyond
+    2^23.
     """
     x = torch.tensor([0.0, 1.0], device=device).repeat(2**21 + 2)[None, None]
     exact_x = x.double()

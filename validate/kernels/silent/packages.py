@@ -6,6 +6,7 @@ from typing import Any
 from validate.kernels.silent import Comparison
 
 _TAIL = 64
+"""How many rows at the end are compared."""
 _LARGEST_E4M3 = 448
 """The largest number of float8_e4m3fn."""
 
@@ -22,7 +23,7 @@ def bnb_quantise_strided(torch: Any, device: str) -> Comparison:
 
 
 def _make_liger_module(name: str, **options: Any) -> Any:
-    """Return a module of liger_kernel.transformers with these options."""
+    """Return a torch module of a class of liger_kernel.transformers, made with these options."""
     return getattr(importlib.import_module("liger_kernel.transformers"), name)(**options)
 
 
