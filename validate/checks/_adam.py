@@ -8,7 +8,9 @@ from validate.judging import Finding
 def judge_adam(_subject: str, _expect: object, evidence: CompiledDeviations) -> Finding:
     """Judge the weights after four steps, and that the kernel was compiled with the package.
 
-    The controls are optimisers that lack a part of AdamW: their weights must differ.
+    "deviation" is how far they are from torch's, "moved" how far the four steps took them from the
+    start. The controls lack a part of AdamW (`control_adam` its decoupled weight decay,
+    `control_fewer` a step), so their weights must differ.
     """
     return judge_figures(
         evidence,

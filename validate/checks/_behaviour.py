@@ -56,9 +56,10 @@ def judge_figures(
     at_most: Mapping[str, float] | None = None,
     at_least: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Judge figures by these limits: name -> value.
+    """Judge figures by these limits: name of the figure -> the value, the most or the least.
 
-    Raises KeyError if a figure was not measured, which makes the claim FAIL.
+    FAIL: a figure is beyond its limit, or nothing was measured at all. Raises KeyError if one of the
+    figures was not measured: then the caller (validate/judge.py, apply_judge) makes the claim FAIL.
     """
     if not evidence:
         return failed("nothing was measured")
@@ -102,7 +103,7 @@ def _too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> It
 
 
 def _short(value: object) -> str:
-    """Return a figure as short text: three digits of a number, the first items of a list."""
+    """Return a figure as short text: three digits of a float, the first eight items of a list."""
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, list):

@@ -13,6 +13,7 @@ from validate.examples.trained import read_shape
 from validate.harness.reference import Shape, llama_logits, relative_error
 from validate.judging import Finding
 
+# The conversations of which a policy is asked, each several times.
 QUESTIONS = (
     "What is 2 plus 3?",
     "Write the word moon backwards.",
@@ -21,13 +22,16 @@ QUESTIONS = (
 )
 CONVERSATIONS = [[{"role": "user", "content": question}] for question in QUESTIONS]
 GENERATIONS = 4
+"""How many completions are sampled for each question: they are a group of GRPO."""
 LENGTH = 512
+"""The longest sequence that vLLM must be able to sample, in tokens."""
 _TEMPERATURE = 0.8
 # trl's defaults.
 _EPSILON = 0.2
 """The ratio of the policy to the one that sampled is clipped to 1 - _EPSILON and 1 + _EPSILON."""
 _CAP = 3.0
-"""An answer is left out if the ratio of the policy to the sampler is larger than this."""
+"""An answer is left out if the policy's probability of it, as trl computes it, is more than so many
+times the one that the sampler reported."""
 _MOVE = 0.004
 """How far each weight moves between the steps, by its gradient's sign. The ratios of the second
 step are then 0.5 to 2."""
@@ -44,6 +48,7 @@ class Policy:
 
         dtype: torch's name of the dtype in which the model is saved.
         """
+        # The functions of that file, by name: `tokenizer` and `model` make these.
         tiny = runpy.run_path(str(EXAMPLES / "tiny.py"))
         torch = importlib.import_module("torch")
         self.folder = folder
@@ -105,8 +110,9 @@ def rewards(completion_ids: Sequence[Sequence[int]], **_others: object) -> list[
 def make_trainer(policy: Policy, out: Path, adapters: Any = None, **settings: Any) -> Any:
     """Return trl's GRPOTrainer of the policy, or of LoRA adapters over it.
 
-    It computes in float32, so that its steps can be compared closely. `adapters` are peft's
-    settings; `settings` are further arguments of GRPOConfig.
+    It samples through vLLM, rewards by `rewards`, and computes in float32, so that its steps can be
+    compared closely. `adapters` are peft's settings; None: all weights are trained. `settings` are
+    further arguments of GRPOConfig.
     """
     trl, datasets = importlib.import_module("trl"), importlib.import_module("datasets")
     config = trl.GRPOConfig(
@@ -137,8 +143,8 @@ class Completion(NamedTuple):
 
     prompt: Any  # token IDs
     completion: Any  # token IDs
-    sampled: Any  # log-probability of each token of the completion, as the sampler reported it
-    advantage: float
+    sampler_scores: Any  # log-probability of each of its tokens, as the sampler reported it
+    advantage: float  # as trl computed it
 
 
 class PlainStep(NamedTuple):
@@ -152,46 +158,53 @@ class PlainStep(NamedTuple):
 def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
     """Take two steps of trl on one batch, and compare them and Liger's loss with plain torch.
 
-    Between the steps the weights are moved, so that the policy differs from the one that sampled.
-    Returns the figures that judge_step compares with their limits.
+    In the first step the policy is the one that sampled the batch, so the ratio of the two is 1.
+    Then the weights are moved, so that in the second step the ratio matters. Returns the figures
+    that judge_step compares with their limits, and the ratios of the policy to the sampler.
     """
-    torch, shape = importlib.import_module("torch"), read_shape(policy.folder)
+    torch = importlib.import_module("torch")
+    shape = read_shape(policy.folder)
     trainer.model.train()
-    # compute_loss divides by this, which otherwise the training loop sets.
+    # trl's compute_loss divides by this number, which otherwise the training loop sets.
     trainer.current_gradient_accumulation_steps = 1
+    batch = sample_batch(trainer)
+    completions = read_completions(batch)
+
+    first_step, old_scores = compare_step(trainer, batch, shape, completions, old_scores=None)
+    # Move each weight against its gradient, by the same distance.
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.sub_(_MOVE * parameter.grad.sign())
+    second_step, _ = compare_step(trainer, batch, shape, completions, old_scores)
+
+    # Report the larger deviation of both steps. The controls leave a ratio out, which changes
+    # nothing in the first step, where the policy's ratio is 1: only the second one counts.
+    figures: dict[str, object] = {}
+    for name in first_step:
+        if name.startswith("control"):
+            figures[name] = second_step[name]
+        else:
+            figures[name] = max(first_step[name], second_step[name])
+
+    sampler_ratios = batch["importance_sampling_ratio"].flatten()
+    return {
+        **figures,
+        **compare_advantages(completions),
+        "sampler_ratios": [round(float(ratio), 4) for ratio in sampler_ratios],
+    }
+
+
+def sample_batch(trainer: Any) -> Mapping[str, Any]:
+    """Let trl sample its completions of every conversation, and return its batch of them.
+
+    trl also computes their advantages from the rewards.
+    """
     examples = []
     for conversation in CONVERSATIONS:
         for _ in range(GENERATIONS):
             examples.append({"prompt": conversation})
-    # This samples the completions, and computes their advantages from the rewards.
-    batch = trainer._prepare_inputs(examples)
-    completions = read_completions(batch)
-
-    first, old_scores = compare_step(trainer, batch, shape, completions, None)
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            parameter.sub_(_MOVE * parameter.grad.sign())
-    second, _ = compare_step(trainer, batch, shape, completions, old_scores)
-
-    figures: dict[str, object] = {}
-    for name in first:
-        if name.startswith("control"):
-            # In the first step the policy's ratio is 1: leaving it out changes nothing.
-            figures[name] = second[name]
-        else:
-            figures[name] = max(first[name], second[name])
-
-    advantages = compute_advantages(completions)
-    deviations = []
-    for completion, advantage in zip(completions, advantages, strict=True):
-        deviations.append(abs(completion.advantage - advantage))
-    ratios = batch["importance_sampling_ratio"].flatten()
-    return {
-        **figures,
-        "advantage_deviation": max(deviations),
-        "spread": max(advantages) - min(advantages),
-        "sampler_ratios": [round(float(ratio), 4) for ratio in ratios],
-    }
+    batch: Mapping[str, Any] = trainer._prepare_inputs(examples)
+    return batch
 
 
 def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
@@ -201,16 +214,31 @@ def read_completions(batch: Mapping[str, Any]) -> list[Completion]:
     completions = []
     for number in range(len(prompt_masks)):
         prompt_mask, completion_mask = prompt_masks[number], completion_masks[number]
-        sampled = batch["sampling_per_token_logps"][number].cpu().double()
+        scores = batch["sampling_per_token_logps"][number].cpu().double()
         completions.append(
             Completion(
                 prompt=batch["prompt_ids"][number].cpu()[prompt_mask],
                 completion=batch["completion_ids"][number].cpu()[completion_mask],
-                sampled=sampled[completion_mask],
+                sampler_scores=scores[completion_mask],
                 advantage=float(batch["advantages"][number]),
             )
         )
     return completions
+
+
+def compare_advantages(completions: Sequence[Completion]) -> dict[str, float]:
+    """Return how far trl's advantages are from those computed here, and their spread.
+
+    Without a spread all completions would be equally good, and a step would teach nothing.
+    """
+    advantages = compute_advantages(completions)
+    deviations = []
+    for completion, advantage in zip(completions, advantages, strict=True):
+        deviations.append(abs(completion.advantage - advantage))
+    return {
+        "advantage_deviation": max(deviations),
+        "spread": max(advantages) - min(advantages),
+    }
 
 
 def compute_advantages(completions: Sequence[Completion]) -> list[float]:
@@ -226,11 +254,11 @@ def compute_advantages(completions: Sequence[Completion]) -> list[float]:
 
     advantages = []
     for completion, reward in zip(completions, all_rewards, strict=True):
-        members = []
+        group_numbers = []
         for number, other in enumerate(completions):
             if other.prompt.equal(completion.prompt):
-                members.append(number)
-        group = all_rewards[members]
+                group_numbers.append(number)
+        group = all_rewards[group_numbers]
         # trl adds 1e-4, so that a group of equal rewards divides by no zero.
         advantages.append(float((reward - group.mean()) / (group.std() + 1e-4)))
     return advantages
@@ -246,8 +274,9 @@ def compare_step(
     """Compare loss and gradient of trl and of Liger with plain torch's, for the current weights.
 
     `old_scores` are the log-probabilities of the policy that sampled; None: it is this one. Returns
-    the deviations by name, and the log-probabilities of this policy. `control_fixed` is a gradient
-    without the policy's ratio, `control_uncorrected` one without the sampler's.
+    the deviations by name, and the log-probabilities of this policy. The controls are how far trl's
+    gradient is from a wrong one: without the policy's ratio (`control_fixed`), and without the
+    sampler's (`control_uncorrected`).
     """
     trainer.model.zero_grad()
     loss = trainer.compute_loss(trainer.model, batch)
@@ -272,7 +301,10 @@ def compare_step(
 
 
 def gradient_error(gradients: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
-    """Return the relative error of all gradients together."""
+    """Return the relative error of all gradients together, as one long vector.
+
+    Gradients and exact gradients are by the name of the weight.
+    """
     torch = importlib.import_module("torch")
     flat = torch.cat([gradient.cpu().double().flatten() for gradient in gradients.values()])
     flat_exact = torch.cat([exact[name].cpu().double().flatten() for name in gradients])
@@ -288,9 +320,16 @@ def plain_step(
 ) -> PlainStep:
     """Compute GRPO's loss and its gradient in plain torch, in float64.
 
-    The loss is trl's `dapo`: the mean over all tokens. `old_scores` are the log-probabilities of
-    the policy that sampled; None: it is this one. `without` leaves out a ratio: `policy` (to the
-    policy that sampled) or `sampler`.
+    The loss is trl's `dapo`, the mean over all tokens of
+
+        -min(r * A, clip(r, 1 - epsilon, 1 + epsilon) * A) * s
+
+    where r is the probability of a token by this policy, divided by that of the policy that
+    sampled; A is the advantage of its completion; and s is the probability of the whole completion
+    by the policy that sampled, divided by the one that the sampler reported. Above _CAP it is 0.
+
+    `old_scores` are the log-probabilities of the policy that sampled; None: it is this one.
+    `without` leaves out a ratio, as a control: `policy` (r) or `sampler` (s); empty: none.
     """
     torch = importlib.import_module("torch")
     leaves = {}
@@ -307,13 +346,13 @@ def plain_step(
         score = log_probabilities(completion_logits, completion.completion, _TEMPERATURE)
         old_score = score.detach() if old_scores is None else old_scores[number]
 
-        # The ratio to itself is 1, and has the gradient of the score.
+        # Without the policy's ratio it is that to itself: 1, with the gradient of the score.
         reference = score.detach() if without == "policy" else old_score
         ratio = (score - reference).exp()
         clipped_ratio = ratio.clamp(1 - _EPSILON, 1 + _EPSILON)
         gain = torch.min(ratio * completion.advantage, clipped_ratio * completion.advantage)
 
-        sampler_ratio = float((old_score - completion.sampled).sum().exp())
+        sampler_ratio = float((old_score - completion.sampler_scores).sum().exp())
         if without == "sampler":
             sampler_ratio = 1.0
         elif sampler_ratio > _CAP:
@@ -361,6 +400,8 @@ def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, A
 def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None = None) -> Finding:
     """Judge the figures of compare_steps: steps in float32 that were compared with float64.
 
+    So a deviation may be as large as float32's rounding makes it, and a control must be far larger.
+
     `equal`: further figures, and the values that they must have.
     """
     return judge_figures(
@@ -382,7 +423,7 @@ class WeightsEvidence(TypedDict):
 
     compared: int  # number of tensors
     differing: list[str]  # names of tensors that are not the trainer's
-    control_stale: int  # number of tensors that differ from those before the first step
+    control_stale: int  # number of tensors that differ from those before the weights changed
 
 
 def judge_weights(evidence: WeightsEvidence, count: int) -> Finding:

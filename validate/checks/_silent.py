@@ -34,7 +34,7 @@ SETTINGS = Settings(begins_with_torch=True)
 
 class _Expect(TypedDict):
     tolerance: float  # the largest error allowed, as a share of the largest right value
-    gigabytes: float  # of GPU memory that showing the fault needs
+    gigabytes: float  # of GPU memory that it takes to show the fault
     alone: bool  # it may end its process, so it needs a fork
     known: bool  # these versions are known to have the fault: then it is KNOWN and not FAIL
     fault: str  # a sentence about the fault and its remedy
@@ -55,17 +55,18 @@ class SilentEvidence(TypedDict, total=False):
     control: float  # the error of a result that is wrong on purpose
     seconds: float
     gigabytes: float  # the most GPU memory that was in use
-    figures: Mapping[str, float]  # further measurements; `times` as long as the right way
+    figures: Mapping[str, float]  # `times`: how many times as long as the right way it took
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
     """Yield each claimed fault and its evidence.
 
-    Those that may end their process come first, each in a fork: no fork can be made after this
-    process has used CUDA.
+    Those that may end their process (`alone`) come first, each in a fork: no fork can be made after
+    this process has used CUDA. The evidence of one that raises is its error.
     """
     importlib.import_module("torch")
     for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
+        # The probes gpu.silent and cpu.silent share this file.
         device = "cuda" if claim.probe == "gpu.silent" else "cpu"
         run = partial(examine, claim.subject, device, claim.expect["gigabytes"])
         if claim.expect["alone"]:
@@ -96,7 +97,6 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     comparison = function(subject)(torch, device, **sizes)
     wrong = comparison.wrong
     if wrong is None:
-        # A result whose last part was never written, as an index of 32 bits leaves it.
         wrong = unwritten(torch, comparison.computed)
     evidence: SilentEvidence = {
         "off": error(torch, comparison.computed, comparison.reference),
@@ -121,11 +121,13 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         return judge_memory(expect, evidence)
 
     fault, tolerance = expect["fault"], expect["tolerance"]
-    fail = known_fault if expect["known"] else failed
+    # The verdict on the fault itself: KNOWN of these versions, or FAIL.
+    found_fault = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
-    # Before the control: a control made of a result that is NaN is NaN as well.
+    # The result is judged before the control, because a control is made of the result: if that is
+    # NaN, the control is NaN as well.
     if not is_within(evidence["off"], tolerance):
-        return fail(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+        return found_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         control = scientific(evidence["control"])
         return failed(f"control: a wrong result is off by {control}, which passes as well")
@@ -137,7 +139,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         # Not `times > most_times`: this would let NaN pass.
         if not times <= most_times:
             longer = f"takes {times:.0f} times as long as the right way"
-            return fail(f"{longer}, {most_times:g} is the most. {fault}")
+            return found_fault(f"{longer}, {most_times:g} is the most. {fault}")
 
     cost = describe_cost(evidence)
     known = ", though these versions are said to have it" if expect["known"] else ""
