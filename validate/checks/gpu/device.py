@@ -110,7 +110,7 @@ def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Find
 def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
     """Yield how the GPUs and the driver in the container differ from the host's inventory.
 
-    Nothing is yielded without an inventory. The memory of a GPU is not compared.
+    GPUs are compared by name and compute capability. Nothing is yielded without an inventory.
     """
     if inventory is None:
         return
@@ -120,6 +120,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
+        # With another number of GPUs, neither they nor the driver are compared any further.
         yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
         return
     else:
@@ -128,6 +129,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
                 seen, expected = describe_gpu(seen_gpu), describe_gpu(host_gpu)
                 yield f"GPU {index} is {seen}, the host says {expected}"
 
+    # The library in the container must be that of the host's driver. Either may be unknown.
     library_version = evidence["nvml"].get("driver")
     host_version = inventory["driver"]
     if library_version and host_version and library_version != host_version:
@@ -137,19 +139,19 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
 def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield the slices (MIG) that belong to no GPU of the host.
 
-    libcuda names a slice and sees one, while NVML names and counts the whole GPUs: so numbers
-    cannot be compared.
+    Numbers cannot be compared: a process sees a single slice, however many GPUs the host has.
     """
     for seen_gpu in seen_gpus:
+        # The name of a slice begins with that of its GPU.
         whole_gpu: Gpu = {**seen_gpu, "name": seen_gpu["name"].partition(_MIG_MARK)[0]}
         if not any(is_same_model(host_gpu, whole_gpu) for host_gpu in host_gpus):
             yield f"{describe_gpu(seen_gpu)} is a slice of no GPU of the host"
 
 
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
-    """Yield how the GPUs that torch sees differ from those that libcuda counts.
+    """Yield how the GPUs that torch sees differ from those that libcuda counts, or that it has none.
 
-    Also yields if libcuda counts none. Only compute capabilities are compared.
+    Only their compute capabilities are compared; the problem names them, for people.
     """
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])

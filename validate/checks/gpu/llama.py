@@ -87,7 +87,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "training": lambda: measure_two_runs(llama),
         }
         for subject, evidence in measure_claimed_subjects(claims, measures):
-            # If the GPU no longer answers, its error takes the place of the evidence's.
+            # If the GPU no longer answers, `attempt` returns {"error": ...} in place of the device.
+            # It also takes the place of the evidence's own error, if there is one.
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
             yield subject, {**evidence, **device, "environment": environment}
 
@@ -147,6 +148,7 @@ def train(llama: SavedLlama) -> FirstRun:
     )
     tuned = peft.get_peft_model(model, settings).train()
 
+    # The adapters are trained: A and B of each linear layer. All other weights are frozen.
     frozen_before = llama.hash_frozen_weights(tuned)
     trained, b_matrices = {}, {}
     for name, parameter in tuned.named_parameters():
@@ -168,6 +170,7 @@ def train(llama: SavedLlama) -> FirstRun:
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
 
+    # A B that is still 0 did not move. `not ... > 0` also holds for NaN.
     frozen_after = llama.hash_frozen_weights(tuned)
     still = [name for name, matrix in b_matrices.items() if not bool(matrix.abs().max() > 0)]
     changed = [name for name in frozen_after if frozen_after[name] != frozen_before.get(name)]

@@ -89,10 +89,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """Yield each claim's subject and its evidence.
 
     Each engine of ENGINES has a process of its own, because an engine's memory comes free only when
-    its process ends. trl's own engine is measured once for its three subjects. Examples of this
-    profile run here, too, because this check runs alone: vLLM ends with an error if memory comes
-    free while it measures how much there is.
+    its process ends. trl's own engine is measured once for its three subjects (`grpo-step`,
+    `weight-sync` and `sleep`). Examples of this profile run here, too, because this check runs
+    alone: vLLM ends with an error if memory comes free while it measures how much there is.
     """
+    # vLLM must run in this process, where its model can be reached.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # A container without a network has only the loopback interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -108,9 +109,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
         else:
             if not colocated:
                 colocated = measure_in_fork(measure_colocated_engine)
-            # If it failed, all three subjects get the error.
-            has_failed = "error" in colocated
-            yield claim.subject, colocated if has_failed else colocated[claim.subject]
+            if "error" in colocated:
+                # Nothing was measured: each of its subjects gets the error.
+                yield claim.subject, colocated
+            else:
+                yield claim.subject, colocated[claim.subject]
 
 
 def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
@@ -136,23 +139,11 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
     samplings = {}
     for name, sampling in SAMPLINGS.items():
         samplings[name] = compare_probabilities(model, prompts, answers[name], sampling)
+    controls = compare_wrong_assumptions(policy, model, answers)
 
-    # Controls of the prompt and the sampling: what the trainer assumes is not what was sampled.
+    # A control of the weights: without an adapter, the model's are changed and the sampler keeps
+    # the old ones; with one, the sampler leaves it out.
     plain_answers = answers["temperature 1"]
-    other_prompts = policy.prompts(OTHER_TEMPLATE)
-    wrongly_ended_prompts = []
-    for prompt in prompts:
-        wrongly_ended_prompts.append(
-            [OTHER_TOKEN if token == END_TOKEN else token for token in prompt]
-        )
-    controls = {
-        "control_truncated": compare_probabilities(model, prompts, answers["top-p"]),
-        "control_temperature": compare_probabilities(model, prompts, answers["temperature 0.7"]),
-        "control_template": compare_probabilities(model, other_prompts, plain_answers),
-        "control_token": compare_probabilities(model, wrongly_ended_prompts, plain_answers),
-    }
-
-    # A control of the weights: the sampler has others, or no adapter.
     plain_sampling = SAMPLINGS["temperature 1"]
     sampler.adapter_folder = ""
     if not has_adapter:
@@ -160,6 +151,7 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
     stale_answers = sampler.sample(plain_sampling)
     controls["control_stale"] = compare_probabilities(model, prompts, stale_answers)
     if not has_adapter:
+        # The sampler gets the changed weights as well, so both must agree again.
         sampler.load_weights(model)
         plain_answers = sampler.sample(plain_sampling)
         samplings["after a sync"] = compare_probabilities(model, prompts, plain_answers)
@@ -175,6 +167,31 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
         **{name: figures["outside"] for name, figures in controls.items()},
         "cached": sampler.cached_tokens,
         "samplings": samplings,
+    }
+
+
+def compare_wrong_assumptions(
+    policy: Policy, model: Any, answers: Mapping[str, Sequence[Answer]]
+) -> dict[str, RatioFigures]:
+    """Return controls in which the trainer assumes another prompt or sampling than there was.
+
+    `answers`: name of a sampling -> what vLLM sampled by it.
+    """
+    prompts = policy.prompts()
+    prompts_by_other_template = policy.prompts(OTHER_TEMPLATE)
+    wrongly_ended_prompts = []
+    for prompt in prompts:
+        wrongly_ended_prompts.append(
+            [OTHER_TOKEN if token == END_TOKEN else token for token in prompt]
+        )
+
+    plain_answers = answers["temperature 1"]
+    return {
+        # By default compare_probabilities assumes a temperature of 1, and no token left out.
+        "control_truncated": compare_probabilities(model, prompts, answers["top-p"]),
+        "control_temperature": compare_probabilities(model, prompts, answers["temperature 0.7"]),
+        "control_template": compare_probabilities(model, prompts_by_other_template, plain_answers),
+        "control_token": compare_probabilities(model, wrongly_ended_prompts, plain_answers),
     }
 
 
@@ -205,6 +222,7 @@ class Sampler:
         """How many tokens of prompts were taken from the prefix cache."""
         self.llm = self.vllm.LLM(
             str(policy.folder),
+            # Report log-probabilities after temperature, top-p and top-k, not those before.
             logprobs_mode="processed_logprobs",
             max_model_len=_grpo.LENGTH,
             max_num_seqs=64,
@@ -214,7 +232,10 @@ class Sampler:
         )
 
     def sample(self, sampling: Mapping[str, Any]) -> list[Answer]:
-        """Return several answers to each prompt. `sampling` holds arguments of SamplingParams."""
+        """Return several answers to each prompt, in the order of the prompts.
+
+        Also counts in `cached_tokens`. `sampling` holds arguments of SamplingParams.
+        """
         lora_request = importlib.import_module("vllm.lora.request").LoRARequest
         adapter = None
         if self.adapter_folder:
@@ -223,6 +244,8 @@ class Sampler:
         for prompt in self.prompts:
             for _ in range(_ANSWERS_A_PROMPT):
                 requests.append({"prompt_token_ids": prompt})
+        # Each answer has all its tokens, even after an end token. `logprobs=0` asks for the
+        # log-probability of the sampled token and no other.
         settings = self.vllm.SamplingParams(
             max_tokens=_ANSWER_TOKENS, ignore_eos=True, logprobs=0, **sampling
         )
@@ -261,8 +284,9 @@ def compare_probabilities(
 ) -> RatioFigures:
     """Compare the model's probability of each token of the answers with the sampler's, as a ratio.
 
-    `sampling` says from which distribution the tokens are assumed to be drawn (the arguments of
-    `log_probabilities`); by default from the model's own.
+    `prompts` are token IDs, in the order by which answers number them. `sampling` says from which
+    distribution the tokens are assumed to be drawn (the arguments of `log_probabilities`); by
+    default from the model's own.
     """
     torch = importlib.import_module("torch")
     ratios_of_answers = []
@@ -272,8 +296,8 @@ def compare_probabilities(
             row = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
             # The logits at a token predict the next one.
             logits = model(row).logits[0, len(prompt) - 1 : -1].float()
-            own = log_probabilities(logits, row[0, len(prompt) :], **sampling)
-            ratios = (own.cpu() - torch.tensor(answer.log_probabilities)).exp()
+            scores = log_probabilities(logits, row[0, len(prompt) :], **sampling)
+            ratios = (scores.cpu() - torch.tensor(answer.log_probabilities)).exp()
             ratios_of_answers.append(ratios)
     distances = (torch.cat(ratios_of_answers) - 1).abs()
     return {
@@ -299,6 +323,7 @@ def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     "grpo-step": a step of trl's trainer. "weight-sync": the tensors of the engine that differ from
     the trainer's after a sync, and how many differ before it (the control).
     """
+    # Let torch take what it needs on the GPU by itself, before the engine's share is measured.
     importlib.import_module("torch").zeros(1, device="cuda")
     free_before = free_gpu_memory()
     policy = Policy(Path(tempfile.mkdtemp(prefix="rollout-")))
@@ -313,17 +338,20 @@ def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     free_awake = free_gpu_memory()
     generation.llm.sleep(level=2)  # as trl does
     free_asleep = free_gpu_memory()
+    taken = free_before - free_awake
+    given_back = free_asleep - free_awake
 
     step = _grpo.compare_steps(policy, trainer)
 
+    # The steps moved the trainer's weights, so bring the engine up to date. Then change every
+    # weight: the engine must differ until the next sync, and not afterwards.
     generation.sync_weights()
     add_noise(trainer.model)
     differs_before_sync = compare_weights(trainer)
     generation.sync_weights()
     differs = compare_weights(trainer)
-    taken = free_before - free_awake
     return {
-        "sleep": {"taken_gib": taken / 2**30, "back": (free_asleep - free_awake) / taken},
+        "sleep": {"taken_gib": taken / 2**30, "back": given_back / taken},
         "grpo-step": step,
         "weight-sync": {
             "compared": len(differs),
@@ -349,10 +377,13 @@ def compare_weights(trainer: Any) -> dict[str, bool]:
     trained = dict(trainer.model.named_parameters())
     differs = {}
     for name, tensor in model_of_engine(trainer.vllm_generation.llm).named_parameters():
-        # The name is `....MODULE.weight`. Some modules hold several of the trainer's.
+        # The name is `....MODULE.weight`. Some modules hold several of the trainer's, one after
+        # another: `....qkv_proj.weight` has `....q_proj.weight` and two more.
         *_, module, _ = name.split(".")
-        names = [name.replace(module, part) for part in _PACKED_MODULES.get(module, [module])]
-        expected = torch.cat([trained[part].data for part in names]).to(tensor.dtype)
+        trainer_modules = _PACKED_MODULES.get(module, [module])
+        trainer_names = [name.replace(module, other) for other in trainer_modules]
+        weights = [trained[trainer_name].data for trainer_name in trainer_names]
+        expected = torch.cat(weights).to(tensor.dtype)
         # vLLM rounds the size of the vocabulary up: rows beyond the trainer's do not count.
         rows = tensor.data[: len(expected)]
         bytes_of_engine = rows.contiguous().view(torch.uint8)
@@ -383,16 +414,16 @@ TENSORS = 15
 def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) -> Finding:
     """Judge that ratios are near 1, those of controls are not, and the prefix cache was used.
 
-    An engine with the cache switched off must not have used it.
+    An engine with the cache switched off must not have used it. Of an engine that is started
+    without this setting nothing is expected: vLLM decides whether it has the cache.
     """
-    at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
     equal = {}
-    # None: vLLM decides, and nothing is expected.
-    has_cache = ENGINES[subject].get("enable_prefix_caching")
-    if has_cache is False:
-        equal["cached"] = 0
-    elif has_cache:
+    at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
+    has_cache: bool | None = ENGINES[subject].get("enable_prefix_caching")
+    if has_cache is True:
         at_least["cached"] = 1
+    elif has_cache is False:
+        equal["cached"] = 0
     return judge_figures(
         evidence,
         equal=equal,

@@ -12,6 +12,7 @@ from validate.harness.forked import measure_claimed_subjects
 from validate.judging import Finding
 
 _BF16_FROM = (8, 0)
+"""The compute capability from which on GPUs have bfloat16."""
 
 
 class ImportEvidence(TypedDict):
@@ -22,16 +23,14 @@ class ImportEvidence(TypedDict):
 
 
 def import_unsloth() -> ImportEvidence:
-    """Import unsloth and return which device and precision it takes.
-
-    GPUs have bfloat16 from compute capability 8.0 on.
-    """
+    """Import unsloth and return which device it takes, and whether bfloat16 where the GPU has it."""
     unsloth = importlib.import_module("unsloth")
     capability = importlib.import_module("torch").cuda.get_device_capability()
-    supported = bool(unsloth.is_bfloat16_supported())
+    takes_bfloat16 = bool(unsloth.is_bfloat16_supported())
+    has_bfloat16 = capability >= _BF16_FROM
     return {
         "device_type": str(unsloth.DEVICE_TYPE),
-        "bf16_as_capable": supported == (capability >= _BF16_FROM),
+        "bf16_as_capable": takes_bfloat16 == has_bfloat16,
     }
 
 

@@ -211,7 +211,7 @@ def default_attention(query: Any, key: Any, value: Any, causal: bool) -> Any:
 
 
 def measure_launches(torch: Any, _device: str) -> Measured:
-    """Measure for which share of a kernel's run time its launch blocks the host.
+    """Measure how long the launch of a kernel blocks the host, as a share of the kernel's run time.
 
     A launch returns at once, unless launches are made to wait (CUDA_LAUNCH_BLOCKING).
     """
@@ -219,9 +219,11 @@ def measure_launches(torch: Any, _device: str) -> Measured:
     for _ in range(5):
         start = time.perf_counter()
         torch.cuda._sleep(40_000_000)  # clock cycles: at least 20 ms
-        launched = time.perf_counter()
+        launch_end = time.perf_counter()
         torch.cuda.synchronize()
-        shares.append((launched - start) / max(time.perf_counter() - start, 1e-9))
+        # Never 0, so that it can be divided by.
+        total = max(time.perf_counter() - start, 1e-9)
+        shares.append((launch_end - start) / total)
     return {"figure": median(shares)}
 
 
@@ -251,6 +253,7 @@ def measure_host_threads(torch: Any, _device: str) -> Measured:
 
     def time_product(thread_count: int) -> float:
         torch.set_num_threads(thread_count)
+        # `watch=dict`: nothing is read of the GPU, which has no part in this.
         seconds, _ = timing.time_runs(
             torch, lambda: left @ right, "cpu", warm=2, repeats=7, watch=dict
         )
@@ -324,15 +327,16 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if mismatch:
         return unproven(mismatch)
 
+    # Bounds are shares of the peak. Without a datasheet's peak it is 1, so that the share is the
+    # figure itself.
     share = evidence["figure"] / expect["peak"]
     summary = summarise(subject, expect, evidence)
-    # Without a datasheet's peak, `peak` is 1 and the figure counts by itself.
     if expect["peak"] != 1 and share > _LARGEST_SHARE:
         impossible = (
             f"{_LARGEST_SHARE:.0%} is more than it can: its work was not done, or not timed"
         )
         return failed(f"{summary}; {impossible}{suspects(evidence)}")
-    # A bound is the least or the most; the least is 0 if it is the most.
+    # Either the least or the most is the bound: the other is 0.
     if expect["least"]:
         is_good = share >= expect["least"]
     else:
@@ -340,16 +344,26 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if is_good:
         return passed(summary)
 
-    facts = evidence.get("facts", {})
-    if "cores" in facts:
-        # The figure is of the host's threads: the state of the GPU does not matter.
-        disturbances = list(find_host_disturbances(facts))
-    else:
-        times = [evidence["timed"]] if "timed" in evidence else []
-        disturbances = list(timing.disturbances(evidence["conditions"], *times))
+    # It is out of bounds: a fault of the image, unless something disturbed the measurement.
+    disturbances = list(find_disturbances(evidence))
     if disturbances:
         return unproven(f"{summary}, but {joined(disturbances)}")
     return failed(f"{summary}{suspects(evidence)}")
+
+
+def find_disturbances(evidence: SpeedEvidence) -> Iterator[str]:
+    """Yield why a figure says nothing about the image, because something disturbed its measurement.
+
+    Only `host-threads` has the number of cores among its facts: there the host counts, and the
+    state of the GPU does not matter.
+    """
+    facts = evidence.get("facts", {})
+    if "cores" in facts:
+        yield from find_host_disturbances(facts)
+    elif "timed" in evidence:
+        yield from timing.disturbances(evidence["conditions"], evidence["timed"])
+    else:
+        yield from timing.disturbances(evidence["conditions"])
 
 
 def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
@@ -365,9 +379,13 @@ def find_host_disturbances(facts: Mapping[str, float]) -> Iterator[str]:
 
 
 def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str:
-    """Return in one line a figure and its bound, in units that a person reads."""
+    """Return in one line a figure and its bound, in units that a person reads.
+
+    `612 TFLOP/s, 62% of the datasheet's 989; 55% is the least`
+    """
     figure, peak = evidence["figure"], expect["peak"]
     least, most = expect["least"], expect["most"]
+    # A peak of 1 stands for a figure without a datasheet's peak. Of these there are three.
     if peak != 1:
         # Memory moves less than 10 TB/s, and products are more than 10 TFLOP/s.
         unit = "TB/s" if peak < 1e13 else "TFLOP/s"
@@ -378,6 +396,7 @@ def summarise(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> str
         return f"{threads} threads are {figure:.1f} times as fast as one; {least:g} is the least"
     if subject == "allocations":
         return f"{figure * 1e6:.1f} us to take and give back 64 MiB; {most * 1e6:.0f} is the most"
+    # `launches`
     return f"a launch waits for {figure:.0%} of its kernel's time; {most:.0%} is the most"
 
 

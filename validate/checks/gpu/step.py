@@ -35,7 +35,9 @@ _OTHER_STEPS = 12
 _WARM_UP_STEPS = 4
 """The first steps of each, which are not timed."""
 _TOKENS = 2048
+"""The length of each row of the batch."""
 _DISTINCT_TOKENS = 256
+"""The rows are random tokens with IDs below this."""
 _SHAPE: Mapping[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 2048,
@@ -70,7 +72,7 @@ class Baseline(TypedDict):
     time: Timed
     peak: float
     loss: float
-    of: str
+    of: str  # which runs, for people
 
 
 class _StepExpect(TypedDict):
@@ -117,25 +119,30 @@ class StepEvidence(TrainedAndRead, total=False):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
     """Train each variant that a claim asks for, and yield its name and evidence.
 
-    The eager model is always trained, and first: the others are compared with it. Liger is last,
-    since it patches transformers.
+    The eager model is trained even if no claim asks for it, because the others are compared with
+    it. Variants are trained in the order of VARIANTS: the eager model first, and Liger last, since
+    it patches transformers. The evidence of a run that raised an error is that error.
     """
+    # torch sets variables of its own when it is imported, so ours are read first.
     environment = runner.environment()
-    claimed_variants = {claim.subject for claim in claims}
     torch = importlib.import_module("torch")
+    claimed_variants = {claim.subject for claim in claims}
+    # All claims have the same size of a batch.
     rows = claims[0].expect["rows"]
     with timing.watch_gpu(torch) as (watch, conditions):
         eager_run: TrainedAndRead = {}
         for name in VARIANTS:
-            if name != EAGER and name not in claimed_variants:
+            is_claimed = name in claimed_variants
+            if not is_claimed and name != EAGER:
                 continue
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
             # Readings of the GPU while it worked: they belong to the conditions.
             under_load = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run
-            if name not in claimed_variants:
+            if not is_claimed:
                 continue
+
             evidence = cast(
                 "StepEvidence",
                 {
@@ -145,6 +152,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
                     "conditions": {**conditions, "under_load": under_load},
                 },
             )
+            # Without a run of the eager model, nothing is compared with it.
             if name != EAGER and "trained" in eager_run:
                 evidence["eager"] = eager_run["trained"]
             yield name, evidence
@@ -156,11 +164,12 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     `device` may be `cpu`, for a rehearsal with a tiny model. The eager model's loss is also
     computed in float32, before and after training.
     """
+    # Free what the variant before left. Its compiled code still holds some memory, which must not
+    # count in the peak.
     gc.collect()
     memory_before = 0
     if device == "cuda":
         torch.cuda.empty_cache()
-        # Compiled code of the variant before still holds some.
         memory_before = torch.cuda.memory_allocated()
 
     # The seed is the same for every run: different ones moved the last loss by 0.07, which is more
@@ -177,6 +186,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     float32_losses = []
     if is_eager:
         float32_losses.append(compute_float32_loss(torch, model, tokens))
+    # That took memory for a float32 copy, which must not count in the peak.
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
@@ -187,7 +197,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        # A number would wait for the GPU.
+        # Keep it on the GPU: to make it a number, the host would have to wait.
         step_losses.append(loss.detach())
 
     timed_steps = (STEPS if is_eager else _OTHER_STEPS) - _WARM_UP_STEPS
@@ -199,6 +209,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         peak = torch.cuda.max_memory_allocated() - memory_before
     losses = [float(loss) for loss in step_losses]
 
+    # The second pair of reference losses, on the trained weights.
     reference: dict[str, list[float]] = {}
     if is_eager:
         with torch.no_grad():
@@ -231,10 +242,14 @@ def compute_float32_loss(torch: Any, model: Any, tokens: Any) -> float:
 
 
 def make_llama(torch: Any, device: str) -> Any:
-    """Return a new Llama in bfloat16, whose weights are drawn on the device."""
+    """Return a new Llama in bfloat16, whose weights are drawn on the device.
+
+    On a CPU it is a tiny one, for a rehearsal.
+    """
     transformers = importlib.import_module("transformers")
     shape = _SHAPE if device == "cuda" else _REHEARSAL_SHAPE
     config = transformers.LlamaConfig(**shape, use_cache=False, attn_implementation="sdpa")
+    # Weights are drawn in the default dtype and on the default device.
     dtype_before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -312,9 +327,9 @@ VARIANTS: Mapping[str, Variant] = {
 def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     """Judge a run by its own losses, by the eager model's run, and by recorded runs.
 
-    Wrong losses and a higher peak of memory are a FAIL. So is a longer time, unless something
-    disturbed the measurement: then it is UNPROVEN. A run with no fault is UNPROVEN, too, if no run
-    of this image on this GPU model is recorded.
+    FAIL: losses are wrong, the peak of memory is higher, or a step takes longer. UNPROVEN: a step
+    takes longer, but something disturbed the measurement; times vary too much to be compared; or
+    nothing is wrong, and no run of this image on this GPU model is recorded to compare with.
     """
     mismatch = describe_gpu_mismatch(expect["gpu"], evidence["device"])
     if mismatch:
@@ -330,6 +345,10 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     disturbances = list(timing.disturbances(evidence["conditions"], *times))
     if problems or (delays and not disturbances):
         return failed(f"{summary}: {joined([*problems, *delays])}{suspects(evidence)}")
+
+    # What is left of faults are delays that something disturbed. Times that vary too much keep any
+    # bound, so they prove nothing; they are among the disturbances. Other disturbances only make
+    # steps slower, so without a delay they do not matter.
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
         return unproven(f"{summary}: {joined([*delays, *disturbances])}")
@@ -370,7 +389,8 @@ def operations_a_second(trained: Trained, rows: int) -> float:
 def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     """Yield why losses are wrong: they are not finite, do not fall, or are not those expected.
 
-    Expected are float32's, the eager model's and the recorded ones, as far as there are any.
+    Expected are float32's, the eager model's and the recorded ones, as far as there are any. A
+    comparison with NaN is false, so each is written as `not ... <=`, which yields a problem then.
     """
     losses = evidence["trained"]["losses"]
     not_finite = [loss for loss in losses if not is_finite(loss)]
@@ -380,7 +400,7 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     if losses[-1] >= losses[0] - LEAST_FALL:
         yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
 
-    # A comparison with NaN is false: `not ... <=` yields a problem then.
+    # Of the eager model: pairs of losses in bfloat16 and float32, on the same weights.
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
@@ -388,7 +408,7 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 
     largest_distance = expect["at_most"].get("loss")
     if "eager" in evidence and largest_distance:
-        # The eager model takes more steps.
+        # Compare step by step. The eager model takes more steps, which are left out.
         pairs = zip(losses, evidence["eager"]["losses"], strict=False)
         distance = max(abs(loss - eager_loss) for loss, eager_loss in pairs)
         if not distance <= largest_distance:
@@ -404,7 +424,8 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     """Yield why the peak of GPU memory is wrong: it is 0, or above the most that is allowed.
 
-    Allowed is a share of the eager model's peak, and a little more than the recorded one.
+    Allowed is a share of the eager model's peak, and a little more than the recorded one. The
+    summary says what the peak is.
     """
     peak = evidence["trained"]["peak"]
     if peak <= 0:
@@ -425,11 +446,13 @@ def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     """Yield why a step takes too long, compared with the eager model's or the recorded time.
 
-    What the times vary by anyway is no delay.
+    `longest_allowed` returns the other time, plus what both times vary by, plus a margin: so much
+    is no delay. The summary says how long a step takes.
     """
     timed = evidence["trained"]["time"]
     seconds = timed["seconds"]
 
+    # The eager model ran on the same GPU just before, so no margin is needed between machines.
     share = expect["at_most"].get("seconds")
     if "eager" in evidence and share:
         eager = evidence["eager"]["time"]
@@ -437,6 +460,7 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
             actual_share = seconds / eager["seconds"]
             yield f"it takes {actual_share:.2f} of the eager model's time, {share:g} is the most"
 
+    # Recorded runs were on another day, and maybe on another machine with this GPU model.
     if "baseline" in expect:
         baseline = expect["baseline"]
         most = timing.longest_allowed(baseline["time"], timed, margin=timing.MARGIN)
