@@ -58,8 +58,8 @@ def judge_figures(
 ) -> Finding:
     """Judge figures by these limits: name of the figure -> the value, the most or the least.
 
-    FAIL: a figure is beyond its limit, or nothing was measured at all. Raises KeyError if one of the
-    figures was not measured: then the caller (validate/judge.py, apply_judge) makes the claim FAIL.
+    FAIL: a figure is beyond its limit, or nothing was measured at all. Raises KeyError if one of
+    the figures was not measured, which makes the claim FAIL, too.
     """
     if not evidence:
         return failed("nothing was measured")

@@ -171,8 +171,8 @@ class Kernel:
     observe: Callable[[SeededRandom], Observed] | None = None
     """Measures the figures and facts, after the cases ran."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> the least and the most that may be measured. There is a least because a quantiser that
-    errs too little has not quantised."""
+    """Name -> the least and the most that may be measured. There is a least, because a quantiser
+    that errs too little has not quantised."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """Name -> the value that must be measured."""
     expected_kernels: Mapping[str, Sequence[Name]] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: b
 
 
 def roll_heads(result: Any) -> Any:
-    """Return a result over (batch, heads, ...) with each head in the next one's place: a control."""
+    """Return a result over (batch, heads, ...) with each head in another's place: a control."""
     return result.roll(1, dims=1)
 
 

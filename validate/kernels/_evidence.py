@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 
 class _PathExpect(TypedDict):
-    """Which CUDA kernels must run: a pattern for each part whose name in these versions is known."""
+    """Which CUDA kernels must run: a pattern for each part with a known name in these versions."""
 
     expected_kernels: Sequence[str]
 

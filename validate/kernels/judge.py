@@ -51,8 +51,8 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     FAIL: a result is wrong, or another kernel ran. NOT_APPLICABLE: this GPU cannot run it.
     UNPROVEN: the results are right, but the profiler lost what ran.
     """
-    # The claim was made for the host's GPUs, so the kernel must have run on one of them. A host that
-    # is not known has no capabilities here.
+    # The claim was made for the host's GPUs, so the kernel must have run on one of them. If no host
+    # was known, there are no capabilities to compare with.
     device = evidence["device"]
     capability = expect.get("capability")
     host_capabilities = expect.get("capabilities") or ([capability] if capability else [])

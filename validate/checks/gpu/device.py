@@ -149,7 +149,7 @@ def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> I
 
 
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
-    """Yield how the GPUs that torch sees differ from those that libcuda counts, or that it has none.
+    """Yield that libcuda counts no GPU, or how what torch sees differs from what it counts.
 
     Only their compute capabilities are compared; the problem names them, for people.
     """

@@ -220,10 +220,7 @@ def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Find
 
 
 def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
-    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all.
-
-    B is the second matrix of an adapter: it must be 0 at the start, and move in training.
-    """
+    """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all."""
     losses = evidence["losses"]
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
@@ -232,6 +229,21 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
 
     if evidence["gradient_checkpointing"] is not True:
         yield "gradient checkpointing is off"
+    yield from find_weight_problems(evidence)
+
+    second = evidence["second_run"]
+    if second["losses"] != losses:
+        step = find_first_difference(losses, second["losses"])
+        yield f"a second run's losses differ from step {step} on"
+    elif second["fingerprint"] != evidence["fingerprint"]:
+        yield "a second run ends in other bits"
+
+
+def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
+    """Yield how other weights were trained than the adapters, or adapters were not.
+
+    B is the second matrix of an adapter: it must be 0 at the start, and move in training.
+    """
     if not evidence["adapters"]:
         yield "no adapter was attached"
     if evidence["b_before"] != 0:
@@ -242,13 +254,6 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
         yield "no base weight was looked at"
     if evidence["base_changed"]:
         yield f"training changed frozen weights: {listed(evidence['base_changed'])}"
-
-    second = evidence["second_run"]
-    if second["losses"] != losses:
-        step = find_first_difference(losses, second["losses"])
-        yield f"a second run's losses differ from step {step} on"
-    elif second["fingerprint"] != evidence["fingerprint"]:
-        yield "a second run ends in other bits"
 
 
 def find_first_difference(losses: Sequence[float], others: Sequence[float]) -> int:

@@ -23,7 +23,7 @@ class ImportEvidence(TypedDict):
 
 
 def import_unsloth() -> ImportEvidence:
-    """Import unsloth and return which device it takes, and whether bfloat16 where the GPU has it."""
+    """Import unsloth, and return which device it takes and whether it knows the GPU's bfloat16."""
     unsloth = importlib.import_module("unsloth")
     capability = importlib.import_module("torch").cuda.get_device_capability()
     takes_bfloat16 = bool(unsloth.is_bfloat16_supported())

@@ -43,7 +43,9 @@ _PROGRAM = "validate.checks.multigpu._launch"
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 """The rank and the exit code in torchrun's summary of a failure."""
 _END_SECONDS = 5.0
+"""How long torchrun has to end by itself, after its ranks were killed."""
 _POLL_SECONDS = 0.2
+"""How often the suite looks at the ranks' reports."""
 
 
 class RanksFailedError(RuntimeError):
@@ -68,14 +70,17 @@ def measure(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Start the ranks of a check and yield each claim's subject with `{"ranks": [evidence, ...]}`.
 
+    A claim that not all ranks have finished is left out. Raises RanksFailedError, after all others
+    were yielded, if a rank failed.
+
     `probe` is the name of the check's module. `limit` is the time in seconds from when all ranks
     have begun until they must be done. `patience` is how many seconds a rank waits for the others
-    after each claim. Raises RanksFailedError, after all complete evidence was yielded, if a rank
-    failed.
+    after each claim.
     """
     # All claims of a check run with the same ranks on the same kind of device.
     rank_count = count_ranks(claims[0])
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder_name:
+        # Every rank reads its work from this file (run_rank).
         folder = Path(folder_name)
         work = {"probe": probe, "claims": [asdict(claim) for claim in claims]}
         (folder / "work.json").write_text(json.dumps(work))
@@ -91,10 +96,8 @@ def measure(
         reports = [read_report(folder / f"rank{rank}") for rank in range(rank_count)]
         for claim in claims:
             if all(claim.subject in report["measured"] for report in reports):
-                yield (
-                    claim.subject,
-                    {"ranks": [report["measured"][claim.subject] for report in reports]},
-                )
+                rank_evidence = [report["measured"][claim.subject] for report in reports]
+                yield claim.subject, {"ranks": rank_evidence}
         failure = describe_failure(exit_code, log, reports, limit)
         if failure:
             raise RanksFailedError(failure)
@@ -137,28 +140,34 @@ def describe_failure(
             unfinished.append(f"rank {rank} in {report['begun'] or 'its start'}")
     where = f" ({', '.join(unfinished)})" if unfinished else ""
 
+    # The time was up: which limit was it (`wait_for_torchrun`)?
     if exit_code is None:
         all_have_begun = all(report["begun"] for report in reports)
         waited = limit if all_have_begun else LIMIT_SECONDS
         return f"torchrun did not end in {waited:g} s{where}"
 
+    # torchrun ended with an error. Its log names the rank that failed first, if it knows it.
     root_cause = _ROOT_CAUSE.search(log)
     if root_cause:
         rank, status = int(root_cause[1]), int(root_cause[2])
-        # `describe_exit` says "killed by ..." for a signal and "ended with ..." for a status.
+        # `describe_exit` returns "killed by ..." for a signal and "ended with ..." for a status.
         end = f"was {describe_exit(status)}" if status < 0 else describe_exit(status)
         return f"rank {rank} {end}{where}{find_last_message(log, rank)}"
     if exit_code:
         return f"torchrun ended with status {exit_code}{where}{find_last_message(log, None)}"
+
+    # A library may end a rank early with status 0.
     if unfinished:
         return f"ended with status 0 before it was done{where}"
     return ""
 
 
 def read_report(file: Path) -> RankReport:
-    """Return what a rank has written to its file so far, as JSON lines.
+    """Return what a rank has written to its file so far.
 
-    A missing file is a rank that has not started. A line that is not complete is left out.
+    The file has JSON lines, in the order of `run_rank`: `{"pid": 17}`, then for each claim
+    `{"begun": SUBJECT}` and `{"subject": SUBJECT, "evidence": {...}}`, at last `{"closing": true}`.
+    A missing file is a rank that has not started. A line that is not complete yet is left out.
     """
     report: RankReport = {"pid": 0, "begun": "", "measured": {}, "closing": False}
     if not file.exists():
@@ -171,6 +180,7 @@ def read_report(file: Path) -> RankReport:
         if "subject" in entry:
             report["measured"][entry["subject"]] = entry["evidence"]
         else:
+            # `pid`, `begun` or `closing`: a later line replaces the subject of an earlier one.
             report.update(entry)
     return report
 
@@ -264,8 +274,11 @@ def find_last_message(log: str, rank: int | None) -> str:
 # What follows runs in each rank.
 
 _PR_SET_PDEATHSIG = 1
+"""The option of prctl(2): send this signal to the process when its parent ends."""
 _PEER_POLL_SECONDS = 0.02
+"""How often a rank looks at the reports of the others."""
 _DUMP_BEFORE_SECONDS = 15.0
+"""How long before its limit a rank prints its stack."""
 
 
 def run_rank(folder: Path, limit: float, patience: float) -> int:
@@ -276,6 +289,7 @@ def run_rank(folder: Path, limit: float, patience: float) -> int:
     """
     # The kernel kills this process when torchrun ends: nothing outlives it (prctl(2)).
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Until the first claim begins, this rank has the time to start; then the time to measure.
     dump_stack_before(LIMIT_SECONDS)
     rank = int(os.environ["RANK"])
     work = json.loads((folder / "work.json").read_text())
@@ -283,13 +297,14 @@ def run_rank(folder: Path, limit: float, patience: float) -> int:
     with (folder / f"rank{rank}").open("w", encoding="utf-8") as report:
 
         def write(entry: Mapping[str, object]) -> None:
+            """Write a line of this rank's report (`read_report`), for all to read at once."""
             report.write(json.dumps(entry) + "\n")
             report.flush()
 
         write({"pid": os.getpid()})
         check = importlib.import_module(work["probe"])
         if hasattr(check, "environment"):
-            # The check sets variables that its libraries read when the group is formed.
+            # Set the check's variables, which libraries read when the group is formed.
             os.environ.update(check.environment(folder))
         worker = Worker.join(claims[0].expect["device"], folder)
         dump_stack_before(limit)

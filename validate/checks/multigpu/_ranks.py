@@ -59,7 +59,7 @@ class Comparison(TypedDict, total=False):
     """Relative errors of a set of tensors against the right result."""
 
     error: float
-    controls: Mapping[str, float]  # of results that are known to be wrong
+    controls: Mapping[str, float]  # what makes a result wrong on purpose -> its error
     plain_error: float  # of plain torch in the same dtype; only where RULE_T judges
 
 
@@ -173,7 +173,10 @@ class Worker:
             work.wait()
 
     def are_same_on_all_ranks(self, tensors: Sequence[Any]) -> bool:
-        """Return whether every rank holds these tensors with the same bits."""
+        """Return whether every rank holds these tensors with the same bits.
+
+        All ranks must call this together.
+        """
         digest = hashlib.sha256()
         for tensor in tensors:
             digest.update(
@@ -221,7 +224,8 @@ def compare_tensors(
     """Return the relative error of measured tensors, and of controls, against the expected ones.
 
     A control is a set of tensors of the same names that is known to be wrong: the judge's tolerance
-    must not let it pass. The measured tensors times SCALE are always one.
+    must not let it pass. Every comparison has one control, the measured tensors times SCALE;
+    `controls` are further ones, by what makes them wrong.
     """
     scaled = {name: tensor * SCALE for name, tensor in measured.items()}
     control_errors = {f"scaled by {SCALE}": relative_error(scaled, expected)}
@@ -269,8 +273,11 @@ def compare_training(
 
     Return two comparisons: "gradients", of one backward pass, with the gradients of this rank's
     data alone as the control; and "weights", after STEPS optimizer steps, with the untrained
-    weights as the control. `make_optimizer` takes a model's parameters. `unwrapped_model` is the
-    model whose parameters are compared, if `model` is a wrapper around it.
+    weights as the control.
+
+    `model` starts with the weights of `worker.make_model()`. If it is a wrapper such as DDP,
+    `unwrapped_model` is the model inside, whose parameters are compared. `make_optimizer` takes a
+    model's parameters.
     """
     if unwrapped_model is None:
         unwrapped_model = model
@@ -288,6 +295,7 @@ def compare_training(
         {"not exchanged": gather_gradients(isolated)},
     )
 
+    # STEPS optimizer steps, on the same data in two ways.
     optimizer = make_optimizer(unwrapped_model.parameters())
     single_optimizer = make_optimizer(single.parameters())
     own_batches = [worker.make_batch(worker.rank, step) for step in range(STEPS)]
@@ -304,7 +312,7 @@ class RanksExpect(TypedDict):
     """What every claim about several GPUs expects."""
 
     device: str  # `cuda`, or `cpu` in a rehearsal
-    ranks: int | None  # None: the claims were written without a host
+    ranks: int | None  # how many; None: the claims were written without a host
 
 
 class Rank(TypedDict, total=False):
@@ -347,7 +355,8 @@ def judge_ranks(
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            # Numbers of ranks that ran in the wrong place, or beside a failed one, say nothing.
+            # What a rank measured says nothing if it ran in the wrong place or beside a failed one.
+            # The first rank with problems of its own is enough.
             problems += [f"rank {number}: {problem}" for problem in find_problems(rank)]
     return failed(joined(problems)) if problems else passed(summarise(ranks))
 
@@ -355,7 +364,7 @@ def judge_ranks(
 def _find_placement_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
     """Yield a problem if ranks are missing, share a GPU, or ran on another kind of device.
 
-    `ranks` of the claim is how many there must be; 0: any number from two on.
+    There must be as many as the claim says. If it says nothing, any number from two on is right.
     """
     expected_count = expect["ranks"]
     device_type = expect["device"]
@@ -427,15 +436,17 @@ def _find_unmet_requirements(requirements: Requirements, rank: ComputingRank) ->
 def _find_comparison_problems(
     name: str, tolerance: float | str, comparison: Comparison
 ) -> Iterator[str]:
-    """Yield a problem if an error is above its tolerance, or a control is not.
+    """Yield a problem if the error is too large, and for each control whose error is not.
 
-    RULE_T as the tolerance allows a small multiple of plain torch's error in the same dtype.
+    tolerance: the largest relative error; or RULE_T, which allows a small multiple of plain torch's
+        error in the same dtype (`plain_error`).
     """
     if tolerance == RULE_T:
         largest_error = backward_tolerance(comparison["plain_error"])
     else:
         largest_error = float(tolerance)
 
+    # NaN is not between any bounds.
     error = comparison["error"]
     if not is_between(error, 0, largest_error):
         allowed = f"at most {scientific(largest_error)} is allowed"
@@ -450,6 +461,7 @@ def _find_comparison_problems(
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
     """Return what the ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`."""
+    # Comparisons by the largest error of any rank.
     parts = []
     for name in requirements.tolerance:
         largest_error = max(rank["comparisons"][name]["error"] for rank in ranks)
@@ -458,6 +470,7 @@ def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> st
     for name in requirements.figures:
         parts.append(f"{name} {scientific(ranks[0]['figures'][name])}")
 
+    # Facts are the same on all ranks, because they are as required.
     for name, value in requirements.facts.items():
         if isinstance(value, bool):
             parts.append(name if value else f"not {name}")

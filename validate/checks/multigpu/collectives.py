@@ -52,8 +52,8 @@ def rank(worker: Worker, claim: Claim) -> dict[str, Any]:
 def measure_exactness(worker: Worker) -> dict[str, Any]:
     """Return for each collective and size whether its result is exact, and a control.
 
-    The control is whether the result also equals what other ranks' data would have given: such a
-    result would prove nothing.
+    The control is whether the result also equals what a collective on the wrong ranks' data would
+    have given. If it did, being exact would prove nothing.
     """
     exact: dict[str, dict[str, bool]] = {}
     controls: dict[str, dict[str, bool]] = {}
@@ -67,11 +67,11 @@ def measure_exactness(worker: Worker) -> dict[str, Any]:
 
 
 class CollectiveResult(NamedTuple):
-    """A tensor that a rank received, what it must be, and what it would be of other ranks' data."""
+    """What a rank received from a collective, and what it may be compared with."""
 
-    received: Any
-    expected: Any
-    wrong: Any
+    received: Any  # a tensor of whole numbers
+    expected: Any  # the right one
+    wrong: Any  # the one that a collective on the wrong ranks' data would give
 
 
 def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
@@ -91,6 +91,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     def sum_over_senders(receiver: int = 0) -> Any:
         return sum(numbers(sender, receiver) for sender in all_ranks)
 
+    # What is sent, and tensors to receive into.
     reduced = numbers(own_rank)
     scattered = torch.empty_like(index)
     broadcast = numbers(own_rank)
@@ -107,6 +108,7 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     distributed.all_to_all_single(swapped, by_receiver)
     worker.send_around_ring(numbers(own_rank), from_previous)
 
+    # What the results must be, and what they would be with the data of the wrong ranks.
     rotated = torch.cat([*by_sender[1:], by_sender[0]])
     sent_to_this_rank = torch.cat([numbers(sender, own_rank) for sender in all_ranks])
     return {
@@ -144,8 +146,9 @@ def measure_transport(worker: Worker) -> dict[str, Any]:
 def parse_nccl_log(log: str) -> dict[str, Any]:
     """Return what NCCL's INFO log tells of its connections and settings.
 
-    "connections" counts them by transport: `{"P2P/CUMEM": 16}`. "taken" holds the NCCL variables
-    that it took from the environment or a file, with their values.
+    "connections" counts them by transport: `{"P2P/CUMEM": 16}`, from lines that end with `via
+    P2P/CUMEM`. "taken" holds the NCCL variables that it took from the environment or a file, with
+    their values.
     """
     transports = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
     variables = re.findall(r"(NCCL_\w+) set (?:by environment )?to (\S+?)\.?(?:\s|$)", log)
@@ -157,7 +160,7 @@ class CollectivesRank(Rank):
     """What a rank reports of collectives: operation -> size -> a yes or no."""
 
     exact: Mapping[str, Mapping[str, bool]]  # whether the result is exact
-    controls: Mapping[str, Mapping[str, bool]]  # whether it is also right for other ranks' data
+    controls: Mapping[str, Mapping[str, bool]]  # whether it also equals that of the wrong ranks
 
 
 class CollectivesEvidence(TypedDict):
@@ -178,21 +181,23 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 
 
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield each collective that is not exact, or also right for other ranks' data.
+    """Yield each collective that is not exact, and each whose control is not told from the result.
 
-    An operation or size that a rank did not report counts as both.
+    A size that a rank did not report, or an operation, has both faults.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:
-        exact = rank["exact"].get(name, {})
-        wrong = [size for size in sizes if exact.get(size) is not True]
-        if wrong:
-            yield f"{name} of {listed(wrong)} numbers is not exact"
+        is_exact = rank["exact"].get(name, {})
+        inexact_sizes = [size for size in sizes if is_exact.get(size) is not True]
+        if inexact_sizes:
+            yield f"{name} of {listed(inexact_sizes)} numbers is not exact"
 
-        controls = rank["controls"].get(name, {})
-        passing = [size for size in sizes if controls.get(size) is not False]
-        if passing:
-            yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
+        # The result must differ from what the data of the wrong ranks would have given.
+        equals_wrong = rank["controls"].get(name, {})
+        passing_sizes = [size for size in sizes if equals_wrong.get(size) is not False]
+        if passing_sizes:
+            passing = listed(passing_sizes)
+            yield f"control: {name} of {passing} numbers is right for other ranks' data too"
 
 
 class TransportExpect(RanksExpect):
@@ -219,10 +224,10 @@ class TransportEvidence(TypedDict):
 def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
     """Judge that NCCL uses the best transport that the host's GPUs allow.
 
-    Over NVLink that is P2P. Over PCIe both P2P and shared memory (SHM) are right: NCCL goes from
-    GPU to GPU only across PCIe switches, and by design through shared memory where a host bridge
-    lies between them. NVML does not tell which it is. (NCCL: src/graph/paths.cc,
-    ncclTopoCheckP2p, PATH_PXB; farther for two GPUs beside an x86 processor of AMD.)
+    Over NVLink that is P2P, straight from GPU to GPU. Over PCIe it depends on what lies between two
+    GPUs: NCCL uses P2P if there are only PCIe switches, and shared memory (SHM) by design if there
+    is a host bridge. NVML does not tell which it is, so both are right. (NCCL: src/graph/paths.cc,
+    ncclTopoCheckP2p, PATH_PXB. Two GPUs beside an x86 processor of AMD may be farther apart.)
     """
     link = expect.get("link", "")
     injected = expect.get("injected", {})
@@ -239,9 +244,10 @@ def find_transport_problems(
 ) -> Iterator[str]:
     """Yield why a rank does not use the best transport over this link.
 
-    link: the slowest between the host's GPUs (nvlink, pcie or apart); empty: it is not known.
-    injected: NCCL's variables that the run itself set. Others that NCCL took (`taken`) are named as
-        suspects.
+    link: the slowest between the host's GPUs: `nvlink`, `pcie`, or `apart` if two of them
+        only reach each other through the host's memory; empty: it is not known.
+    injected: NCCL's variables that the run itself set. If the transport is wrong, the others that
+        NCCL took (`taken`) are named: one of them may be the cause.
     """
     connections = rank["connections"]
     if not connections:

@@ -112,7 +112,8 @@ def measure_bfloat16(worker: Worker) -> ComputingRank:
     """Compare FSDP2's mixed precision with one process: products in bfloat16, sums in float32.
 
     The reference is a bfloat16 model that takes each rank's data in turn; its gradients are added
-    up in float32. The control is a float32 model. "gradients" names the dtypes of the gradients.
+    up in float32. The control is a float32 model. The fact "gradients" lists the dtypes of the
+    sharded model's gradients.
     """
     torch = worker.torch
     policy = import_fsdp2().MixedPrecisionPolicy(

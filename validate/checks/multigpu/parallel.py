@@ -28,6 +28,7 @@ from validate.judging import RULE_T, Finding
 
 _HEADS = 2
 _TOKENS_A_RANK = 128
+"""The length of the part of a sequence that each rank has in context parallelism."""
 
 measure = partial(_launch.measure, __name__)
 
@@ -45,8 +46,10 @@ def rank(worker: Worker, claim: Claim) -> ComputingRank:
 def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
     """Compare a step of tensor parallelism, on the same batch on every rank, with one process.
 
-    The weight of each block's first layer is split by columns, that of the second by rows. The
-    control of the outputs is what the first rank's parts give without those of the other ranks.
+    Each rank has a part of the hidden features of each block: a part of the outputs of its first
+    layer (split by columns), and so of the inputs of its second (split by rows). The ranks add up
+    what their parts of the second layer give. The control of the outputs is the first rank's part,
+    not added to the others.
     """
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
     model = worker.make_model()
@@ -62,6 +65,7 @@ def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
     compute_loss(output).backward()
     compute_loss(single_output).backward()
 
+    # Each rank must hold an equal part of both weights.
     is_split_evenly = True
     for block in model:
         for weight in (block.up.weight, block.down.weight):
@@ -69,7 +73,8 @@ def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
             if local_count * worker.world_size != weight.numel():
                 is_split_evenly = False
 
-    first_part = compute_first_part(worker.torch, single_model, batch, 1 / worker.world_size)
+    rank_share = 1 / worker.world_size
+    first_part = compute_first_part(worker.torch, single_model, batch, share=rank_share)
     outputs = compare_tensors(
         {"y": output}, {"y": single_output}, {"of one rank": {"y": first_part}}
     )
@@ -99,9 +104,10 @@ def compute_first_part(torch: Any, model: Any, batch: Any, share: float) -> Any:
 def measure_context_parallelism(worker: Worker) -> ComputingRank:
     """Compare ring attention over a sequence that is split over the ranks with one process.
 
-    Everything runs in bfloat16, because flash attention needs it. The reference is float64 on the
-    CPU, and the plain error is that of one process in bfloat16. The control adds up the gradients
-    of the ranks' parts as if the ranks had exchanged nothing.
+    The ranks' gradients of a weight, each from its part of the sequence, must add up to that of the
+    whole sequence. Everything runs in bfloat16, because flash attention needs it. The reference is
+    float64 on the CPU, and the plain error is that of one process in bfloat16. In the control each
+    part of the sequence attends only to itself, as if the ranks had exchanged nothing.
     """
     torch = worker.torch
     attention = importlib.import_module("torch.nn.attention")
@@ -116,6 +122,8 @@ def measure_context_parallelism(worker: Worker) -> ComputingRank:
     weight = weight.to(worker.device, torch.bfloat16)
     exact = compute_attention_gradient(torch, sequence.cpu().double(), weight.cpu().double())
 
+    # In one process: over the whole sequence, and over each rank's part by itself. Then over this
+    # rank's part, with the other ranks.
     with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
         plain = compute_attention_gradient(torch, sequence, weight)
         separate_gradients = []
@@ -128,6 +136,7 @@ def measure_context_parallelism(worker: Worker) -> ComputingRank:
             local_length = local_part.shape[1]
             local_gradient = compute_attention_gradient(torch, local_part, weight)
 
+    # Add up in float32, so that the sums add no error of bfloat16.
     total = local_gradient.float()
     worker.distributed.all_reduce(total)
     separate_total = sum(gradient.float() for gradient in separate_gradients)
@@ -144,8 +153,9 @@ def measure_context_parallelism(worker: Worker) -> ComputingRank:
 def compute_attention_gradient(torch: Any, sequence: Any, weight: Any) -> Any:
     """Return the gradient of the weight that projects a sequence to causal self-attention's inputs.
 
-    The sequence is [rows, tokens, WIDTH]. The loss is a sum over tokens, in float32 at least, so
-    that the gradients of parts of a sequence add up.
+    The sequence is [rows, tokens, WIDTH], the weight and the result [3 * WIDTH, WIDTH]: query, key
+    and value. The loss is the sum of (attention's output - 1)^2. A sum over tokens, unlike a mean,
+    adds up from the parts of a sequence, and so do its gradients.
     """
     functional = torch.nn.functional
     weight = weight.detach().clone().requires_grad_(True)
@@ -154,6 +164,7 @@ def compute_attention_gradient(torch: Any, sequence: Any, weight: Any) -> Any:
         heads.append(projection.unflatten(-1, (_HEADS, -1)).transpose(1, 2))
     query, key, value = heads
     output = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    # The loss in float32, or in float64 for the reference.
     wide_output = output.to(torch.promote_types(output.dtype, torch.float32))
     (wide_output - 1).square().sum().backward()
     return weight.grad

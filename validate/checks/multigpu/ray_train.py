@@ -33,6 +33,7 @@ def run_workers(rank_count: int, device_type: str) -> RanksEvidence:
     torch_trainer = importlib.import_module("ray.train.torch").TorchTrainer
     uses_gpus = device_type == "cuda"
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        # A CPU for each worker, and one for the process by which ray directs them.
         ray.init(
             num_cpus=rank_count + 1,
             num_gpus=rank_count if uses_gpus else 0,

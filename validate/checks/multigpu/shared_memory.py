@@ -79,11 +79,15 @@ class Transfer(NamedTuple):
 
 
 def transfer_batches() -> Transfer:
-    """Load batches that a DataLoader's workers make, and compare each with the original."""
+    """Load batches that a DataLoader's workers make, and compare each with one made here.
+
+    Each must also lie in shared memory, by which the workers hand it over.
+    """
     data = importlib.import_module("torch.utils.data")
     loader = data.DataLoader(
         range(_BATCHES),
-        batch_size=None,  # each number is a batch of its own
+        # Each number of the range becomes a batch of its own, made by this function in a worker.
+        batch_size=None,
         collate_fn=make_batch,
         num_workers=_WORKERS,
         prefetch_factor=1,
@@ -109,8 +113,10 @@ def judge(_subject: str, _expect: object, evidence: SharedMemoryEvidence) -> Fin
     if not is_between(size, LEAST_BYTES, math.inf):
         least = format_mebibytes(LEAST_BYTES)
         return failed(f"/dev/shm is too small: {format_mebibytes(size)}, {least} are needed")
+    # A size that nothing enforces says nothing.
     if evidence["refuses_more"] is not True:
         return failed("control: a file larger than /dev/shm was not refused")
+    # If no batch arrived, none arrived wrong.
     if evidence["right"] is not True or not evidence["handed_over"]:
         return failed("batches that workers hand over do not arrive as they were made")
 

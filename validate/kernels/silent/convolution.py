@@ -15,8 +15,8 @@ def conv3d_bfloat16(
     The kernel spans one plane, so the reference is computed plane by plane, as a two-dimensional
     convolution in float32. Every eighth line of each plane is compared.
     """
-    # Each result is a sum of 16 * 1 * 3 * 3 = 144 products. Weights are divided by the root of that,
-    # 12, so that results are near 1.
+    # Each result is a sum of 16 * 1 * 3 * 3 = 144 products. Weights are divided by the root of
+    # that, 12, so that results are near 1.
     x = torch.randn(1, 16, depth, height, width, device=device, dtype=torch.bfloat16)
     weight = torch.randn(16, 16, 1, 3, 3, device=device, dtype=torch.bfloat16) / 12
     output = torch.nn.functional.conv3d(x, weight)
