@@ -25,7 +25,8 @@ class Gpu:
     unified: bool = False
     """The CPU uses the same memory: GB10 (DGX Spark), Jetson. GPUs beside Grace have their own."""
     assembled: bool = True
-    """False if Triton's ptxas lists its targets and this GPU is not among them."""
+    """Whether Triton's ptxas can assemble for it. False only if it lists its targets, and this GPU
+    is not among them."""
 
     @property
     def arch(self) -> str:
@@ -170,11 +171,13 @@ def _visible_devices(usable: list[Gpu], hardware: Hardware) -> Setting:
     If CUDA_VISIBLE_DEVICES is set already, GPUs are named by its entries, which may be `2` or
     `GPU-aa`; else by their numbers.
     """
-    # Without entries, or with fewer than there are GPUs, the others are named by their numbers.
+    # Entries are in the order of the GPUs. If there are fewer of them, or none, the other GPUs are
+    # named by their numbers.
     unnamed = range(len(hardware.visible), len(hardware.gpus))
     names = [*hardware.visible, *map(str, unnamed)]
     usable_names = []
     for name, gpu in zip(names, hardware.gpus, strict=False):
+        # GPUs of one model are equal, and all of them are usable or none.
         if gpu in usable:
             usable_names.append(name)
     reason = "the other GPUs have no code in this torch"
@@ -192,20 +195,20 @@ def _settings_for_cpu() -> Iterator[Setting]:
 def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
     """Return the fastest attention that works on all GPUs of these compute capabilities.
 
-    It has run on such GPUs, or has code for each of them.
-
-    flash-attn 4 has run on Hopper only: its backward hung on Blackwell with nvidia-cutlass-dsl
-    4.6.0 (flash-attention#2797). For which GPUs flash-attn 2 has code differs from wheel to wheel,
-    so the image's claims are asked.
+    The first of these that does: flash-attn 4, flash-attn 2, xformers, and torch's SDPA, which
+    always works.
     """
+    # flash-attn 4 compiles for any GPU, but has been seen to run on Hopper only: on Blackwell its
+    # backward hung with nvidia-cutlass-dsl 4.6.0 (flash-attention#2797).
     lowest, highest = min(capabilities), max(capabilities)
-    are_hopper = lowest[0] == highest[0] == 9
-    if are_hopper and "flash-attn-4" in stack.packages:
+    are_all_hopper = lowest[0] == highest[0] == 9
+    if are_all_hopper and "flash-attn-4" in stack.packages:
         version = stack.packages["flash-attn-4"]
         reason = f"flash-attn-4 {version} is here, and compiled for this GPU at the first step"
         source = "the image's claims; flash-attention#2797"
         return Setting("attention", "flash_attention_4", reason, source)
 
+    # For which GPUs flash-attn 2 has code differs from wheel to wheel: the image's claims say it.
     targets = stack.code.get("flash-attn", ())
     has_code_everywhere = bool(targets) and all(
         runs_on(targets, capability) for capability in capabilities
@@ -215,8 +218,8 @@ def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
         reason = f"flash-attn {version} is here, with code for {_capabilities(targets)}"
         return Setting("attention", "flash_attention_2", reason, "the image's claims")
 
-    # Only unsloth: Axolotl's patch for xformers reads LlamaAttention.num_heads, which
-    # transformers 4.48 dropped.
+    # Of the frameworks, only unsloth takes xformers: Axolotl's patch for it reads
+    # LlamaAttention.num_heads, which transformers 4.48 dropped.
     takes_xformers = {"unsloth", "xformers"} <= stack.packages.keys()
     if takes_xformers and (7, 5) <= lowest < (10, 0):
         version = stack.packages["xformers"]
@@ -286,7 +289,6 @@ def _warn_about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Ite
     # GPUs of one model have the same warnings: give each once.
     models = dict.fromkeys(usable)
     for gpu in models:
-        # Whether Triton's ptxas can assemble for it.
         if not gpu.assembled:
             yield (
                 f"Triton's ptxas does not know {gpu.name} ({gpu.arch}): torch.compile and what is "

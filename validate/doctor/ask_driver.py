@@ -10,7 +10,8 @@ from validate.environment import host, nvml
 def main(_arguments: Sequence[str] = ()) -> int:
     """Report the GPUs, as CUDA and as NVML see them, and what is wrong with the machine.
 
-    Always returns 0.
+    The facts are "computing" (nvml.read_by_cuda), "managed" (nvml.read_by_nvml), and any number of
+    "error". Always returns 0.
     """
     error_texts = []
     try:

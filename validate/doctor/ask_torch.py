@@ -39,7 +39,8 @@ def main(_arguments: Sequence[str] = ()) -> int:
 def _report_torch() -> None:
     """Report torch's version, its targets and its GPUs, each as soon as it is known.
 
-    If something fails, its error is reported and what follows is left out.
+    If something fails, its error is reported and what follows is left out. Each GPU is a fact of
+    its own; "assembled" says whether Triton's ptxas knows it.
     """
     try:
         torch: Any = importlib.import_module("torch")
@@ -80,16 +81,18 @@ def _report_imported(name: str, module: str) -> None:
     try:
         importlib.import_module(module)
         report(package=[name, version])
-    except BaseException as error:
+    except BaseException as error:  # as in _report_torch
         report(broken=[name, _text(error)])
 
 
 def _triton_assembles(arch: int) -> bool:
     """Return whether the ptxas that Triton takes for an architecture (103 for sm_103) knows it.
 
-    By Triton's own rule, a variable counts before the file beside it, and Blackwell's assembler
-    before the other. True if there is no ptxas or it does not list its targets.
+    True if there is no ptxas, it does not run, or it does not list its targets: then nothing is
+    known against it.
     """
+    # Triton takes the first of these that exists: ptxas-blackwell before ptxas where it has both,
+    # and of each the one that a variable names before the one that it brought.
     triton = util.find_spec("triton")
     names = ["ptxas-blackwell", "ptxas"] if arch >= _TWO_ASSEMBLERS_FROM else ["ptxas"]
     candidates = []
@@ -100,16 +103,18 @@ def _triton_assembles(arch: int) -> bool:
             folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
             candidates.append(str(folder / name))
 
-    # Triton takes the first that exists.
-    for assembler in filter(os.path.isfile, candidates):
-        try:
-            command = [assembler, "--help"]
-            process = subprocess.run(command, capture_output=True, text=True, timeout=20)
-        except (OSError, subprocess.SubprocessError):
-            return True
-        lists_targets = "'sm_" in process.stdout
-        return not lists_targets or f"'sm_{arch}'" in process.stdout
-    return True
+    assembler = next(filter(os.path.isfile, candidates), None)
+    if assembler is None:
+        return True
+
+    # Its help lists the targets: `Allowed values for this option: 'sm_75','sm_80', ...`.
+    try:
+        command = [assembler, "--help"]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return True
+    lists_targets = "'sm_" in process.stdout
+    return not lists_targets or f"'sm_{arch}'" in process.stdout
 
 
 def _text(error: BaseException) -> str:

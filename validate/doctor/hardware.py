@@ -8,7 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,13 +43,15 @@ def inspect() -> Inspection:
 
     A broken driver, torch or package raises nothing: its error is one of the `troubles`.
     """
-    # The driver is asked without the image's site packages, torch as a user's program imports it.
+    # The driver is asked by a Python that reads neither site packages (-S) nor variables such as
+    # PYTHONPATH (-I), torch by one that imports it as a user's program does.
     driver = ask([sys.executable, "-I", "-S", str(_SUITE), "doctor-driver"], "the driver")
     torch = ask(
         [sys.executable, str(_SUITE), "doctor-torch"],
         "a program that imports torch and its packages",
     )
     inspection = interpret(driver, torch, _inspect_machine())
+    # Add which GPUs the packages' kernels are compiled for, as the image's claims say.
     stack = replace(inspection.stack, code=claimed_code(CLAIMS))
     return replace(inspection, stack=stack)
 
@@ -81,16 +83,19 @@ def ask(command: Sequence[str], subject: str) -> list[dict[str, Any]]:
 def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware) -> Inspection:
     """Return one picture of the facts that both processes reported.
 
-    `driver`, `torch`: what each reported, such as {"managed": ...} or {"package": [name, version]}.
-    The GPUs are those that torch sees, or the driver's if torch can't be imported. `machine`:
-    everything but the GPUs and the driver.
+    `driver`, `torch`: the facts of each line, such as {"managed": {"driver": ..., "gpus": [...]}}
+    (ask_driver.py) or {"package": [name, version]} (ask_torch.py). The GPUs are those that torch
+    sees, or the driver's if torch can't be imported. `machine`: everything but the GPUs and the
+    driver.
     """
-    # Stays like this if NVML answered nothing.
+    # What NVML says. It stays like this if NVML said nothing.
     by_nvml: Facts = {"driver": "", "gpus": []}
     for facts in driver:
-        by_nvml = facts.get("managed", by_nvml)
+        if "managed" in facts:
+            by_nvml = facts["managed"]
 
-    # Facts that come once, such as torch's version; packages and GPUs come one by one.
+    # What torch's process says. `of_torch` has what comes once, such as torch's version; packages
+    # and GPUs come one by one.
     of_torch: dict[str, Any] = {}
     packages: dict[str, str] = {}
     gpus_of_torch = []
@@ -123,14 +128,14 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
 
 
 def _make_gpu(facts: Facts) -> Gpu:
-    """Return the GPU that NVML or torch describes with these facts."""
+    """Return the GPU that NVML or torch describes with these facts. NVML says less than torch."""
     major, minor = facts["capability"]
     name = facts["name"]
     return Gpu(
         name=name,
         capability=(major, minor),
         memory=facts["memory"],
-        # `NVIDIA A100-SXM4-40GB MIG 1g.5gb`
+        # A slice is called `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. The name may also end with MIG.
         mig=" MIG " in f"{name} ",
         unified=facts.get("unified", False),
         assembled=facts.get("assembled", True),
@@ -152,12 +157,14 @@ def _troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
 def claimed_code(claims_file: Path) -> dict[str, tuple[str, ...]]:
     """Return package -> the targets of its kernels (`sm_80`), by the image's own claims.
 
-    Empty if the image has no claims, as a base of somebody else, or the file is damaged.
+    Empty if the image has no claims, as a base of somebody else, or the file cannot be read.
     """
     code = {}
+    # Any of these is raised if the file is missing or damaged. What was read before then counts.
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         for claim in ClaimSet.loads(claims_file.read_text(encoding="utf-8")).claims:
             if claim.check == "device-code" and claim.expect["kind"] == "kernels":
+                # Architecture (`80`) -> the kind of its code (`cubin`, `jit`).
                 archs = sorted(claim.expect["archs"].items(), key=lambda item: int(item[0]))
                 code[claim.subject] = tuple(_target(arch, kind) for arch, kind in archs)
     return code
@@ -187,29 +194,34 @@ def _inspect_machine() -> Hardware:
 def disks() -> list[Disk]:
     """Return the disks of checkpoints (this folder) and of downloads (Hugging Face's cache).
 
-    If both are on one device, it is returned once, for both.
+    If both are on one device, and this user may write to both or to neither, it is returned once.
+    A disk that cannot be read is left out.
     """
     cache = (
         os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     )
-    both = [*_find_disk(Path.cwd(), "checkpoints"), *_find_disk(Path(cache), "downloads")]
+    known_disks = []
+    for folder, holds in ((Path.cwd(), "checkpoints"), (Path(cache), "downloads")):
+        disk = _find_disk(folder, holds)
+        if disk is not None:
+            known_disks.append(disk)
 
-    devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in both}
-    if len(both) == 2 and len(devices) == 1:
-        return [replace(both[0], holds="checkpoints and downloads")]
-    return both
+    devices = {(disk.writable, Path(disk.path).stat().st_dev) for disk in known_disks}
+    if len(known_disks) == 2 and len(devices) == 1:
+        return [replace(known_disks[0], holds="checkpoints and downloads")]
+    return known_disks
 
 
-def _find_disk(folder: Path, holds: str) -> Iterator[Disk]:
-    """Yield the disk of a folder, or of the nearest folder above it that exists.
+def _find_disk(folder: Path, holds: str) -> Disk | None:
+    """Return the disk of a folder, or of the nearest folder above it that exists.
 
-    Nothing is yielded if none can be read.
-
-    `holds`: what training writes there.
+    None if none of them can be read. `holds`: what training writes there.
     """
     for candidate in (folder, *folder.parents):
-        with suppress(OSError):
+        try:
             free = shutil.disk_usage(candidate).free
-            writable = os.access(candidate, os.W_OK)
-            yield Disk(path=str(candidate), holds=holds, free=free, writable=writable)
-            return
+        except OSError:
+            continue
+        writable = os.access(candidate, os.W_OK)
+        return Disk(path=str(candidate), holds=holds, free=free, writable=writable)
+    return None

@@ -118,7 +118,7 @@ def _setting_lines(setting: Setting, width: int) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of `doctor`'s options."""
+    """Return the parser of `doctor`'s options. `hint` has its own (validate/hints.py)."""
     parser = argparse.ArgumentParser(
         prog="doctor",
         description="Show this machine, this image and the settings that follow; "

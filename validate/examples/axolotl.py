@@ -34,6 +34,8 @@ def read_axolotl(run: Run) -> TrainingResult:
     learned preferences. If the example asked the trained model a question (ask.sh), the fact
     "answered" is the length of the answer in characters.
     """
+    # The weights before training, as `start`; and as they are after loading, if that rounds them
+    # otherwise (`reload_base`).
     config = run.config
     out = run.folder / config["output_dir"]
     file_weights = read_tensors(run.model)
@@ -48,6 +50,7 @@ def read_axolotl(run: Run) -> TrainingResult:
         start = round_to_double_quantised_nf4(loaded_weights, shape, run.device, dtype)
         reload_base = round_to_double_quantised_nf4(file_weights, shape, run.device, float32)
 
+    # What was saved: adapters, maybe merged as well, or all weights.
     merged_folder = out / "merged"
     adapters, merge = None, None
     saved: Weights | AdapterPairs
@@ -162,6 +165,7 @@ def rebuild_batches(run: Run, rank_count: int) -> list[Batch]:
 
     That is the order of the file (`curriculum_sampling`) or the one that the seed gives.
     """
+    # A row has two parts in DPO, a chosen and a rejected answer, and otherwise one.
     config = run.config
     rows: Sequence[Sequence[Row]]
     if config.get("rl") == "dpo":
@@ -189,12 +193,14 @@ def read_prepared_rows(run: Run) -> list[Row]:
 def load_result(run: Run, out: Path, training_dtype: Any) -> Callable[[Any], Any]:
     """Load the saved result by transformers and peft; return a function from tokens to its logits.
 
-    All products are computed in float32, in whatever dtype the weights are stored. All weights of
-    full training are loaded in the dtype in which they were saved, which after ZeRO 3 under
-    torchrun was not that of training.
+    All products are computed in float32, in whatever dtype the weights are stored.
     """
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
+
+    # Which weights are loaded, and in which dtype: those below the adapters in the dtype of
+    # training, as axolotl loaded them; others in the dtype in which they were saved, which after
+    # ZeRO 3 under torchrun was not that of training.
     has_adapter = bool(run.config.get("adapter"))
     if has_adapter:
         model_folder = run.model
@@ -218,6 +224,7 @@ def load_result(run: Run, out: Path, training_dtype: Any) -> Callable[[Any], Any
             bnb_4bit_compute_dtype=torch.float32,
         )
     model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, **options)
+    # The numbers are now rounded as they were in training. Compute with them in float32.
     for parameter in model.parameters():
         if parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()

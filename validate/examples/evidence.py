@@ -42,16 +42,19 @@ _COMPARED_ROWS = 4
 """Logits are compared on this many rows of the first batch."""
 _CORES_EACH = 4
 _BYTES_EACH = 3 << 30
-"""The memory of an example that runs beside others: torch and a framework take 2 GB or less."""
+"""The cores and the memory of an example that runs beside others: torch and a framework take 2 GB
+or less."""
 
 
 def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Run each claim's example on `cpu` or `cuda`; yield the claim's subject and the evidence.
 
     Each example has a fork of its own, since frameworks patch the modules that others import. On a
-    CPU with many cores several run side by side and share the cores.
+    CPU with many cores several run side by side and share the cores. Evidence is yielded as it
+    comes, so its order is not that of the claims.
     """
     at_once = 1
+    # None: torch chooses how many threads each process has.
     threads = None
     if device == "cpu":
         cores = len(os.sched_getaffinity(0))
@@ -77,8 +80,9 @@ def measure_example(
 
     `threads` is the number of threads of each of its processes; None leaves it to torch. An example
     that draws its own training data (`read_rewards`) cannot be compared with plain torch: its
-    reader returns the evidence.
+    reader returns the evidence. "flash_attn_4" counts the kernels that flash-attn-4 compiled.
     """
+    # Threads that wait must not take the cores of others.
     for name, value in PASSIVE_WAITING.items():
         os.environ.setdefault(name, value)
     if threads is not None:
@@ -86,14 +90,14 @@ def measure_example(
 
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         finished_run = run(example, Path(folder), device)
-        # What the example's framework left is read by a function of its own.
+        # What the example's framework left is read by a function of its own, while it is there.
         result = ADAPTERS[example["adapter"]](finished_run)
         if isinstance(result, TrainingResult):
             evidence = {**compare_with_plain_torch(result), **result.facts}
         else:
             evidence = dict(result)
         seconds = round(finished_run.seconds, 1)
-        return {"seconds": seconds, **evidence, "flash_attn_4": finished_run.attention}
+        return {"seconds": seconds, **evidence, "flash_attn_4": finished_run.flash_attn_4_kernels}
 
 
 def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
@@ -106,6 +110,7 @@ def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
     losses, weights = train_in_plain_torch(result)
     idle_losses, _ = train_in_plain_torch(result, learning_rate=0.0)
     _, frozen_weights = train_in_plain_torch(result, frozen_part=last_layer)
+    # If adapters were trained, all weights are compared with the adapters added in.
     saved_weights = apply_saved(result, result.saved, result.start)
     return {
         "steps": len(result.losses),
@@ -125,7 +130,7 @@ def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
 def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
     """Return which tensors the saved result lacks, which did not move in training, how many did.
 
-    Of adapters, the tensors are A and B of each module.
+    If adapters were trained, these are their A and B: `model.layers.0.mlp.up_proj.A`.
     """
     if result.adapters:
         before = flatten_pairs(result.adapters.start)
@@ -148,10 +153,10 @@ def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
 def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
     """Return how far merged weights are from the base plus the adapters; {} if nothing was merged.
 
-    `strayed` names weights that no adapter changes and that differ from the base all the same,
-    beyond what a 16-bit file rounds. `control_unmerged` is the base without adapters, and
-    `control_unrounded` the losses of adapters that were trained over the base itself instead of its
-    4-bit weights.
+    "merge_deviation" is the largest difference of any weight. "merged_lacking" names weights that
+    the merged model lacks, and "strayed" those that the merge changed although no adapter does.
+    The controls are the base without adapters (`control_unmerged`), and the losses of adapters that
+    were trained over the base itself instead of its 4-bit weights (`control_unrounded`).
     """
     if result.merge is None:
         return {}
@@ -167,13 +172,10 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
             continue
         deviations.append(largest_difference(merged[name], expected[name]))
         control_deviations.append(largest_difference(merged[name], weight))
-        # No adapter changes this weight: the merge must leave it, or round it to 16 bits.
-        if expected[name] is weight:
-            in_16_bits = weight.bfloat16().float()
-            differences = [largest_difference(merged[name], weight)]
-            differences.append(largest_difference(merged[name], in_16_bits))
-            if 0 not in differences:
-                strayed.append(name)
+        # Where no adapter changes a weight, what is expected is the very tensor of the base.
+        has_adapter = expected[name] is not weight
+        if not has_adapter and not is_same_or_rounded(merged[name], weight):
+            strayed.append(name)
     return {
         "merged_lacking": missing,
         "strayed": strayed,
@@ -181,6 +183,13 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
         "control_unrounded": largest_loss_difference(result.losses, unrounded_losses),
         "control_unmerged": max(control_deviations),
     }
+
+
+def is_same_or_rounded(tensor: Any, original: Any) -> bool:
+    """Return whether a tensor has the numbers of another, or these rounded to bfloat16."""
+    rounded = original.bfloat16().float()
+    is_same = largest_difference(tensor, original) == 0
+    return is_same or largest_difference(tensor, rounded) == 0
 
 
 def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
@@ -199,8 +208,11 @@ def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
         if not name.startswith(last_layer):
             without_last_layer[name] = tensor
 
+    # The weights below the adapters, as they are after loading. Without adapters the saved weights
+    # replace them.
     base = result.start if result.reload_base is None else result.reload_base
     with torch.no_grad():
+        # By the framework that loaded it, and by our own code from the files.
         logits = result.compute_logits(tokens).float().cpu()
         complete = apply_saved(result, result.saved, base)
         complete_logits = compute_reference_logits(result.shape, complete, tokens)
@@ -242,9 +254,10 @@ def prefix_of_last_layer(shape: Shape) -> str:
 
 
 def apply_saved(result: TrainingResult, saved: Mapping[str, Any], base: Weights) -> Weights:
-    """Return all weights of a saved result, which are those of `base` where it lacks some.
+    """Return all weights that a saved result stands for.
 
-    Saved adapters are added to the base, saved weights replace it.
+    `saved` are adapters, which are added to the weights of `base`, or weights, which replace them.
+    Where it lacks some, the weights are those of the base.
     """
     if result.adapters:
         return add_adapters(base, saved, result.adapters.scale)
@@ -252,10 +265,9 @@ def apply_saved(result: TrainingResult, saved: Mapping[str, Any], base: Weights)
 
 
 def update_deviation(start: Weights, weights: Weights, expected: Weights) -> float:
-    """Return how far the change of all weights is from the expected change, relative to its size.
+    """Return |weights - expected| / |expected - start|, in 2-norms over all weights together.
 
-    Both are 2-norms over all weights: 0 is the expected change, 1 is none at all. Infinite if no
-    change is expected.
+    0 is the expected change, 1 is no change at all. Infinite if no change is expected.
     """
     squared_difference = 0.0
     squared_change = 0.0
@@ -284,12 +296,13 @@ def train_in_plain_torch(
 ) -> tuple[list[float], Weights]:
     """Repeat an example's training in float32 on the CPU; return each step's loss and all weights.
 
-    Controls pass another learning rate (0 is an optimiser that does nothing) or a part of the
-    names of the parameters that stay as they are.
+    `learning_rate` is the example's by default; 0 is an optimiser that does nothing. Parameters
+    whose names contain `frozen_part` stay as they are; None: all are trained. Controls use both.
     """
     torch = importlib.import_module("torch")
     if learning_rate is None:
         learning_rate = result.learning_rate
+    # The parameters: A and B of each adapter, or all weights.
     start: Mapping[str, Any] = result.start
     if result.adapters:
         start = flatten_pairs(result.adapters.start)
@@ -319,10 +332,10 @@ def train_in_plain_torch(
 def apply_parameters(
     base: Weights, parameters: Mapping[str, Any], adapters: Adapters | None
 ) -> Weights:
-    """Return all weights of a model in training. The result depends on its parameters (autograd).
+    """Return all weights of a model in training, so that gradients reach its parameters.
 
-    Without adapters the parameters are the weights. With adapters they are both halves of each, by
-    the names of `flatten_pairs`, and are added to the base.
+    Without adapters the parameters are the weights. With adapters they are A and B of each module,
+    by the names of `flatten_pairs`, and are added to the base.
     """
     if adapters is None:
         return parameters
@@ -333,12 +346,12 @@ def apply_parameters(
 
 
 def flatten_pairs(pairs: AdapterPairs) -> dict[str, Any]:
-    """Return the halves of every adapter by name: `MODULE.A` and `MODULE.B`."""
-    halves = {}
+    """Return A and B of every module by name: `MODULE.A` and `MODULE.B`."""
+    matrices = {}
     for module, (a, b) in pairs.items():
-        halves[f"{module}.A"] = a
-        halves[f"{module}.B"] = b
-    return halves
+        matrices[f"{module}.A"] = a
+        matrices[f"{module}.B"] = b
+    return matrices
 
 
 def add_adapters(base: Weights, pairs: AdapterPairs, scale: float) -> dict[str, Any]:
@@ -372,16 +385,20 @@ def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> 
 
 
 def compute_objective(result: TrainingResult, weights: Weights, batch: Batch) -> Any:
-    """Return the loss that an example's step minimises: DPO's, or the mean of all ranks' losses."""
+    """Return the loss that an example's step minimises: DPO's, or the mean of all ranks' losses.
+
+    Each rank divides by the number of its own labels, so the mean of the ranks' losses is not the
+    loss of all rows together.
+    """
     torch = importlib.import_module("torch")
     if result.dpo_beta is not None:
         return compute_dpo_loss(result, weights, batch, result.dpo_beta)
 
     tokens, labels = batch
+    tokens_by_rank = tokens.chunk(result.rank_count)
+    labels_by_rank = labels.chunk(result.rank_count)
     losses = []
-    for rank_tokens, rank_labels in zip(
-        tokens.chunk(result.rank_count), labels.chunk(result.rank_count), strict=True
-    ):
+    for rank_tokens, rank_labels in zip(tokens_by_rank, labels_by_rank, strict=True):
         logits = compute_reference_logits(result.shape, weights, rank_tokens)
         losses.append(token_loss(logits, rank_labels, counts_all_labels=result.counts_all_labels))
     return torch.stack(losses).mean()

@@ -71,12 +71,14 @@ def read_qlora(run: Run) -> TrainingResult:
 
 def read_preferences(run: Run) -> TrainingResult:
     """Return the adapters that a program trained by DPO, over weights that are not quantised."""
+    # Each row has two parts, a chosen and a rejected answer; the Trainer shuffles the rows.
     settings: Mapping[str, Any] = run.config["training"]
     rows = read_preference_rows(run.model, run.folder / run.config["data"])
     order = shuffle_row_numbers(len(rows), int(settings["seed"]))
     batch_size = int(settings["per_device_train_batch_size"])
     saved = run.folder / run.result()["saved"]
 
+    # Load what was saved, as a user does.
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
@@ -98,7 +100,8 @@ def read_rewards(run: Run) -> Mapping[str, object]:
     """Return the evidence of a program that trains by rewards for answers that it draws itself.
 
     Plain torch would draw other answers, so nothing is compared. "first" and "last" are the mean
-    rewards of the first and the last three steps. The rest is the program's result.json.
+    rewards of the first and the last three steps, and "rise" is their difference. Everything in the
+    program's result.json is added.
     """
     result = run.result()
     rewards = result["rewards"]
@@ -133,6 +136,7 @@ def read_booster(run: Run) -> TrainingResult:
     )
 
 
+# The modules that examples/unsloth/sft.py adds adapters to.
 _UNSLOTH_TARGETS = (
     "q_proj",
     "k_proj",
@@ -149,6 +153,7 @@ def read_unsloth(run: Run) -> TrainingResult:
 
     Changes this process: its working directory, its environment, and whatever unsloth patches.
     """
+    # Without this variable unsloth's models return no logits, to save memory.
     os.environ["UNSLOTH_RETURN_LOGITS"] = "1"
     # The adapter names its model by a path relative to the folder of the training, and unsloth
     # writes its cache to the working directory.
@@ -177,6 +182,7 @@ def read_unsloth(run: Run) -> TrainingResult:
     )
     adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=copy_adapters(tuned))
 
+    # Load the saved adapters, as a user does.
     saved = str(run.folder / run.result()["saved"])
     saved_model, _ = fast_language_model.from_pretrained(
         saved, max_seq_length=length, load_in_4bit=True
@@ -195,7 +201,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
     """Return what the Trainer trained if it trained all weights.
 
     `compute_logits` gives the logits of tokens by the saved result. If the program trained adapters
-    instead, `saved` is empty and left to the caller.
+    instead, `describe_adapter_training` calls this and replaces what differs, `saved` among it.
     """
     settings: Mapping[str, Any] = run.config["training"]
     result = run.result()
@@ -204,6 +210,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
     rows = read_rows(run)
     trained_count = len(rows) - int(run.config["held_out"])
     order = shuffle_row_numbers(trained_count, int(settings["seed"]))
+    # All held-out rows, in the order of the file.
     held_out_rows = rows[trained_count:]
     held_out_batches = stack_batches(
         held_out_rows,
@@ -212,6 +219,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
         len(held_out_rows) // _EVALUATION_BATCH,
     )
 
+    # A step takes the batches of all ranks together.
     rank_count = int(result.get("ranks", 1))
     batch_size = rank_count * int(settings["per_device_train_batch_size"])
     return TrainingResult(
@@ -226,7 +234,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
         held_out=HeldOut(float(result["held_out"]), held_out_batches),
         facts={
             "ranks": rank_count,
-            "compiled": run.compiled,
+            "compiled": run.inductor_modules,
             "said": str(result.get("said", "")),
         },
     )

@@ -34,13 +34,13 @@ class Run:
     config: Mapping[str, Any]
     """The contents of the YAML file that says what it trains."""
     example: Mapping[str, Any]
-    """How it was run (validate/checks/_behaviour.py, ExampleRun)."""
+    """How it was to be run, by its claim (validate/checks/_behaviour.py, ExampleRun)."""
     device: str
     """`cpu` or `cuda`: where its result is loaded again."""
     seconds: float
-    compiled: int
+    inductor_modules: int
     """How many modules torch.compile's Inductor wrote."""
-    attention: int = 0
+    flash_attn_4_kernels: int = 0
     """How many backward kernels flash-attn-4 compiled."""
 
     @property
@@ -87,8 +87,8 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
         example=example,
         device=device,
         seconds=time.monotonic() - start,
-        compiled=len(list(inductor_folder.rglob("*.py"))),
-        attention=len(list(attention_folder.rglob("*flash_bwd*.cubin"))),
+        inductor_modules=len(list(inductor_folder.rglob("*.py"))),
+        flash_attn_4_kernels=len(list(attention_folder.rglob("*flash_bwd*.cubin"))),
     )
 
 
@@ -100,7 +100,7 @@ def run_command(command: str, folder: Path, deadline: float, variables: Mapping[
     """
     log_file = folder / "log"
     # A container without a network has only the loopback interface, which gloo does not choose by
-    # itself.
+    # itself. A command has at least a second, even if others took all the time.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **variables}
     seconds_left = max(1.0, deadline - time.monotonic())
     exit_code = run_in_own_session(

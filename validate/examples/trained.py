@@ -224,7 +224,7 @@ def stack_batches(
 ) -> list[Batch]:
     """Return a batch for each step, of rows of one length, taken in this order.
 
-    A row is a pair of tensors, tokens and labels.
+    A row is a pair of tensors of one dimension, tokens and labels. `order` has the rows' numbers.
     """
     torch = importlib.import_module("torch")
     batches = []
@@ -239,7 +239,7 @@ def stack_batches(
 def pad_batches(
     rows: Sequence[Sequence[Row]], order: Sequence[int], batch_size: int, steps: int
 ) -> list[Batch]:
-    """Return a batch for each step, of rows of any length, taken in this order.
+    """Return a batch for each step, of rows of any length, taken in this order (rows' numbers).
 
     Each element of `rows` has one part, or two that are compared: a chosen and a rejected one. A
     batch has all first parts before all second parts. Rows are padded on the right, where it
@@ -278,7 +278,7 @@ def read_preference_rows(model: Path, file: Path) -> list[tuple[Row, Row]]:
         tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens
 
-    # From trl 1 on a prompt begins with the tokenizer's first token, as any other text.
+    # From trl 1 on a prompt begins with the token by which the tokenizer begins any text.
     has_begin_token = importlib.metadata.version("trl").partition(".")[0] != "0"
     begin_tokens = [tokenizer.bos_token_id] if has_begin_token else []
     rows = []
@@ -288,7 +288,7 @@ def read_preference_rows(model: Path, file: Path) -> list[tuple[Row, Row]]:
         no_labels = [IGNORED] * len(prompt)
         chosen = [*tokenise(texts["chosen"]), tokenizer.eos_token_id]
         rejected = [*tokenise(texts["rejected"]), tokenizer.eos_token_id]
-        rows.append(
-            ((prompt + chosen, no_labels + chosen), (prompt + rejected, no_labels + rejected))
-        )
+        chosen_row = (prompt + chosen, no_labels + chosen)
+        rejected_row = (prompt + rejected, no_labels + rejected)
+        rows.append((chosen_row, rejected_row))
     return rows

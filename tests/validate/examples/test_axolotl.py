@@ -18,7 +18,9 @@ _RULER = "=" * 80
 
 def run(config: Any, *commands: str, folder: Path = Path()) -> Run:
     example: Any = {"commands": commands}
-    return Run(folder=folder, config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+    return Run(
+        folder=folder, config=config, example=example, device="cpu", seconds=1.0, inductor_modules=0
+    )
 
 
 _ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Response:\n"

@@ -70,7 +70,9 @@ def test_what_dpo_saved_is_read_as_pairs_of_halves(
     (tmp_path / "out" / "result.json").write_text(
         json.dumps({"losses": [0.7], "saved": "out/adapter"})
     )
-    example = Run(folder=tmp_path, config=config, example={}, device="cpu", seconds=1.0, compiled=0)
+    example = Run(
+        folder=tmp_path, config=config, example={}, device="cpu", seconds=1.0, inductor_modules=0
+    )
     found = programs.read_preferences(example)
     assert (found.saved, found.start, found.dpo_beta) == (
         {"q_proj": ("A", "B")},

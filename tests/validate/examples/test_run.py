@@ -34,7 +34,7 @@ def test_commands_run_in_a_copy_one_after_another(examples: Path, tmp_path: Path
     write = """sh -c 'mkdir out && echo "{\\"losses\\": [1.5]}" > out/result.json'"""
     done = run(example(write, "test -f out/result.json"), tmp_path / "place", "cpu")
     model = tmp_path / "place" / "examples" / "one" / "m"
-    assert (done.result(), done.model, done.compiled) == ({"losses": [1.5]}, model, 0)
+    assert (done.result(), done.model, done.inductor_modules) == ({"losses": [1.5]}, model, 0)
     assert not (examples / "one" / "out").exists()
 
 
