@@ -401,9 +401,9 @@ class Facts(Row):
     ) -> dict[str, list[str]]:
         """Return the compilers that an image runs for GPU code: name for messages -> capabilities.
 
-        They are the ptxas of Triton (`triton` is its version), NVRTC of torch's CUDA, and nvcc of
-        the toolkit if there is one, each with the compute capabilities that it compiles for.
-        Compilers that facts.yaml does not know are left out.
+        They are the ptxas of Triton (`triton` is its version; empty: there is none), NVRTC of
+        torch's CUDA, and nvcc of the toolkit (`nvcc` is its CUDA; None: there is none). Compilers
+        that facts.yaml does not know are left out.
         """
         compilers = {}
         row = self.compilers.get("triton", {}).get(triton)
@@ -428,7 +428,11 @@ class Facts(Row):
             raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
     def on(self, platform: Platform) -> Self:
-        """Return the facts for a platform. On linux/arm64, what was not measured is unknown."""
+        """Return the facts for a platform. On linux/arm64, what was not measured is unknown.
+
+        The tables of `arm64` take the place of those for x86-64. All other tables, such as those of
+        CUDA and of drivers, hold on both platforms.
+        """
         if platform is Platform.AMD64:
             return self
 
@@ -443,6 +447,7 @@ class Facts(Row):
                 "bitsandbytes": bitsandbytes,
                 "torchao": self.arm64.torchao,
                 "device_code": self.arm64.device_code,
+                # No aarch64 wheel of these was measured.
                 "xformers": {},
                 "prebuilt": [],
             }

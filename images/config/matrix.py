@@ -45,7 +45,8 @@ class Sources:
         Comments and the order of keys don't change it, and neither does what is said of other
         platforms: that is in none of these images, and must not change their digests.
         """
-        # pydantic's form: whole keys, and the key `platforms` of all rows of `images`.
+        # No image has anything of what `nightly` says, and `prefix` only changes its name in the
+        # engine. pydantic's form for the key `platforms` of all rows of `images`: `__all__`.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,

@@ -41,7 +41,9 @@ class Selector:
     """
 
     key: str = ""
+    """`torch`, `arch` and the like; empty: `value` is a name or a glob."""
     op: str = ""
+    """`=`, `!=`, `<`, `>`, `<=` or `>=`; empty without a key."""
     value: str
 
     def __str__(self) -> str:
@@ -58,22 +60,26 @@ class Selector:
             operator = "==" if self.op == "=" else self.op
             return version is not None and within(str(version), f"{operator}{self.value}")
 
+        # `parse` lets only = and != through for the other keys.
+        has_value = self._has_value(image)
+        return has_value if self.op == "=" else not has_value
+
+    def _has_value(self, image: Any) -> bool:
+        """Return whether a planned image has the value of a key that is no version."""
         if self.key == "profile":
-            is_equal = self.value == (image.profile or "none")
-        elif self.key == "platform":
+            return self.value == (image.profile or "none")
+        if self.key == "platform":
             platform = image.image_name.platform
-            is_equal = self.value in (platform, platform.architecture)
-        else:
-            is_equal = Arch.parse(self.value) in image.archs
-        # `parse` lets only = and != through for these keys.
-        return is_equal if self.op == "=" else not is_equal
+            return self.value in (platform, platform.architecture)
+        # An image has several architectures: it is enough that one of them is meant.
+        return Arch.parse(self.value) in image.archs
 
 
 def parse(text: str) -> Selector:
     """Read one selector. Raises UserError, with examples, for what is none."""
     match = _CONDITION.fullmatch(text)
     if match is None:
-        # No name or glob has spaces or comparisons: it is a condition with a mistake.
+        # No name or glob has spaces or comparisons: this is a condition with a mistake.
         if not text or re.search(r"[\s<>=!]", text):
             raise wrong(repr(text), "is no selector", f"write {HELP}")
         return Selector(value=text)

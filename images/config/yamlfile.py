@@ -54,6 +54,7 @@ def parse(name: str, text: str) -> YamlFile:
         data = _read_node(node, (), name, lines, duplicates)
         return YamlFile(name, data, lines, duplicates)
     except yaml.MarkedYAMLError as error:
+        # The place of the error, if it has one; else that of what surrounds it.
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         cause = f"is not YAML: {error.problem}"
@@ -90,8 +91,8 @@ def _read_node(
 
     mapping: dict[str, Any] = {}
     for key_node, value in node.value:
-        # A key may be a list or a mapping, too. Its own lines are of no use.
-        key = str(_read_node(key_node, (*path, "[key]"), name, {}, []))
+        # In YAML, a key may be a list or a mapping, too. The lines of its parts are of no use.
+        key = str(_read_node(key_node, (*path, "[key]"), name, lines={}, duplicates=[]))
         line = key_node.start_mark.line + 1
         if key in mapping:
             cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
@@ -127,13 +128,15 @@ def validated(model: type[Model], file: YamlFile, page: str) -> Model:
         for fault in error.errors():
             # For an error in a mapping's key, pydantic ends the path with `[key]`.
             path = tuple(part for part in fault["loc"] if part != "[key]")
+            # `stacks.2.7.torch`
             place = ".".join(map(str, path))
-            message = fault["msg"].removeprefix("Value error, ")
-            causes = {
-                "extra_forbidden": f"unknown key {place!r}",
-                "missing": f"{place!r} is missing",
-            }
-            cause = causes.get(fault["type"], f"{place}: {message}")
+            if fault["type"] == "extra_forbidden":
+                cause = f"unknown key {place!r}"
+            elif fault["type"] == "missing":
+                cause = f"{place!r} is missing"
+            else:
+                message = fault["msg"].removeprefix("Value error, ")
+                cause = f"{place}: {message}"
             problems.append(Problem(where=file.where(path), cause=cause, then=fix(file, page)))
     if model_of_file is None or problems:
         raise UserError(problems)

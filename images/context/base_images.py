@@ -65,7 +65,7 @@ def acquire(
         lock = debian.find(base, root / "locks")
         # Locked packages that can be used at once come before the tag, all others after it.
         if lock is None or not shutil.which("mmdebstrap"):
-            base_by_tag = _acquire_by_tag(engine, base, lock is not None, on_progress)
+            base_by_tag = _acquire_by_tag(engine, base, on_progress, has_lock=lock is not None)
             if base_by_tag:
                 return base_by_tag
         # Only a Debian suite can be made of packages.
@@ -116,11 +116,12 @@ def _acquire_by_digest(
 
 
 def _acquire_by_tag(
-    engine: Engine, base: Base, has_lock: bool, on_progress: Callable[[str], None]
+    engine: Engine, base: Base, on_progress: Callable[[str], None], *, has_lock: bool
 ) -> BaseContext | None:
     """Return a base by its tag; None if the engine lacks it and no registry answers.
 
-    `has_lock`: whether it could be made of packages, so that the progress says why it is not.
+    A tag may name other bytes tomorrow, so the progress says why the base is taken in this way.
+    `has_lock`: it could be made of locked packages instead, if mmdebstrap were installed.
     """
     if has_lock:
         reason = "mmdebstrap is not here to make it of locked packages"
@@ -150,11 +151,13 @@ def _make_of_packages(
     # Its labels say of which packages it was made, and how.
     is_current = info is not None and bootstrap.labels(lock).items() <= info.labels.items()
     if info is None or not is_current:
-        place = f"locks/{debian.place(base)}"
-        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {place}")
+        lock_path = f"locks/{debian.lock_path(base)}"
+        on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {lock_path}")
         bootstrap.require_mmdebstrap(on_progress)
         info = bootstrap.bootstrap(engine, base, lock, name, host)
     context = _describe(engine, info, name, "bootstrapped")
+    # No registry has it, so its image ID stands for the digest. The build's first layer installs
+    # the other packages of the lock.
     return replace(context, digest=info.id, packages=lock.serialize_only(lock.layer))
 
 
@@ -175,6 +178,7 @@ def _find_or_pull(
     # The engine may have the image of another platform under this name.
     if info and info.architecture == base.platform.architecture:
         return info
+    # The digest is asked for only to see whether a registry answers and has the image.
     if engine.registry_digest(reference) is None:
         return None
     on_progress(f"pulling {reference}{note}")
@@ -195,11 +199,13 @@ def require_no_contradiction(image: Image, base: BaseContext) -> None:
     What a base has is not installed again, so it must be what the image pins.
     """
     contradictions = []
+    # The base's Python reads 3.11.9, the image's 3.11.
     if base.python and not base.python.startswith(f"{image.python}."):
         contradictions.append(f"Python {base.python}, the image needs {image.python}")
     for pin in image.pins:
         installed = base.installed.get(pin.name)
         if installed is not None and not satisfies(installed, pin):
+            # With the local version: `2.7.1+cu128`.
             needed = pin.requirement.partition("==")[2]
             contradictions.append(f"{pin.name}: the base has {installed}, the image needs {needed}")
     if "torch" in base.installed and base.torch_cuda != str(image.wheel_cuda):
@@ -222,13 +228,13 @@ def satisfies(installed: str, pin: Pin) -> bool:
         version, pinned_version = Version(installed), Version(pin.version)
     except InvalidVersion:
         return installed == pin.version
-    # `public`: without the local version, which names the build.
-    if Version(version.public) != pinned_version:
+    # The local version names the build. The version of a pin has none: it is in `pin.local`.
+    public, build = Version(version.public), version.local or ""
+    if public != pinned_version:
         return False
-    local = version.local or ""
     if pin.local:
-        return local == pin.local
-    return local.split(".")[0] != "cpu"
+        return build == pin.local
+    return build.split(".")[0] != "cpu"
 
 
 def read_python(engine: Engine, reference: str) -> BaseContext:
@@ -286,7 +292,7 @@ def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:
     bases = {}
     for image in images:
         if image.base.suite and image.base.reference not in digests:
-            bases[debian.place(image.base)] = image.base
+            bases[debian.lock_path(image.base)] = image.base
     return bases
 
 

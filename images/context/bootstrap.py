@@ -104,7 +104,7 @@ def labels(lock: DebianLock) -> dict[str, str]:
 
 def _sources(lock: DebianLock) -> str:
     """Return the image's sources.list: Debian's own mirror, wherever its packages came from."""
-    addresses = {archive: own for archive, (_, own) in debian.ARCHIVES.items()}
+    addresses = {name: archive.address for name, archive in debian.ARCHIVES.items()}
     return "\n\n".join(debian.source_lines(lock.suite, addresses))
 
 
@@ -185,7 +185,7 @@ def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repositor
     package_list.write_bytes(lock.serialize_only(lock.base))
     script = TEMPLATES / "scripts" / "debian_repository.sh"
     # The script fetches from the mirrors that variables name: Debian's own, or those of the host.
-    own_mirrors = dict(debian.ARCHIVES.values())
+    own_mirrors = {archive.variable: archive.address for archive in debian.ARCHIVES.values()}
     finished = subprocess.run(
         ["sh", str(script), str(package_list), str(repository)],
         env={**os.environ, **own_mirrors, **host.mirrors},
@@ -197,20 +197,21 @@ def _make_repository(base: Base, lock: DebianLock, host: HostSettings, repositor
     if finished.returncode != 0:
         failure = classify("", finished.stderr.splitlines())  # "": BuildKit has no part in this
         cause = f"{failure.cause} ({host.redact(failure.line)})"
-        raise failed(f"locks/{debian.place(base)}", cause, failure.then)
+        raise failed(f"locks/{debian.lock_path(base)}", cause, failure.then)
 
 
 def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[str]:
     """Return the command that writes the tar of a base to its standard output."""
     command = ["mmdebstrap", "--variant=minbase"]
     if base.platform is not of_machine(os.uname().machine):
-        # The base is for another processor. mmdebstrap's check that programs for it run here needs
-        # a package (arch-test). Without the check, the first program that does not run says so.
+        # The base is for another processor, whose programs must run here in an emulator. To check
+        # that, mmdebstrap needs a further package (arch-test). Without the check, the first program
+        # that does not run says so.
         command += [f"--architectures={lock.architecture}", "--skip=check/qemu"]
     command += [f"--include={','.join(debian.EXTRA_PACKAGES_OF_BASE)}", "--format=tar"]
     command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
     sources = shlex.quote(_sources(lock))
-    # Run when all packages are installed, with the root file system as $1.
+    # Shell code that mmdebstrap runs when all packages are installed. $1 is the new root.
     hook = f"{_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list"
     command += [f"--customize-hook={hook}"]
     command += [lock.suite, "-", f"deb [trusted=yes] copy://{repository} ./"]

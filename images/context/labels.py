@@ -89,7 +89,8 @@ def _labels_of_matrix(
 ) -> dict[str, str]:
     """Return our labels that depend only on what matrix and facts say of this image.
 
-    They are named without the beginning of our labels, and may be empty.
+    Their names lack the beginning that all our labels have (LABELS), and they may be empty.
+    `missing`: package -> why the image lacks it.
     """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
     # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too. An image on
@@ -124,7 +125,7 @@ def match_todays_build(labels: Mapping[str, str], image: Image) -> bool:
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return what an image lacks by its own labels: package -> why.
+    """Return what an image lacks by its own labels: package, or `NAME extensions` -> why.
 
     Only optional packages and compiled extensions of a profile may be lacking. All else that the
     label names is ignored, and so is a damaged label.

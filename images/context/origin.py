@@ -15,7 +15,7 @@ from images.context.recipe import ImageRecipe, LayerRecipe, base_recipe, image_r
 from images.locking import debian, layer_record
 from images.locking.layer_record import LayerRecord
 from images.locking.lock_file import Lock
-from images.planning.image import Image
+from images.planning.image import Image, stem_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,9 @@ def of_build(
     recipe_of_base = base_recipe(base, made_of)
 
     # `wheels` may have the installer (uv), which leaves nothing in the image: only wheels of pinned
-    # packages count. A wheel's file name begins with the name of its package.
-    pinned_names = {pin.name.replace("-", "_") for pin in image.pins}
-    own_wheels = {}
-    for file_name, digest in wheels.items():
-        if file_name.split("-")[0] in pinned_names:
-            own_wheels[file_name] = digest
+    # packages count.
+    stems = {pin.wheel_stem for pin in image.pins}
+    own_wheels = {file: digest for file, digest in wheels.items() if stem_of(file) in stems}
     recipe = image_recipe(
         image, lock.files, base, recipe_of_base, wheels=own_wheels, missing=missing
     )

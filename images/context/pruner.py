@@ -27,7 +27,11 @@ _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
 
 
 def files(pruning: Pruning) -> dict[str, bytes]:
-    """Return the pruner's program and its options for an image: path in the context -> content."""
+    """Return the pruner's program and its options for an image: path in the context -> content.
+
+    The program is a folder that Python runs: __main__.py, and the modules of the suite with which
+    it reads device code.
+    """
     # Of the libraries that a pattern matches, only those under `keep` stay.
     alternatives = []
     for pattern, remaining in pruning.alternatives.items():
@@ -61,9 +65,10 @@ def key(pruning: Pruning) -> str:
 
 
 def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]:
-    """Return the wheels of a lock whose RECORD after pruning is not in the record: with sha256.
+    """Return the wheels of which nobody has recorded what this pruner leaves: package and sha256.
 
-    Only wheels with libraries that this pruner reads count. Without pruning, there are none.
+    `lock` has what is recorded of its wheels (locks/records.json). Only wheels with libraries that
+    the pruner reads count. Without pruning, there are none.
     """
     if pruning is None:
         return []
@@ -74,6 +79,7 @@ def unmeasured(pruning: Pruning | None, lock: Lock) -> list[tuple[Package, str]]
             continue
         for digest in package.hashes:
             record = lock.wheel_records.get(digest)
+            # `native`: the wheel has libraries.
             if record and record.native and own_key not in record.pruned:
                 wheels.append((package, digest))
     return wheels

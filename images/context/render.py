@@ -17,7 +17,7 @@ from images.context.templates import EPOCH, environment, step_macros
 from images.host.hashing import sha256
 from images.planning import user_overlay
 from images.planning.candidate import PROFILE_LAYER
-from images.planning.image import Image, Pin
+from images.planning.image import Image, Pin, stem_of
 from images.planning.user_overlay import packages
 
 LIBRARIES = "cuda"
@@ -281,12 +281,11 @@ def _wheels_of(
     which the lock installs. `replaced_by_wheels` are packages of which a wheel takes the place of
     what the lock has.
     """
-    own_names = set()
+    stems = set()
     for pin in pins:
         if not pin.locked or pin.name in replaced_by_wheels:
-            # A wheel's file name begins with the name of its package, spelled with underscores.
-            own_names.add(pin.name.replace("-", "_"))
-    return tuple(file for file in wheels if file.split("-")[0] in own_names)
+            stems.add(pin.wheel_stem)
+    return tuple(file for file in wheels if stem_of(file) in stems)
 
 
 def index_arguments(image: Image) -> str:

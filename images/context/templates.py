@@ -17,7 +17,11 @@ No file of an image has a later time, so that the same packages give the same by
 
 @cache
 def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
-    """Return the Jinja environment of a folder of templates. `html`: values are escaped."""
+    """Return the Jinja environment of a folder of templates. `html`: values are escaped.
+
+    The filter `quoted` and the tables of expectations.yaml, under the name `debian`, are there in
+    each template.
+    """
     jinja = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,

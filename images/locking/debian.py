@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from posixpath import basename as file_name
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from images.config import paths
@@ -27,11 +28,21 @@ FOLDER = "debian"
 # In pieces: no tracked file names an index's host (tests/repository/test_tree.py), but an image's
 # sources.list must.
 _OWN = "http://deb.{}/{}/".format
+
+
+class Archive(NamedTuple):
+    """An archive of Debian's packages, of which there are mirrors."""
+
+    variable: str
+    """The environment variable that names a mirror of it."""
+    address: str
+    """The address of Debian's own mirror, with a slash at its end."""
+
+
 ARCHIVES = {
-    "debian": ("DEBIAN_MIRROR", _OWN("debian.org", "debian")),
-    "debian-security": ("DEBIAN_SECURITY_MIRROR", _OWN("debian.org", "debian-security")),
+    "debian": Archive("DEBIAN_MIRROR", _OWN("debian.org", "debian")),
+    "debian-security": Archive("DEBIAN_SECURITY_MIRROR", _OWN("debian.org", "debian-security")),
 }
-"""Archive -> the variable that names a mirror of it, and the address of Debian's own."""
 SNAPSHOT = "DEBIAN_SNAPSHOT"
 """The variable that names a snapshot archive in place of snapshot.debian.org."""
 PACKAGES_OF_LAYER = (*DEBIAN_PYTHON, *DEBIAN_TOOLS)
@@ -40,10 +51,11 @@ EXTRA_PACKAGES_OF_BASE = ("apt", "ca-certificates")
 """What a base has in addition to the packages that Debian calls essential or required."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PACKAGE = r"[0-9a-f]{64}  debian(?:-security)?/pool/\S+_\S+_\w+\.deb\n"
+"""A line of a lock: `SHA256  debian/pool/main/a/apt/apt_2.6.1_amd64.deb`."""
 _LOCK = re.compile(
     r"# (?P<suite>\S+) (?P<architecture>\S+) (?P<day>\S+)\n"
     r"# .*\n"
-    r"# for: (?P<asked>.*)\n"
+    r"# for: (?P<requested>.*)\n"
     rf"# base\n(?P<base>(?:{_PACKAGE})*)"
     rf"# layer\n(?P<layer>(?:{_PACKAGE})*)"
 )
@@ -52,7 +64,7 @@ _HEAD = """\
 # {suite} {architecture} {day}
 # Debian's packages, as of that day: those of the base, then those of the layer above it. \
 Made by `nox -s lock`.
-# for: {asked}
+# for: {requested}
 """
 
 
@@ -64,10 +76,12 @@ class DebianLock:
     architecture: str
     day: str
     """When it was made, as the snapshot archive writes it: 20261126T021500Z."""
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
     """The packages that the layer was resolved for."""
     base: Mapping[str, str]
+    """The files of the base."""
     layer: Mapping[str, str]
+    """The files of the layer above the base. Those that the base has are not among them."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -83,15 +97,18 @@ class DebianLock:
         return f"# {self.suite} {self.architecture} {self.day}\n{_lines(files)}".encode()
 
 
-def place(base: Base) -> str:
-    """Return the path of a base's lock below the folder of locks."""
+def lock_path(base: Base) -> str:
+    """Return the path of a base's lock below the folder of locks: `debian/bookworm-amd64.txt`."""
     return f"{FOLDER}/{base.suite}-{base.platform.architecture}.txt"
 
 
 def serialize(lock: DebianLock) -> bytes:
     """Return the content of a lock's file."""
     head = _HEAD.format(
-        suite=lock.suite, architecture=lock.architecture, day=lock.day, asked=" ".join(lock.asked)
+        suite=lock.suite,
+        architecture=lock.architecture,
+        day=lock.day,
+        requested=" ".join(lock.requested),
     )
     return f"{head}# base\n{_lines(lock.base)}# layer\n{_lines(lock.layer)}".encode()
 
@@ -104,26 +121,26 @@ def _lines(files: Mapping[str, str]) -> str:
 def find(base: Base, locks: Path) -> DebianLock | None:
     """Return the lock of a base from the folder of locks; None if it has none.
 
-    Raises UserError for a lock that is damaged, or that was made for other packages than ours.
+    A base that is no Debian suite has none. Raises UserError for a lock that is damaged, or that
+    was made for other packages than ours.
     """
-    file = locks / place(base)
+    file = locks / lock_path(base)
     if base.suite is None or not file.is_file():
         return None
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
         raise wrong(paths.shown(file), "is damaged", how_to_remake())
-    # The lock names the packages that its layer was resolved for. Those may be others by now.
-    asked = tuple(match["asked"].split())
-    if asked != PACKAGES_OF_LAYER:
-        differing = " ".join(sorted(set(asked) ^ set(PACKAGES_OF_LAYER)))
-        raise wrong(
-            paths.shown(file), f"was made for other packages ({differing})", how_to_remake()
-        )
+    # The lock names the packages that its layer was resolved for. We may want others by now.
+    requested = tuple(match["requested"].split())
+    if requested != PACKAGES_OF_LAYER:
+        differing = " ".join(sorted(set(requested) ^ set(PACKAGES_OF_LAYER)))
+        cause = f"was made for other packages ({differing})"
+        raise wrong(paths.shown(file), cause, how_to_remake())
     return DebianLock(
         suite=match["suite"],
         architecture=match["architecture"],
         day=match["day"],
-        asked=asked,
+        requested=requested,
         base=_parse_lines(match["base"]),
         layer=_parse_lines(match["layer"]),
     )
@@ -153,7 +170,7 @@ def require(base: Base, locks: Path) -> DebianLock:
             f"`{command('lock', 'NAME')}` of an image on that base makes it, "
             "on a machine with apt; or --base REF"
         )
-        raise wrong(paths.shown(locks / place(base)), cause, then)
+        raise wrong(paths.shown(locks / lock_path(base)), cause, then)
     return lock
 
 
@@ -174,6 +191,7 @@ def resolve(base: Base, now: datetime) -> DebianLock:
     packages_of_base = ["?essential", "?priority(required)", *EXTRA_PACKAGES_OF_BASE]
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as scratch:
         apt = _apt_with_fresh_lists(scratch, suite, architecture)
+        # With --print-uris, apt only prints what it would download.
         install = [*apt, "install", "--print-uris", "-y", "--no-install-recommends"]
         base_files = printed_files(_run_apt([*install, *packages_of_base]))
         all_files = printed_files(_run_apt([*install, *packages_of_base, *PACKAGES_OF_LAYER]))
@@ -181,7 +199,7 @@ def resolve(base: Base, now: datetime) -> DebianLock:
         suite=suite,
         architecture=architecture,
         day=f"{now:%Y%m%dT%H%M%SZ}",
-        asked=PACKAGES_OF_LAYER,
+        requested=PACKAGES_OF_LAYER,
         base=base_files,
         # The layer brings only what the base does not have.
         layer={path: digest for path, digest in all_files.items() if path not in base_files},
@@ -191,7 +209,8 @@ def resolve(base: Base, now: datetime) -> DebianLock:
 def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[str]:
     """Download a suite's signed package lists of today, and return the apt-get command to use them.
 
-    apt's root is the folder `scratch`. So apt needs no rights, and no machine of that architecture.
+    All of apt's files are in the folder `scratch`. So apt needs no rights, leaves this machine's
+    packages alone, and resolves for an architecture that this machine need not have.
     """
     for folder in ("etc/apt/preferences.d", "lists/partial", "archives/partial"):
         Path(scratch, folder).mkdir(parents=True)
@@ -199,6 +218,8 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
     Path(scratch, "sources.list").write_text("\n".join(sources))
     # apt's list of installed packages: empty, as nothing is installed there.
     Path(scratch, "status").touch()
+    # The last two: apt called by root does not change to its own user (_apt), who may not write to
+    # `scratch`; and --print-uris prints sha256, of all hashes that a list has.
     settings = {
         "Dir::Etc": f"{scratch}/etc/apt",
         "Dir::Etc::SourceList": f"{scratch}/sources.list",
@@ -251,7 +272,7 @@ def printed_files(printed: str) -> dict[str, str]:
         address = line[1:].partition("'")[0]
         digest = line.rpartition(" SHA256:")[2]
         path = _path_below_archives(address)
-        # The lock's own form of a line: what does not match it lacks a hash or an archive.
+        # Without a hash or a known mirror, digest or path are not what a line of the lock has.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
@@ -278,6 +299,7 @@ def mirrors() -> Mapping[str, str]:
     It is the one that a variable (DEBIAN_MIRROR) names, else that of this machine's apt, else
     Debian's own.
     """
+    # The mirrors of this machine's apt, if it is a Debian.
     listing = ""
     if shutil.which("apt-get"):
         fields = "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)"
@@ -287,9 +309,10 @@ def mirrors() -> Mapping[str, str]:
     addresses_of_apt = parse_apt_listing(listing)
 
     addresses = {}
-    for archive, (variable, own) in ARCHIVES.items():
-        address = os.environ.get(variable) or addresses_of_apt.get(archive, own)
-        addresses[archive] = f"{address.rstrip('/')}/"
+    for name, archive in ARCHIVES.items():
+        own_or_apts = addresses_of_apt.get(name, archive.address)
+        address = os.environ.get(archive.variable) or own_or_apts
+        addresses[name] = f"{address.rstrip('/')}/"
     return addresses
 
 
@@ -299,12 +322,14 @@ def parse_apt_listing(listing: str) -> dict[str, str]:
     Of several addresses, the first counts. Those that build steps can't fetch from (`file:`,
     `mirror+file:`) and those with credentials are left out.
     """
+    # The label that an archive's package lists have -> our name of the archive.
     archives = {"Debian": "debian", "Debian-Security": "debian-security"}
     addresses: dict[str, str] = {}
     for line in listing.splitlines():
         fields = line.split("|")
         if len(fields) != 4:
             continue
+        # Other origins (Ubuntu) and components (contrib) are other archives.
         origin, label, component, address = fields
         if origin != "Debian" or component != "main" or label not in archives:
             continue
@@ -314,7 +339,10 @@ def parse_apt_listing(listing: str) -> dict[str, str]:
 
 
 def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") -> list[str]:
-    """Return apt's source lines for a suite. `addresses`: by archive; `options`: of each line."""
+    """Return the lines of a sources.list for a suite.
+
+    `addresses`: name of an archive -> address of a mirror. `options` go into each line.
+    """
     archive = addresses["debian"]
     deb = f"deb [{options}]" if options else "deb"
     if suite in ("sid", "unstable"):
@@ -330,10 +358,10 @@ def source_lines(suite: str, addresses: Mapping[str, str], options: str = "") ->
 def variables() -> dict[str, str]:
     """Return the variables that tell build steps which mirrors to use, if not Debian's own."""
     settings = {}
-    for archive, address in mirrors().items():
-        variable, own = ARCHIVES[archive]
-        if address != own:
-            settings[variable] = address
+    for name, address in mirrors().items():
+        archive = ARCHIVES[name]
+        if address != archive.address:
+            settings[archive.variable] = address
     snapshot = os.environ.get(SNAPSHOT)
     if snapshot:
         settings[SNAPSHOT] = snapshot

@@ -99,6 +99,7 @@ def lock_inputs(image: Image) -> LockInputs:
     file names and hashes of their official wheels.
     """
     layers: dict[str, list[str]] = {layer: [] for layer in image.layers}
+    # Layer -> what its compiled packages require.
     needs: dict[str, set[str]] = {}
     for pin in image.pins:
         if pin.locked:
@@ -106,11 +107,12 @@ def lock_inputs(image: Image) -> LockInputs:
         if pin.needs:
             needs.setdefault(pin.layer, set()).update(pin.needs)
 
+    # What is installed without its dependencies.
     alone = {"toolkit": tuple(pin.requirement for pin in image.toolkit), "tools": TOOLS}
     if image.from_source:
         alone["build"] = BUILD_TOOLS
 
-    # uv has no names for platforms with a newer glibc.
+    # uv has no names for platforms with a newer glibc. Wheels for an older one run there, too.
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
     return LockInputs(
         python=str(image.python),

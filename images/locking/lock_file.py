@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -36,6 +37,8 @@ _HEADER = (
     "Wheels for Linux {}, each by hash.\n"
 )
 _INPUTS = TypeAdapter(LockInputs)
+"""Reads a LockInputs from what `lock.json` has; other keys there are ignored."""
+# `torch==2.7.1+cu128 --hash=sha256:... --hash=sha256:...`
 _ENTRY = re.compile(
     r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)"
     r"==(?P<version>[0-9][0-9a-z.!+]*)"
@@ -133,7 +136,8 @@ def why_blocked(image: Image, status: Status) -> str:
 def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     """Return the image's lock from a folder of locks, with digests of its wheels' RECORD files.
 
-    `known` is a further folder of locks to take such digests from. Those of `folder` come first.
+    `known` is a further folder of locks to take such digests from: a nightly run writes its locks
+    into a folder of its own. Digests from `folder` come first.
 
     Raises UserError if there is no lock, or if it is stale or damaged.
     """
@@ -153,9 +157,7 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
         raise wrong(where, cause, then)
 
     lock = load(folder / image.lock_name)
-    packages: list[Package] = []
-    for packages_of_layer in lock.layers.values():
-        packages += packages_of_layer
+    packages = list(chain.from_iterable(lock.layers.values()))
     records = dict(wheel_records.read_for(packages, known)) if known else {}
     records.update(wheel_records.read_for(packages, folder))
     return replace(lock, wheel_records=records)
@@ -171,8 +173,9 @@ def load(place: Path) -> Lock:
     try:
         record = json.loads((place / RECORD).read_bytes())
         made_from = _INPUTS.validate_python(record)
+        # Name of each requirements file -> sha256.
         digests = dict(record["sha256"].items())
-        # A requirements file for each layer, and one for each group without dependencies.
+        # There is a file for each Python layer, and for `toolkit`, `tools` and `build`.
         files = {}
         for name in (*made_from.layers, *made_from.alone):
             files[f"{name}.txt"] = (place / f"{name}.txt").read_bytes()
@@ -195,6 +198,7 @@ def load(place: Path) -> Lock:
 
 
 _ALWAYS_RECORDED = ("python", "platform", "index", "layers", "alone")
+"""The inputs that every `lock.json` has."""
 _RECORDED_IF_SET = (
     "from_source",
     "excluded",
@@ -203,12 +207,13 @@ _RECORDED_IF_SET = (
     "needs",
     "prebuilt",
 )
+"""The inputs that most locks do not have: an empty one is not written."""
 
 
 def serialize(lock: Lock) -> dict[str, bytes]:
     """Return the files of a lock's folder, with `lock.json`: file name -> content.
 
-    `lock.json` has the lock's inputs, without those that are optional and empty, and file hashes.
+    `lock.json` has the lock's inputs, and the sha256 of each requirements file.
     """
     made_from = asdict(lock.inputs)
     record = {name: made_from[name] for name in _ALWAYS_RECORDED}
@@ -248,10 +253,12 @@ def put(files: Mapping[str, bytes], folder: Path) -> None:
 def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:
     """Return a requirements file with hashes, in the order of the packages.
 
-    `platform` is uv's name for it (`x86_64-manylinux_2_36`); its first part goes into the header.
+    `platform` is uv's name of the platform that the wheels are for (`x86_64-manylinux_2_36`). The
+    file's first line names its processor.
     """
-    machine = of_machine(platform.partition("-")[0]) or Platform.AMD64
-    text = _HEADER.format(machine.spoken)
+    machine_name = platform.partition("-")[0]
+    image_platform = of_machine(machine_name) or Platform.AMD64
+    text = _HEADER.format(image_platform.spoken)
     for package in packages:
         lines = [f"{package.name}=={package.version}"]
         lines += [f"--hash=sha256:{digest}" for digest in package.hashes]
@@ -273,6 +280,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     packages, problems = [], []
     for line in lines_of_packages:
+        # The line, with single spaces.
         entry = " ".join(line.split())
         if not entry:
             continue

@@ -25,6 +25,7 @@ from images.locking.lock_file import Lock
 from images.locking.uv import Runner
 from images.locking.wheel_records import WheelRecord
 from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Rows
 
 _PATIENCE = 60.0
 """Seconds that a host has to answer."""
@@ -55,15 +56,16 @@ def update(
     """Read the RECORDs of these locks that are not known yet, and return the new table.
 
     The table is returned as a file: path below `folder` -> content; nothing if all RECORDs were
-    known. `locks` are by the image's name, and `folder` is the folder of locks, which has the table
-    so far. `run` calls uv, and `tell` gets a line for each image.
+    known. `locks` are by the lock's name, and `folder` is the folder of locks, which has the table
+    so far. `run` calls uv, and `tell` gets a line for each lock.
 
     Raises UserError for an index that does not answer, has lost a wheel, or gives no ranges.
     """
     table = wheel_records.read(folder)
-    read: set[LockedWheel] = set()
+    # Locks share most of their wheels: each is read once.
+    measured: set[LockedWheel] = set()
     for name, lock in locks.items():
-        wheels = [wheel for wheel in lacking(lock) if wheel not in read]
+        wheels = [wheel for wheel in lacking(lock) if wheel not in measured]
         if not wheels:
             continue
         tell(f"{name}: reading the RECORDs of {len(wheels)} wheels")
@@ -73,19 +75,20 @@ def update(
             for wheel, record in zip(wheels, records, strict=True):
                 records_of_release = table.setdefault(wheel_records.release(wheel.package), {})
                 records_of_release[wheel.digest] = record
-        read.update(wheels)
+        measured.update(wheels)
 
-    if not read:
+    if not measured:
         return {}
     return {wheel_records.FILE: wheel_records.serialize(table)}
 
 
 def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) -> list[str]:
-    """Return the URLs of wheels of a lock, in their order. `name` is the lock's, for messages.
+    """Return the URLs of wheels of a lock, in the order of the wheels.
 
-    Raises UserError if the index no longer has one of them.
+    `run` calls uv, and `name` is the lock's, for messages. Raises UserError if the index no longer has one of them.
     """
     exact = {f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels}
+    # sha256 -> URL.
     urls = uv.find_urls(sorted(exact), lock.inputs, run=run, where=name)
     lost = [wheel.package for wheel in wheels if wheel.digest not in urls]
     if lost:
@@ -124,63 +127,80 @@ def without_leftovers(locks: Iterable[Lock], folder: Path) -> dict[str, bytes]:
 def _wheels(lock: Lock) -> Iterator[LockedWheel]:
     """Yield the wheels that are installed in the image's environment.
 
-    Packages that a build compiles from source have none.
+    Packages that are built from source while they are installed have none.
     """
     for layer, packages in lock.layers.items():
         if layer in _NOT_INSTALLED:
             continue
         for package in packages:
-            if package.name not in lock.inputs.from_source:
-                for digest in package.hashes:
-                    yield LockedWheel(package=package, digest=digest)
+            if package.name in lock.inputs.from_source:
+                continue
+            for digest in package.hashes:
+                yield LockedWheel(package=package, digest=digest)
 
 
 def _measure(url: str, session: requests.Session) -> WheelRecord:
-    """Read the RECORD of the wheel at a URL, from the end of the file.
+    """Return what is to know of the RECORD of the wheel at a URL.
 
-    More of the file is read, eight times as much each time, until the RECORD is in it.
     Raises UserError if the wheel or its RECORD can't be read.
     """
-    length = _TAIL
     try:
-        while True:
-            tail, size = _read_tail(url, session, length)
-            try:
-                with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
-                    rows = wheel_records.rows_of(wheel)
-                break
-            except (zipfile.BadZipFile, ValueError):
-                # The wheel's directory or its RECORD begins before what was read.
-                if length >= size:
-                    raise
-                length *= 8
+        rows = _read_rows(url, session)
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
         then = (
             f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, "
             "one that answers range requests"
         )
         raise failed(wheel_records.file_of(url), f"can't be read: {error}", then) from None
-    # Libraries also end in versions (`libcudart.so.12`).
+    # Whether it has libraries. Their names may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
+
+
+def _read_rows(url: str, session: requests.Session) -> Rows:
+    """Return the rows of the RECORD of the wheel at a URL, of which only the end is read.
+
+    A zip's directory stands at its end, and wheels have their RECORD just before it. More of the
+    file is read, eight times as much each time, until both are in it.
+    """
+    length = _TAIL
+    while True:
+        tail, size = _read_tail(url, session, length)
+        try:
+            with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
+                return wheel_records.rows_of(wheel)
+        except (zipfile.BadZipFile, ValueError):
+            # The directory, or the RECORD, begins before what was read. (ValueError: a negative
+            # offset.) If that was the whole file, it is no wheel.
+            if length >= size:
+                raise
+            length *= 8
 
 
 def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes, int]:
     """Return the last `length` bytes of the file at a URL, and the size of the whole file.
 
-    A broken connection is tried again. Raises OSError if the server gives no ranges.
+    Raises OSError if the server gives no ranges.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            answer = session.get(url, headers={"Range": f"bytes=-{length}"}, timeout=_PATIENCE)
-            break
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            broken = error
-    else:
-        # No attempt got an answer.
-        raise broken
+    answer = _request_tail(url, session, length)
     answer.raise_for_status()
+    # `bytes 700-999/1000`: the last number is the size of the whole file.
     match = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
     if answer.status_code != requests.codes.partial_content or not match:
         raise OSError("the server does not answer range requests")
     return answer.content, int(match[1])
+
+
+def _request_tail(url: str, session: requests.Session, length: int) -> requests.Response:
+    """Ask for the last `length` bytes of the file at a URL; again if the connection breaks.
+
+    Raises the error of requests if it breaks _ATTEMPTS times.
+    """
+    attempts_left = _ATTEMPTS
+    while True:
+        attempts_left -= 1
+        try:
+            return session.get(url, headers={"Range": f"bytes=-{length}"}, timeout=_PATIENCE)
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+            if not attempts_left:
+                raise

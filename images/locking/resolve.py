@@ -150,21 +150,24 @@ def resolve(
     requirements: list[str] = []
     for layer in inputs.layers:
         requirements += inputs.requirements(layer)
-    # Canonical name -> version, of everything in the image.
+    # First one version of everything in the image: canonical name -> version.
     chosen = uv.resolve_versions(
         requirements, inputs, preferred=preferred or {}, run=run, where=where
     )
 
+    # Then the packages of each layer at these versions, with hashes.
     layers = _split_into_layers(inputs, chosen, run, where)
     packages = list(chain.from_iterable(layers.values()))
     problems = list(_find_wrong_builds(image, packages))
     if problems:
         raise UserError(problems)
 
-    # Toolkit, installer and build tools: without what they require, beside the Python layers.
+    # Toolkit, installer (`tools`) and build tools stand beside the Python layers, without what they
+    # require. The installer is locked for every machine that may run it.
     for name, exact in inputs.alone.items():
-        # The installer is locked for every machine that may run it.
-        platforms = inputs.builders if name == "tools" and inputs.builders else (inputs.platform,)
+        platforms: tuple[str, ...] = (inputs.platform,)
+        if name == "tools" and inputs.builders:
+            platforms = inputs.builders
         layers[name] = _resolve_without_dependencies(exact, inputs, platforms, run, where)
 
     files = {}
@@ -177,16 +180,18 @@ def resolve(
 def _resolve_without_dependencies(
     exact: Sequence[str], inputs: LockInputs, platforms: Iterable[str], run: Runner, where: str
 ) -> tuple[Package, ...]:
-    """Return the packages that exact requirements name, without what they require.
+    """Return the packages that exact requirements (`uv==0.13.8`) name, without what they require.
 
     Each has the hashes of its wheels for all of these platforms.
     """
     packages: dict[str, Package] = {}
     for platform in platforms:
         target = replace(inputs, platform=platform)
-        for package in uv.resolve_packages(
+        resolved = uv.resolve_packages(
             exact, target, chosen={}, run=run, where=where, dependencies=False
-        ):
+        )
+        for package in resolved:
+            # The same package at the same version may have other wheels for this platform.
             hashes = set(package.hashes)
             if package.name in packages:
                 hashes.update(packages[package.name].hashes)
@@ -203,7 +208,7 @@ def _split_into_layers(
     has the versions for the whole image, and uv takes no others. So it is uv that evaluates markers
     and extras, and layers above have no influence on what a layer needs.
     """
-    # Package -> the layer that installs it. For a pin, the matrix decides.
+    # Package -> the layer that installs it. For a pin, the matrix decides which.
     layer_of = {}
     for layer, pins in inputs.layers.items():
         for pin in pins:
@@ -212,13 +217,13 @@ def _split_into_layers(
     needed: dict[str, Package] = {}
     requirements: list[str] = []
     for layer in inputs.layers:
-        # The requirements of this layer and of all layers below it.
+        # The requirements of this layer and of all layers below it. There are none yet if no index
+        # has the packages of these layers.
         requirements += inputs.requirements(layer)
         if not requirements:
             continue
-        for package in uv.resolve_packages(
-            requirements, inputs, chosen=chosen, run=run, where=where
-        ):
+        packages = uv.resolve_packages(requirements, inputs, chosen=chosen, run=run, where=where)
+        for package in packages:
             if package.name not in needed:
                 needed[package.name] = package
                 # Has no effect on pins, which have their layer already.
@@ -233,39 +238,34 @@ def _split_into_layers(
 def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
     """Yield a problem for each package that is built for something else than the image's CUDA.
 
-    The local version of a package (+cpu, +cu130) names its build. An image with an index of its own
-    may have wheels of its CUDA's build, other images have no local versions at all. Second, the
-    CUDA runtime that torch requires must be of the image's CUDA: torch need not name its build.
+    The local version of a package (+cpu, +cu130) names its build. torch need not name its build:
+    that shows in the CUDA runtime that it requires.
     """
     where = str(image.name)
+    # Only an image with an index of its own may have local versions: those of its CUDA.
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
     for package in packages:
         local = Version(package.version).local
         if local not in allowed:
             kind = "a CPU build" if local == "cpu" else f"a build of {local}"
-            yield Problem(
-                where=where,
-                cause=(
-                    f"{package.name} {package.version} is {kind}; "
-                    f"the image wants CUDA {image.wheel_cuda}"
-                ),
-                then=(
-                    "resolve with the plain index: no find-links, no extra index, "
-                    "no mirror that adds builds of its own"
-                ),
+            release = f"{package.name} {package.version}"
+            cause = f"{release} is {kind}; the image wants CUDA {image.wheel_cuda}"
+            then = (
+                "resolve with the plain index: no find-links, no extra index, "
+                "no mirror that adds builds of its own"
             )
+            yield Problem(where=where, cause=cause, then=then)
 
-    # Which CUDA torch is built for shows in the runtime that it requires.
-    versions = {package.name: package.version for package in packages}
-    # The runtime's name has no CUDA major from 13.0 on.
+    # From CUDA 13.0 on, the name of the runtime's package has no CUDA major.
     runtime = "nvidia-cuda-runtime"
     if image.wheel_cuda < Minor(13, 0):
         runtime = f"nvidia-cuda-runtime-cu{image.wheel_cuda.major}"
-    version = versions.get(runtime)
-    if version is not None and Minor.parse(version) == image.wheel_cuda:
+    versions = {package.name: package.version for package in packages}
+    runtime_version = versions.get(runtime)
+    if runtime_version is not None and Minor.parse(runtime_version) == image.wheel_cuda:
         return
 
-    # It is not there: name what is there instead.
+    # The runtime of the image's CUDA is not there: name what is there instead.
     runtimes = []
     for name, other_version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):

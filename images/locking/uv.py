@@ -63,7 +63,7 @@ def with_index_of_pip(uv: Mapping[str, str], env: Mapping[str, str]) -> dict[str
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that uv gets.
+    """Return the variables of an environment that uv gets: the index, certificates and proxies.
 
     Raises UserError for a default index that is a folder.
     """
@@ -75,8 +75,10 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
         passed.setdefault("SSL_CERT_FILE", bundle)
 
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        # uv takes `NAME=URL`, too. A variable that is not set is no fault.
-        address = re.sub(r"^[\w.-]+=", "", passed.get(name, "https:"))
+        if name not in passed:
+            continue
+        # uv also takes `NAME=URL`.
+        address = re.sub(r"^[\w.-]+=", "", passed[name])
         if urlsplit(address).scheme not in ("http", "https"):
             cause = (
                 "the default index is a folder of this machine: "
@@ -119,6 +121,7 @@ def resolve_versions(
     )
     versions_by_name = {}
     for line in text.splitlines():
+        # `torch==2.7.1`, perhaps with a marker behind it.
         if "==" in line:
             name, _, version = line.partition("==")
             versions_by_name[str(canonicalize_name(name))] = version.split()[0]
@@ -142,6 +145,7 @@ def resolve_packages(
     Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
     index (a local file, a checkout).
     """
+    # With dependencies, `resolve_versions` has just read the pages of the index anew.
     options = () if dependencies else ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
     rows = tomllib.loads(text).get("packages", [])
@@ -150,9 +154,9 @@ def resolve_packages(
 
 
 def find_urls(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
-    """Return the URLs of the files of exact requirements, by sha256.
+    """Return the URLs of all files of exact requirements (`torch==2.7.1`): sha256 -> URL.
 
-    Raises UserError as `resolve_packages` does.
+    What the packages require is left out. Raises UserError as `resolve_packages` does.
     """
     text = _compile(exact, target, ("--no-deps",), "pylock.toml", run, where)
     urls = {}
@@ -231,6 +235,7 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
     for file in files:
         if "sha256" in file.get("hashes", {}):
             hashes.add(file["hashes"]["sha256"])
+    # There is no file, or one of them has no hash.
     if not hashes or len(hashes) < len(files):
         release = f"{name} {row.get('version', '')}".strip()
         cause = (

@@ -54,6 +54,11 @@ class Pin:
     The lock has it as pure Python. A wheel that was compiled for the image replaces that."""
 
     @property
+    def wheel_stem(self) -> str:
+        """The beginning of the file names of its wheels: `flash_attn` for flash-attn."""
+        return self.name.replace("-", "_")
+
+    @property
     def locked(self) -> bool:
         """Whether the lock has it, because an index has a file of it that installs anywhere."""
         return not (self.optional or self.compiled)
@@ -102,6 +107,11 @@ class Prebuilt:
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """Return how a GPU of `arch` runs it: `cubin` (machine code), `ptx`, or `no`."""
         return compute_capability.fit(self.archs, self.ptx, arch)
+
+
+def stem_of(wheel: str) -> str:
+    """Return the beginning of a wheel's file name, its package: `flash_attn`."""
+    return wheel.split("-")[0]
 
 
 def has_extensions(wheel: str) -> bool:
@@ -178,13 +188,12 @@ class Image:
         `wheels` are the names of the files to choose from. A wheel is chosen if it has compiled
         extensions, and if the matrix lets this image have its package with extensions.
         """
-        compiled = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
-        replacing = {}
+        compiled_wheels = {stem_of(file): file for file in wheels if has_extensions(file)}
+        chosen = {}
         for pin in self.pins:
-            stem = pin.name.replace("-", "_")
-            if pin.extensions and stem in compiled:
-                replacing[pin.name] = compiled[stem]
-        return replacing
+            if pin.extensions and pin.wheel_stem in compiled_wheels:
+                chosen[pin.name] = compiled_wheels[pin.wheel_stem]
+        return chosen
 
     @property
     def versions(self) -> dict[str, str]:

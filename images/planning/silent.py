@@ -81,8 +81,8 @@ def known(versions: Mapping[str, str]) -> dict[str, SilentFault]:
 def ordinary(label: str, torch: str) -> list[str]:
     """Return a sentence for each fault of an image that plain training with its torch meets.
 
-    `label` lists the issues of the image's faults: `pytorch#166643 flash-attention#2260`. Aliases
-    avoid images with such a fault.
+    `label` is the image's label `silent-faults`, which lists the issues of its faults:
+    `pytorch#166643 flash-attention#2260`. `torch` is the version of its torch.
     """
     issues = label.split()
     sentences = []

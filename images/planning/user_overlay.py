@@ -60,16 +60,19 @@ def held_versions(
 ) -> dict[str, str]:
     """Return the versions of packages that users may not replace: name -> version.
 
-    These are torch, packages with kernels for it, and NVIDIA's libraries. A package with kernels of
-    which no release is made for this torch gets a version that does not exist, so that pip and uv
-    refuse to install any.
+    These are torch and what is held with it (`held` in expectations.yaml), packages with kernels
+    for it, and NVIDIA's libraries.
 
     `locked` has the versions of the layer with torch, and `missing` what this image goes without.
     """
+    # No release of these packages has kernels for this torch. At a version that does not exist, pip
+    # and uv refuse to install any.
     versions = dict.fromkeys(image.unfit, NO_FITTING_RELEASE)
     for pin in image.pins:
+        if pin.name in missing:
+            continue
         has_kernels = pin.name in expectations.NATIVE or pin.compiled
-        if pin.name not in missing and (pin.name in expectations.HELD or has_kernels):
+        if has_kernels or pin.name in expectations.HELD:
             # With the local version: `2.7.1+cu128`.
             versions[pin.name] = pin.requirement.partition("==")[2]
     for name, version in locked.items():

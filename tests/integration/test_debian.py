@@ -113,7 +113,7 @@ class Archives:
         """What dpkg says of them, and which apt installed for another. Raises BuildFailed."""
         digests = {place: hashlib.sha256(content).hexdigest() for place, content in locked.items()}
         lock = DebianLock(
-            suite="bookworm", architecture="amd64", day=DAY, asked=(), base={}, layer=digests
+            suite="bookworm", architecture="amd64", day=DAY, requested=(), base={}, layer=digests
         )
         host = HostSettings(mirrors=self.variables)
         context = {

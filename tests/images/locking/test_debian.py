@@ -14,7 +14,9 @@ from images.locking import debian
 from images.planning import plan
 from tests.support.sources import SOURCES, image
 
-BASES = {debian.place(one.image.base): one.image.base for one in plan.plan(SOURCES) if one.image}
+BASES = {
+    debian.lock_path(one.image.base): one.image.base for one in plan.plan(SOURCES) if one.image
+}
 BASE = image("cu126-torch25").base
 
 
@@ -49,11 +51,11 @@ def test_what_moved_is_named() -> None:
 def test_a_lock_that_is_not_the_images_is_refused(
     wrong: tuple[str, str], said: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / debian.place(BASE)
+    file = tmp_path / debian.lock_path(BASE)
     file.parent.mkdir()
     with pytest.raises(UserError, match="no lock names the Debian packages"):
         debian.require(BASE, tmp_path)
-    file.write_text((CHECKOUT.locks / debian.place(BASE)).read_text().replace(*wrong))
+    file.write_text((CHECKOUT.locks / debian.lock_path(BASE)).read_text().replace(*wrong))
     with pytest.raises(UserError, match=said) as refused:
         debian.find(BASE, tmp_path)
     assert "lock -- NAME --upgrade" in refused.value.problems[0].then
@@ -131,7 +133,7 @@ def test_a_machine_without_apt_locks_all_but_debian_packages(
     sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
     told = partial(lock.lock_debian_packages, [image("cu126-torch25")], sources)
     (text,) = told(upgrade=False, check=False)
-    assert f"locks/{debian.place(BASE)} is not made: apt-get: is not on this machine" in text
+    assert f"locks/{debian.lock_path(BASE)} is not made: apt-get: is not on this machine" in text
     with pytest.raises(UserError, match="apt-get: is not on this machine"):
         list(told(upgrade=True, check=False))
     with pytest.raises(UserError, match="no lock names the Debian packages"):
