@@ -99,6 +99,7 @@ def main() -> NoReturn:
         for problem in error.problems:
             _print_problem(problem)
         sys.exit(error.code)
+    # Before OSError, of which it is a kind.
     except BrokenPipeError:
         # Whoever read the output has stopped. Python would complain when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -160,25 +161,35 @@ def _usage_problem(error: Any) -> Problem:
 
 
 def _exit_interrupted() -> NoReturn:
+    """Say that the verb was interrupted, and end the process."""
     _messages.print("[red]stopped[/]: nothing is left running, and no unfinished image was tagged")
     sys.exit(_INTERRUPTED)
 
 
 def _print_problem(problem: Problem) -> None:
     """Print a problem, and what to do next, to stderr."""
+    # `escape`: what a text has in brackets is no markup of rich.
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
     _messages.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
         _messages.print(f"      next: {escape(problem.then)}", soft_wrap=True)
 
-    # The advised `docker` command may not reach the engine that we use.
+    # `docker login` and `docker context` need no engine.
     advises_docker = re.search("`docker (?!login|context)", problem.then)
     if advises_docker and not os.environ.get("DOCKER_HOST"):
-        # Imported only here: it imports Docker's client.
-        from images.engine.client import private_home
+        _print_private_engine()
 
-        private_socket = private_home() / "docker.sock"
-        has_system_engine = os.access("/var/run/docker.sock", os.R_OK)
-        if private_socket.exists() and not has_system_engine:
-            advice = f"`export DOCKER_HOST=unix://{private_socket}`"
-            _messages.print(f"      for the private engine: {advice}", soft_wrap=True)
+
+def _print_private_engine() -> None:
+    """Print how `docker` reaches this user's private engine, if that is the only engine here.
+
+    Without that, an advised `docker` command would look for an engine of the system.
+    """
+    # Imported only here: it imports Docker's client.
+    from images.engine.client import private_home
+
+    private_socket = private_home() / "docker.sock"
+    has_system_engine = os.access("/var/run/docker.sock", os.R_OK)
+    if private_socket.exists() and not has_system_engine:
+        advice = f"`export DOCKER_HOST=unix://{private_socket}`"
+        _messages.print(f"      for the private engine: {advice}", soft_wrap=True)

@@ -101,6 +101,7 @@ def build(
             problems += result.problems
             continue
         page = f"{folder / result.name}/report.md"
+        # `withheld` says why the image does not get its name; empty: it has it.
         common.show(report.lines(result.verdict, everything=everything))
         if result.withheld:
             cause = f"{result.withheld}: it stays {result.tag}-candidate"
@@ -135,16 +136,19 @@ def _wheel_finder(
     """Return the function that finds the wheel of a package which is published as source only.
 
     It looks into the cache of compiled wheels and, with `compiles` (--compile), compiles what the
-    cache lacks. On a custom base image it finds nothing, as wheels are compiled for the bases of
-    the matrix: raises UserError for `compiles` then.
+    cache lacks. On a custom base image (--base) it finds nothing. Raises UserError for `compiles`
+    on a custom base image.
     """
+    # Wheels are compiled for the bases of the matrix. They need not run on another one.
+    is_custom_base = options.base != AUTO
+    if is_custom_base and compiles:
+        then = "compile it on that base yourself; --wheelhouse FOLDER takes the wheel"
+        raise wrong("--compile", "compiles for the bases of the matrix only", then)
+    if is_custom_base:
+        return lambda _image, _pin: None
+
     matrix = options.sources.matrix
     wheel_cache = prebuilt.compiled_wheels()
-    if options.base != AUTO:
-        if compiles:
-            then = "compile it on that base yourself; --wheelhouse FOLDER takes the wheel"
-            raise wrong("--compile", "compiles for the bases of the matrix only", then)
-        return lambda _image, _pin: None
     if not compiles:
         return prebuilt.wheel_finder(matrix, wheel_cache)
 

@@ -57,8 +57,8 @@ def select_accepted(
 ) -> list[Image]:
     """Return the images that selectors (names, globs, conditions) mean, without refused ones.
 
-    A refused image is an error if it was named or if all are refused; others are left out with a
-    message. Raises UserError, also where `exactly_one` is set and the selectors mean several
+    Raises UserError if a refused image was named or if all images are refused; other refused images
+    are left out with a message. With `exactly_one`, raises UserError if the selectors mean several
     images.
     """
     planned = plan.select(selectors, sources)

@@ -118,7 +118,9 @@ def lock_debian_packages(
         try:
             new = debian.resolve(base, datetime.now(UTC))
         except UserError as error:
-            if upgrade or (folder / path).exists():
+            # Without a lock, images can still be built on the base that a registry has.
+            was_missing = not (folder / path).exists()
+            if upgrade or not was_missing:
                 raise
             yield f"locks/{path} is not made: {error.problems[0]}"
             continue
@@ -127,14 +129,21 @@ def lock_debian_packages(
         if not old or replace(new, day=old.day) != old:
             debian_lock = {path: debian.serialize(new)}
             lock_file.put(debian_lock, folder)
-        packages = f"Debian packages of {base.suite} ({base.platform.architecture})"
-        moved = debian.changed_packages(old, new) if old else []
-        if not old:
-            yield f"locked {packages}"
-        elif moved:
-            yield f"{packages} that moved, {len(moved)} of {len(new.versions)}: {', '.join(moved)}"
-        else:
-            yield f"none of {len(new.versions)} {packages} moved"
+        yield _describe_debian_lock(base, old, new)
+
+
+def _describe_debian_lock(base: Base, old: debian.DebianLock | None, new: debian.DebianLock) -> str:
+    """Return a sentence about a new lock of Debian packages: which of them have other versions.
+
+    `old` is the lock before it; None: there was none, or none that could be read.
+    """
+    packages = f"Debian packages of {base.suite} ({base.platform.architecture})"
+    if old is None:
+        return f"locked {packages}"
+    moved = debian.changed_packages(old, new)
+    if moved:
+        return f"{packages} that moved, {len(moved)} of {len(new.versions)}: {', '.join(moved)}"
+    return f"none of {len(new.versions)} {packages} moved"
 
 
 def _find_debian_lock(base: Base, folder: Path) -> debian.DebianLock | None:
@@ -148,7 +157,8 @@ def _find_debian_lock(base: Base, folder: Path) -> debian.DebianLock | None:
 def _write_records(images: Sequence[Image], folder: Path) -> str:
     """Record the digest of each locked wheel's RECORD, for wheels that have none yet.
 
-    Also records what images with pruned packages need. Returns a sentence about what was read.
+    Of wheels that an image prunes, also the digest of the RECORD after pruning. Returns a sentence
+    about what was read.
     """
     locks = {image.lock_name: lock_file.read(image, folder) for image in images}
     before = wheel_records.read(folder)
@@ -161,6 +171,7 @@ def _write_records(images: Sequence[Image], folder: Path) -> str:
             lock_file.put(pruned, folder)
     after = wheel_records.read(folder)
 
+    # The table: `NAME VERSION` of a package -> the digests of its wheels.
     changed = [name for name, digests in after.items() if before.get(name) != digests]
     if not changed:
         return "all RECORDs were known"

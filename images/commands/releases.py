@@ -20,14 +20,14 @@ from images.publish.release import PublishResult
 from validate.claims import ClaimSet
 from validate.evidence import Evidence
 
+FindClaims = Callable[[Mapping[str, str], Evidence], ClaimSet | None]
+"""Returns today's claims for the labels of an image and its validation run; None: there are none."""
 
-def policy(
-    gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
-) -> ReleasePolicy:
+
+def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolicy:
     """Return what the matrix requires of an image before it is published.
 
     `gate` is the option `--gate` (`static,cpu`); if it is empty, the gate of the matrix holds.
-    `claims_of` returns today's claims for the labels of an image and a validation run.
     """
 
     def aliases_of(name: str) -> list[str]:
@@ -37,7 +37,7 @@ def policy(
         gate=parse_tiers(gate) if gate else sources.matrix.gate,
         alias_gate=sources.matrix.gate,
         aliases_of=aliases_of,
-        claims_of=claims_of,
+        claims_of=find_claims,
         row_of=lambda name: row_of(name, sources),
     )
 
@@ -97,8 +97,8 @@ def claims_of_published(
     if image is None:
         return None
 
-    # A new alias or row changes the revision of the whole matrix, but nothing of this image: then
-    # its labels still describe it.
+    # An image of another revision may still be today's: a new alias or row changes the revision of
+    # the whole matrix, but nothing of this image. Then a build of today would write its labels.
     revision = labels.get(f"{image_labels.LABELS}.matrix-revision", "")
     if revision != image.revision and not image_labels.match_todays_build(labels, image):
         return None

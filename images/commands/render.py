@@ -95,12 +95,12 @@ def _write_context(image: Image, options: BuildOptions, pinned: Mapping[str, str
     workspace = options.sources.workspace
     base_context = contexts.base_context(image.base, options.base, pinned)
     lock = lock_file.read(image, workspace.locks)
-    # The wheels that no lock has, with reasons for those that could not be had; then the context's
-    # files.
-    gathered, _claim_context, files = contexts.prepare(image, lock, base_context, options)
-    for package, reason in gathered.missing.items():
-        common.say(f"{image.name} lacks {reason}: {gathered.details[package]}")
+    prepared = contexts.prepare(image, lock, base_context, options)
+    # The wheels that no lock has, and those that could not be had.
+    wheels = prepared.wheels
+    for package, reason in wheels.missing.items():
+        common.say(f"{image.name} lacks {reason}: {wheels.details[package]}")
     folder = options.out / str(image.name)
-    run_files.write_context(files, folder / "context")
+    run_files.write_context(prepared.files, folder / "context")
     source = run_files.build_source(workspace.root, lock)
-    run_files.write_inputs(folder, image, base_context, gathered, source)
+    run_files.write_inputs(folder, image, base_context, wheels, source)

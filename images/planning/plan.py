@@ -105,10 +105,11 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     Raises UserError for a selector that matches nothing, and NoImageError if each selector matches
     some image but none matches all.
     """
-    # An alias stands for an image's name. A selector without a key is a name, or a glob of names.
     names, conditions = [], []
     for text in texts:
+        # An alias stands for an image's name.
         selector = selectors.parse(sources.matrix.aliases.get(text, text))
+        # Only conditions have a key: the rest are names, and globs of names.
         if selector.key:
             conditions.append(selector)
         else:
@@ -130,14 +131,11 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     if matching:
         return tuple(matching)
 
+    # Nothing is left. Is one of the conditions to blame, or only their combination?
     _require_matches(conditions, candidates, sources)
-    raise NoImageError(
-        Problem(
-            where=" ".join(texts),
-            cause="each matches something, but no image matches all of them",
-            then=f"drop one; `{command('plan')}` lists all images",
-        )
-    )
+    cause = "each matches something, but no image matches all of them"
+    then = f"drop one; `{command('plan')}` lists all images"
+    raise NoImageError(Problem(where=" ".join(texts), cause=cause, then=then))
 
 
 def _require_matches(
@@ -190,6 +188,7 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
 
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
         other = planned.image_name
+        # False sorts before true: what is the same comes first.
         return (
             other.profile != name.profile,
             other.platform is not name.platform,

@@ -23,7 +23,7 @@ from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.failures import BuildFailed, classify
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, command, wrong
+from images.errors import Problem, UserError, command, failed, wrong
 from images.host.hashing import sha256_of_file
 from images.locking import lock_file
 from images.planning import user_overlay
@@ -201,23 +201,28 @@ def _compile(
             show(event)
             if isinstance(event, LogLine):
                 stream.write(f"{event.text}\n")
+                # ninja's `[3/120] ...`: the number of compiled objects.
                 if count := _NINJA_PROGRESS.match(event.text):
                     progress.say(label, f"object {count['done']} of {count['all']}", "dim")
 
+        network = host.network(local=engine.facts.local)
         try:
-            network = host.network(local=engine.facts.local)
             engine.build(context, tag, network=network, on_event=on_event, redact=host.redact)
         except BuildFailed as build_failed:
             if _COMPILE_SCRIPT not in build_failed.step:
                 raise
-            # The exception has only the end of the log; the first error may come before it.
-            failure = classify(build_failed.error, log.read_text(encoding="utf-8").splitlines())
-            problem = Problem(
-                where=f"{recipe.distribution} {recipe.version}",
-                cause=f"{failure.cause} ({failure.line})",
-                then=f"{failure.then}; the log is {log}",
-            )
-            raise UserError(problem, code=1) from build_failed
+            raise _compiling_failed(build_failed, recipe, log) from build_failed
+
+
+def _compiling_failed(build_failed: BuildFailed, recipe: Recipe, log: Path) -> UserError:
+    """Return the error with the compiler's first error. `log` has the whole output of the build."""
+    # The exception has only the end of the output; the first error may come before it.
+    failure = classify(build_failed.error, log.read_text(encoding="utf-8").splitlines())
+    return failed(
+        f"{recipe.distribution} {recipe.version}",
+        f"{failure.cause} ({failure.line})",
+        f"{failure.then}; the log is {log}",
+    )
 
 
 def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:

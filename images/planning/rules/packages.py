@@ -28,6 +28,7 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
 
     A release that facts.yaml does not know is refused, too.
     """
+    # torch says which Triton it needs, and not the other way round.
     triton = candidate.pins.get("triton")
     if triton and not within(triton, candidate.torch_facts.triton):
         needed = candidate.torch_facts.triton
@@ -39,6 +40,7 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
         version = candidate.pins.get(package, "")
         if version in releases:
             yield from _check_companion(candidate, package, releases)
+        # Empty: the image does not pin it. What has no wheel for aarch64 is refused by check_arm64.
         elif version and package not in candidate.facts.arm64.lacking:
             yield refuse(
                 f"nothing is known of {package} {version}: add its row to images/data/facts.yaml"
@@ -108,7 +110,10 @@ def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
 def _check_bitsandbytes_library(
     candidate: Candidate, name: str, release: BitsandbytesFacts
 ) -> Iterator[Finding]:
-    """Refuse a bitsandbytes without a library for torch's CUDA; warn if it is for another minor."""
+    """Refuse a bitsandbytes without a library for torch's CUDA; warn if it is for another minor.
+
+    `name` is the package with its version, for the sentence.
+    """
     wheel_cuda = candidate.wheel_cuda
     library = release.library_for(wheel_cuda)
     if library is None:
@@ -343,10 +348,14 @@ def _requirements_that_hold(lines: tuple[str, ...], python: Minor) -> tuple[Requ
 def _contradictions(
     candidate: Candidate, name: str, version: str, row: PackageFacts
 ) -> Iterator[str]:
-    """Yield each thing that a package needs and that this image has otherwise."""
+    """Yield each thing that a package needs and that this image has otherwise.
+
+    `row` is what facts.yaml knows of this version.
+    """
     package = f"{name} {version}"
     pins, profile, python = candidate.pins, candidate.profile, candidate.base.python
 
+    # What its metadata requires of packages that the image pins.
     for required, requirement in requirements_here(row, python):
         if required not in pins or required in profile.waived:
             continue
@@ -361,6 +370,7 @@ def _contradictions(
             f"but {owner} pins {required} {pins[required]}"
         )
 
+    # What its metadata does not say: the torch and the CUDA that its binaries are made for.
     if row.torch and not within(candidate.torch, row.torch):
         yield (
             f"{package} is compiled against torch {row.torch}, "

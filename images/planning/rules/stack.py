@@ -31,6 +31,7 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
             f"torch {candidate.torch} has no wheel for CUDA {toolkit}, so the image has the "
             f"cu{wheel.digits} wheel beside toolkit {toolkit} (CUDA minor version compatibility)"
         )
+    # Why its architectures were not measured; empty: they were.
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
@@ -132,6 +133,8 @@ def _nearest_devel_images(candidate: Candidate) -> list[ImageName]:
 
 def check_python(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a Python that no base of the matrix has, or that torch has no wheel for."""
+    # A name without a Python means that of the default base. If no base has the Python of the name,
+    # the candidate stands on the default base, too.
     if candidate.name.python and candidate.base.python != candidate.name.python:
         yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
 
