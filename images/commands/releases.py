@@ -21,7 +21,7 @@ from validate.claims import ClaimSet
 from validate.evidence import Evidence
 
 FindClaims = Callable[[Mapping[str, str], Evidence], ClaimSet | None]
-"""Returns today's claims for the labels of an image and its validation run; None: there are none."""
+"""Returns today's claims for the labels of an image and its validation run; None: it has none."""
 
 
 def policy(gate: str, sources: Sources, find_claims: FindClaims) -> ReleasePolicy:

@@ -89,7 +89,7 @@ class ImageName:
         # it.
         without_platform = text.removesuffix(f"-{Platform.ARM64.suffix}")
         match = _NAME.fullmatch(without_platform)
-        # A profile's name must not have `arm64` or `amd64` as a word: that would read as a platform.
+        # A profile's name must not have `arm64` or `amd64` as a word: it would read as a platform.
         words_of_profile = (match["profile"] or "").split("-") if match else []
         if match is None or not _ARCHITECTURES.isdisjoint(words_of_profile):
             then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"

@@ -127,7 +127,7 @@ def dockerfile_recipe(
 
 
 def _begin_stage(below: str, stages: Mapping[str, _Stage], base: str) -> _Stage:
-    """Return a new stage on top of the stage `below`, or on the base image if no stage has the name.
+    """Return a new stage on top of the stage `below`, or on the base image if that is no stage.
 
     `stages` are the stages so far, by name. `base` is the recipe of the base image.
     """

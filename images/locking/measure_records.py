@@ -85,7 +85,8 @@ def update(
 def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) -> list[str]:
     """Return the URLs of wheels of a lock, in the order of the wheels.
 
-    `run` calls uv, and `name` is the lock's, for messages. Raises UserError if the index no longer has one of them.
+    `run` calls uv, and `name` is the lock's, for messages. Raises UserError if the index no longer
+    has one of them.
     """
     exact = {f"{wheel.package.name}=={wheel.package.version}" for wheel in wheels}
     # sha256 -> URL.

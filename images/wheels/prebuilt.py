@@ -262,7 +262,7 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
-    """Return whether a wheel of this file name is of a pin's package and version and suits an image.
+    """Return whether a wheel of this name is of a pin's package and version, and suits an image.
 
     Its tags must suit the image's Python, glibc and processor. If its local version names the torch
     that it was compiled for, that must be the image's. False for a name that is no wheel's.

@@ -65,7 +65,7 @@ def update(
 def _record_after_pruning(url: str, digest: str, program: Mapping[str, bytes]) -> str:
     """Download a wheel, run the pruner on it, and return the digest of the RECORD that is left.
 
-    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files: path -> bytes.
+    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files, by path.
     Raises UserError if the wheel can't be downloaded, has another hash, or can't be pruned.
     """
     file_name = wheel_records.file_of(url)

@@ -262,7 +262,7 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
 
 
 def _requirements_of(candidate: Candidate, name: str) -> Iterator[str]:
-    """Yield what pinned packages require of a distribution: `axolotl 0.19.0 requires peft>=0.18`."""
+    """Yield what each package requires of a distribution: `axolotl 0.19.0 requires peft>=0.18`."""
     for pinned, row in candidate.package_facts.items():
         for required, requirement in requirements_here(row, candidate.base.python):
             if required == name:
