@@ -61,6 +61,7 @@ class ReleasePolicy:
 
         Raises UserError where the matrix has no claims for the image.
         """
+        # The matrix may not know the image, or may call what these labels describe otherwise.
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
             cause = "matrix.yaml makes another image of this name, or none"

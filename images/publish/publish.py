@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from images.config.names import ImageName
 from images.context.labels import LABELS
@@ -124,7 +125,8 @@ def publish(
         target = stack.enter_context(Registry(options.repository))
         target.check_access()
 
-        # Other machines may have validated and published this image: their runs count, too.
+        # Before anything is sent, check the gate and the tags. Other machines may have validated
+        # and published this image: their runs count, too.
         image = with_published_date(target, image)
         published = find_published(target, image, public_key, say)
         require_open(image, published, policy)
@@ -153,6 +155,7 @@ def publish(
             else:
                 require_same_layers(published, manifest)
 
+        # Attach statements, decide what tags shall name, and move them last.
         stored = [attach_statements(engine, target, image, published, options)]
         changes, left_out = release.plan(stored)
         if options.key:
@@ -302,11 +305,34 @@ def attach_statements(
     others are neither copied nor signed. Returns the image with its statements. Raises UserError,
     also if they contradict the image's labels: then nothing is attached.
     """
+    new = []
+    for predicate_type, predicate in make_predicates(engine, local, published, options).items():
+        statement = Statement.of(
+            predicate_type,
+            predicate,
+            repository=str(options.repository),
+            digest=published.manifest.digest,
+        )
+        new.append(statement)
+    # Nothing is attached that `verify` would refuse later.
+    verify.require_sound(replace(published, statements=(*published.statements, *new)))
+    return attachments.attach(target, published, new, options.key)
+
+
+def make_predicates(
+    engine: Engine, local: LocalImage, published: PublishedImage, options: PublishOptions
+) -> dict[str, dict[str, Any]]:
+    """Return what shall be stated about a published image: type of a predicate -> the predicate.
+
+    A test result is always among them, provenance and SBOM only if none is attached. Raises
+    UserError without a usable build.json for the provenance.
+    """
     info = local.info
     # A reason to publish an image of UNPROVEN origin stays with it.
     exception = options.policy.origin_exception or published.origin_exception
     runs = judge_runs_today(local, published, options.policy)
     predicates = {TEST_RESULT: statements.make_test_result(runs, exception)}
+
     if not published.statements_of(PROVENANCE):
         predicates[PROVENANCE] = provenance.make_predicate(
             provenance.read_build_record(local.folder, str(local.name), info.id),
@@ -321,19 +347,7 @@ def attach_statements(
             digest=info.id,
             created=datetime.fromisoformat(local.created),
         )
-
-    new = []
-    for predicate_type, predicate in predicates.items():
-        statement = Statement.of(
-            predicate_type,
-            predicate,
-            repository=str(options.repository),
-            digest=published.manifest.digest,
-        )
-        new.append(statement)
-    # Nothing is attached that `verify` would refuse later.
-    verify.require_sound(replace(published, statements=(*published.statements, *new)))
-    return attachments.attach(target, published, new, options.key)
+    return predicates
 
 
 def judge_runs_today(

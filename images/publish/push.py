@@ -9,11 +9,12 @@ registry has is then neither read nor compressed again.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
@@ -101,11 +102,12 @@ def push(
     progress = PushProgress(target, on_event)
 
     # If the registry has everything, nothing is read from the engine: some engines export all
-    # layers even for the configuration alone. `send_parts` adds what it sends to `blobs`.
+    # layers even for the configuration alone.
     config = None if missing else fetch_config(target, info.id)
     if config is None:
         parts = engine.parts(info, missing)
-        config = send_parts(parts, info, target, cache, blobs, progress)
+        config, sent_blobs = send_parts(parts, info, target, cache, blobs, progress)
+        blobs |= sent_blobs
     progress.finish()
 
     # Check that the engine gave everything that the image ID stands for.
@@ -131,23 +133,34 @@ def fetch_config(target: Registry, image_id: str) -> bytes | None:
     return target.blob(Descriptor(media_type=OCI_CONFIG, digest=image_id, size=stored.size))
 
 
+class SentParts(NamedTuple):
+    """What `send_parts` read from the engine."""
+
+    config: bytes
+    """The image's configuration, which is not sent; empty if the engine gave none."""
+    blobs: dict[str, Descriptor]
+    """Diff ID -> compressed layer, of the layers that were sent."""
+
+
 def send_parts(
     parts: Iterable[ImagePart],
     info: ImageInfo,
     target: Registry,
     cache: Path,
-    blobs: dict[str, Descriptor],
+    stored_blobs: Mapping[str, Descriptor],
     progress: PushProgress,
-) -> bytes:
-    """Compress and send the layers of an image as the engine gives them. Return its configuration.
+) -> SentParts:
+    """Compress and send the layers of an image as the engine gives them.
 
-    `blobs` (diff ID -> compressed layer) has the layers that the registry has already, and gets an
-    entry for each one that is sent. The result is empty if the engine gives no configuration.
-    Raises UserError.
+    `parts` are the layers and the configuration, in any order. `stored_blobs` has the layers that
+    the registry has already: diff ID -> compressed layer. Each layer is sent by a thread while the
+    next one is read and compressed here. Raises UserError.
     """
     config = b""
-    room = threading.Semaphore(_AT_ONCE)
+    sent_blobs: dict[str, Descriptor] = {}
     sending: list[Future[None]] = []
+    # One for each layer on the disk.
+    room = threading.Semaphore(_AT_ONCE)
 
     def send(diff_id: str, spooled: SpooledBlob, blob: Descriptor) -> None:
         """Send a layer, record its blob, and make room for the next layer. Runs in a thread."""
@@ -166,13 +179,14 @@ def send_parts(
                 config = b"".join(part.chunks)
                 progress.total = part.following
                 continue
+
+            # Engines before 25 export all layers, also those that the registry has.
             diff_id, spooled = compress_layer(part, info, cache, progress)
-            if diff_id in blobs:
-                # Engines before 25 export all layers, also those that the registry has.
+            if diff_id in stored_blobs or diff_id in sent_blobs:
                 spooled.close()
                 continue
             blob = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
-            blobs[diff_id] = blob
+            sent_blobs[diff_id] = blob
 
             # Wait until the disk has room for one more layer, and stop early if sending failed.
             room.acquire()
@@ -182,7 +196,7 @@ def send_parts(
             sending.append(pool.submit(send, diff_id, spooled, blob))
         for future in as_completed(sending):
             future.result()
-    return config
+    return SentParts(config, sent_blobs)
 
 
 def compress_layer(

@@ -183,7 +183,7 @@ class Release:
                 else:
                     usable.append(verify.require_publishable(image, self.policy, self.key))
             except signing.CosignError:
-                # It says nothing about the image, so the image is not absent.
+                # The error says nothing about the image, so do not call the image absent.
                 raise
             except UserError as error:
                 absent[platform] = error.problems[0].cause
@@ -367,16 +367,11 @@ def promote(
         # Check everything before anything is stored in the target.
         manifest = source.get(reference.identifier)
         images = attachments.load_all(source, manifest)
-        if manifest.is_index:
-            require_own_index(source, manifest, images)
-        if key and not is_digest(reference.identifier):
-            require_signed_tag(source, reference, manifest, images, policy, key)
-        for image in images:
-            verify.require_publishable(image, policy, key)
+        require_promotable(source, reference, manifest, images, policy, key)
+        versions = [tags.version_of(image) for image in images]
 
         # An index is promoted as it is. A single image joins the images of its row that the target
         # has; if its row has no other platform, there is no index.
-        versions = [tags.version_of(image) for image in images]
         if manifest.is_index:
             row = [version.name for version in versions]
         else:
@@ -409,6 +404,27 @@ def promote(
         return release.move(stored, changes, left_out)
 
 
+def require_promotable(
+    source: Registry,
+    reference: Reference,
+    manifest: Manifest,
+    images: Sequence[PublishedImage],
+    policy: ReleasePolicy,
+    key: str,
+) -> None:
+    """Raise UserError if what a reference names must not be promoted.
+
+    `manifest` is what it names: an image, or an index of `images`. With a public key, its tag must
+    be signed. Each image must be one that `verify` passes.
+    """
+    if manifest.is_index:
+        require_own_index(source, manifest, images)
+    if key and not is_digest(reference.identifier):
+        require_signed_tag(source, reference, manifest, images, policy, key)
+    for image in images:
+        verify.require_publishable(image, policy, key)
+
+
 def require_own_index(source: Registry, index: Manifest, images: Sequence[PublishedImage]) -> None:
     """Raise UserError unless an index is as `publish` writes it.
 
@@ -431,9 +447,10 @@ def require_signed_tag(
     policy: ReleasePolicy,
     key: str,
 ) -> None:
-    """Raise UserError if the tag of a reference is not the image's, or if the key did not sign it.
+    """Raise UserError if a reference's tag should not name what it names, or if nobody signed it.
 
-    `manifest` is what the tag names now: an image, or an index of `images`.
+    `manifest` is what the tag names now: an image, or an index of `images`. The key must have
+    signed the tag for it, and for nothing else since.
     """
     tag = reference.identifier
     faults = verify.find_tag_faults(source, tag, manifest, images, policy, key)
@@ -478,15 +495,9 @@ def keep_signed_changes(
 
         is_of_new_index = bool(new_index) and change.after.is_index
         if is_of_new_index:
-            promote_index = command(
-                "promote", f"{staging}:{new_index}", "--to", str(target.repository)
-            )
-            then = f"`{promote_index}` takes the index that was signed there"
+            then = advise_to_promote_index(staging, new_index, target.repository)
         else:
-            sign = command(
-                "publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key"
-            )
-            then = f"`{sign}` signs it there"
+            then = advise_to_sign(staging)
 
         may_stay = is_of_new_index or change.kind is TagKind.ALIAS
         if not may_stay:
@@ -496,6 +507,18 @@ def keep_signed_changes(
     if problems:
         raise UserError(problems, code=1)
     return changes
+
+
+def advise_to_promote_index(staging: Repository, index: str, target: Repository) -> str:
+    """Return the advice to promote an index as a whole, with the tags that were signed for it."""
+    promote_index = command("promote", f"{staging}:{index}", "--to", str(target))
+    return f"`{promote_index}` takes the index that was signed there"
+
+
+def advise_to_sign(staging: Repository) -> str:
+    """Return the advice to sign an image's tags, where it was published first."""
+    sign = command("publish", "NAME", "--image", "REF", "--to", str(staging), "--key", "cosign.key")
+    return f"`{sign}` signs it there"
 
 
 def copy_image(source: Registry, target: Registry, manifest: Manifest, key: str = "") -> None:

@@ -37,7 +37,7 @@ _NO_MATCH = (
 """What cosign prints for a signature that the key did not make: for ECDSA keys (the first two), RSA
 and Ed25519. Its exit status is 1, as for every other error."""
 _PASSWORD = "COSIGN_PASSWORD"
-_typed: dict[str, str] = {}
+_typed_passwords: dict[str, str] = {}
 """Private key -> the password that the user typed. Only cosign gets it, no other program."""
 
 
@@ -73,12 +73,12 @@ def require_password(key: str) -> None:
     # `env://VARIABLE` is no service: the variable has the key itself, with a password like a file.
     scheme, separator, _ = key.partition("://")
     is_in_service = bool(separator) and scheme != "env"
-    if is_in_service or _PASSWORD in os.environ or key in _typed:
+    if is_in_service or _PASSWORD in os.environ or key in _typed_passwords:
         return
     # cosign would ask, too, but its output is captured: nobody would see the question.
     try:
         if sys.stdin and sys.stdin.isatty():
-            _typed[key] = getpass.getpass(f"password of {key}: ")
+            _typed_passwords[key] = getpass.getpass(f"password of {key}: ")
             return
     except EOFError:
         # The user pressed Ctrl-D.
@@ -176,8 +176,8 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
     """
     environment = dict(os.environ)
     for argument in arguments:
-        if argument in _typed:
-            environment[_PASSWORD] = _typed[argument]
+        if argument in _typed_passwords:
+            environment[_PASSWORD] = _typed_passwords[argument]
     try:
         done = subprocess.run(
             ["cosign", *arguments],

@@ -104,6 +104,7 @@ def read_attestation(evidence_file: bytes, where: str) -> Attestation:
     `where` names the file in error messages. Raises UserError where the evidence cannot be read or
     is of an older schema.
     """
+    then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
     try:
         evidence = parse_evidence(evidence_file.decode())
     except OlderSchemaError as error:
@@ -112,10 +113,8 @@ def read_attestation(evidence_file: bytes, where: str) -> Attestation:
             "verify it with the release of truetag that published it, or validate the image again "
             "and publish it anew"
         )
-        then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, cause, then) from None
     except ValueError as error:
-        then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
         raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
     verdict = judge(evidence.claim_set, evidence)
     return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)

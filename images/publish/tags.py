@@ -175,20 +175,22 @@ def plan(
     changes = []
     for tag, kind in tags.items():
         before = target.find(tag)
+        names_other = before is not None and before.digest != manifest.digest
+
         refusal: Refusal | None = None
         if kind is TagKind.ALIAS and alias_refusal:
             refusal = Refusal(alias_refusal, then="")
-        elif before and before.digest != manifest.digest:
+        elif before and names_other:
             refusal = find_refusal(target, before, versions, tag, kind, drop_platforms, absent)
 
         if refusal:
             action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
         elif before is None:
             action = Action.CREATE
-        elif before.digest == manifest.digest:
-            action = Action.KEEP
-        else:
+        elif names_other:
             action = Action.MOVE
+        else:
+            action = Action.KEEP
 
         change = TagChange(
             tag=tag,
@@ -229,18 +231,9 @@ def find_refusal(
     # A newer image.
     step_back = find_step_back(old, new)
     if step_back:
-        published, replacement = step_back
-        reason = f"{tag} has torch {published.torch}, this is {replacement.torch}"
-        if Version(published.torch) == Version(replacement.torch):
-            dates = [f"{version.created:%Y-%m-%d %H:%M}" for version in step_back]
-            reason = f"{tag} is of {dates[0]}, this of {dates[1]}"
-        then = (
-            "moving tags never go back: build and validate anew, "
-            "or pull the older image by its dated tag"
-        )
-        return Refusal(reason, then)
+        return refuse_step_back(tag, step_back)
 
-    # Another image of the same day and the same twelve digits.
+    # Another manifest with the same name, day and twelve digits.
     if kind is TagKind.IMMUTABLE:
         reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
         return Refusal(reason, "build anew")
@@ -258,6 +251,21 @@ def find_refusal(
         )
         return Refusal(reason, then)
     return None
+
+
+def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
+    """Return the refusal for a tag that would go back: by torch version, or else by date."""
+    published, replacement = step_back
+    reason = f"{tag} has torch {published.torch}, this is {replacement.torch}"
+    if Version(published.torch) == Version(replacement.torch):
+        published_date = f"{published.created:%Y-%m-%d %H:%M}"
+        replacement_date = f"{replacement.created:%Y-%m-%d %H:%M}"
+        reason = f"{tag} is of {published_date}, this of {replacement_date}"
+    then = (
+        "moving tags never go back: build and validate anew, "
+        "or pull the older image by its dated tag"
+    )
+    return Refusal(reason, then)
 
 
 def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
@@ -356,6 +364,7 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
             touched.append(change)
             target.put(change.after, change.tag)
             if stop.is_set():
+                # Caught below, like any other failure.
                 raise Cancelled
         # Read every tag back: another machine may have moved it meanwhile.
         for change in changes:

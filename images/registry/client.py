@@ -214,10 +214,11 @@ class Registry:
         return content
 
     def has_blob(self, digest: str, size: int | None = None) -> bool:
-        """Return whether the registry has a blob. Raises RegistryError if it has another size.
+        """Return whether the registry has a blob.
 
-        The registry's copy is then damaged, by a power failure, say, and registries take no second
-        copy of what they have. Without `size` any size will do.
+        Raises RegistryError if the blob there has another size than `size`: it is damaged, by a
+        power failure, say, and registries take no second copy of what they have. By default (None),
+        any size will do.
         """
         stored = self.stat_blob(digest)
         is_size_known = stored.size is not None and size is not None

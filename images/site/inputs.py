@@ -87,6 +87,7 @@ def plan_images(inputs: SiteInputs) -> tuple[Planned, ...]:
     validated_names = {run.image for run in inputs.runs}
     other_images = []
     for text in sorted(validated_names - names_in_matrix):
+        # Runs may be of images with any name: leave out what is no name of ours.
         name = selectors.image_name(text)
         if name:
             other_images.append(plan.plan_one(name, inputs.sources))

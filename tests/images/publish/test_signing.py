@@ -29,7 +29,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "cosign.key").write_text("a private key")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("COSIGN_PASSWORD", raising=False)
-    monkeypatch.setattr(signing, "_typed", {})
+    monkeypatch.setattr(signing, "_typed_passwords", {})
     return str(tmp_path / "cosign.key")
 
 
