@@ -1,10 +1,11 @@
-"""The site: what was not validated is never green, nothing recorded can break a page, the bytes are fixed;
-also of what a registry has, with forged attestations. And choosing from the index that it publishes.
+"""The site: what was not validated is never green, and nothing recorded can break a page.
+
+Also what it reads from a registry, forged attestations among that, and choosing from its index.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -16,9 +17,11 @@ import jsonschema_rs
 import pytest
 from pydantic import ValidationError
 
+from images.config.names import ImageName
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.planning import chooser
+from images.planning import chooser, plan
+from images.planning.plan import Planned
 from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -36,6 +39,7 @@ from tests.support.site_samples import (
     ARCH,
     FAILING,
     H100,
+    H200,
     NEVER,
     NEW,
     PARTLY,
@@ -50,358 +54,321 @@ from tests.support.sources import SOURCES
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
+SCHEMA_FILE = ROOT / "docs" / "schema" / "index.schema.json"
+
+
+# The sites are made once, and only by the worker that tests them: not where tests are collected.
+
 
 @cache
-def of_samples() -> Mapping[str, bytes]:
-    """The site of the samples: made by the worker that tests it, and not wherever tests are collected."""
+def site_of_samples() -> Mapping[str, bytes]:
     return pages.render_files(samples.known())
 
 
 @cache
-def html() -> Mapping[str, str]:
-    return {
-        path: content.decode() for path, content in of_samples().items() if path.endswith(".html")
-    }
-
-
-@cache
-def indexed() -> Index:
-    return make_index(samples.known())
-
-
-@cache
-def by_name() -> Mapping[str, ImageRow]:
-    return {image.name: image for image in indexed().images}
-
-
-@cache
-def of_the_repository() -> Mapping[str, bytes]:
-    """The site of the runs that are recorded: only the worker that tests it makes it."""
-    recorded, nightly = (
-        runs.recorded_runs([ROOT / "results"]),
-        results.read(ROOT / "results" / "nightly"),
-    )
+def site_of_recorded_runs() -> Mapping[str, bytes]:
+    """The site of results/ in this repository."""
+    recorded = runs.recorded_runs([ROOT / "results"])
+    nightly = results.read(ROOT / "results" / "nightly")
     return pages.render_files(
         SiteInputs(sources=SOURCES, today=TODAY, runs=recorded, nightly=nightly)
     )
 
 
 @cache
-def parsed(path: str) -> Page:
-    """A page of the samples: each is read once, and only by the worker that looks at it."""
-    return Page(html()[path])
+def html_of_samples() -> Mapping[str, str]:
+    """Path -> text of each page of the samples."""
+    texts = {}
+    for path, content in site_of_samples().items():
+        if path.endswith(".html"):
+            texts[path] = content.decode()
+    return texts
 
 
-def row_of(name: str, known: SiteInputs) -> ImageRow:
-    """An image of the index that is made of these inputs."""
-    return next(one for one in make_index(known).images if one.name == name)
+@cache
+def parsed_page(path: str) -> Page:
+    """A page of the samples, parsed."""
+    return Page(html_of_samples()[path])
 
 
-def cells(name: str) -> str:
-    """The row of an image in the matrix."""
-    (row,) = re.findall(rf'<tr id="{name}".*?</tr>', html()["index.html"], re.DOTALL)
+@cache
+def index_of_samples() -> Index:
+    return make_index(samples.known())
+
+
+@cache
+def rows_of_samples() -> Mapping[str, ImageRow]:
+    return {image.name: image for image in index_of_samples().images}
+
+
+def page_of(name: str) -> str:
+    """The text of an image's page among the samples."""
+    return html_of_samples()[f"images/{name}.html"]
+
+
+def index_row(name: str, site_inputs: SiteInputs) -> ImageRow:
+    """What index.json says of an image, made from these inputs."""
+    (row,) = [image for image in make_index(site_inputs).images if image.name == name]
     return row
 
 
+def table_row(name: str, text: str = "") -> str:
+    """The row of an image in the table on the front page; by default that of the samples."""
+    front_page = text or html_of_samples()["index.html"]
+    (row,) = re.findall(rf'<tr id="{name}".*?</tr>', front_page, re.DOTALL)
+    return row
+
+
+def digest_of(number: int) -> str:
+    return f"sha256:{number:064x}"
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+
 def test_the_same_inputs_and_date_give_the_same_bytes() -> None:
-    assert pages.render_files(samples.known()) == of_samples()
-    later = pages.render_files(samples.known(today=date(2026, 11, 22)))
-    assert later.keys() == of_samples().keys() and later["index.json"] != of_samples()["index.json"]
+    assert pages.render_files(samples.known()) == site_of_samples()
 
 
-def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
-    schema = json.loads((ROOT / "docs" / "schema" / "index.schema.json").read_text())
-    for files in (of_samples(), of_the_repository()):
-        data = json.loads(files["index.json"])
-        jsonschema_rs.validate(schema, data)
-        assert index.dumps(Index.model_validate(data)) == files["index.json"]
-        assert (
-            files["index.schema.json"]
-            == (ROOT / "docs" / "schema" / "index.schema.json").read_bytes()
-        )
+def test_another_date_gives_the_same_files_with_other_bytes() -> None:
+    a_day_later = pages.render_files(samples.known(today=TODAY + timedelta(days=1)))
+
+    assert a_day_later.keys() == site_of_samples().keys()
+    assert a_day_later["index.json"] != site_of_samples()["index.json"]
+
+
+@pytest.mark.parametrize(
+    "make_site", [site_of_samples, site_of_recorded_runs], ids=["samples", "recorded runs"]
+)
+def test_the_index_fits_its_published_schema_and_is_read_back_unchanged(
+    make_site: Callable[[], Mapping[str, bytes]],
+) -> None:
+    files = make_site()
+    data = json.loads(files["index.json"])
+
+    jsonschema_rs.validate(json.loads(SCHEMA_FILE.read_text()), data)
+    assert index.dumps(Index.model_validate(data)) == files["index.json"]
+    assert files["index.schema.json"] == SCHEMA_FILE.read_bytes()
+
+
+def test_the_schema_allows_no_further_field() -> None:
+    data = {**json.loads(site_of_samples()["index.json"]), "more": 1}
+
     with pytest.raises(jsonschema_rs.ValidationError):
-        jsonschema_rs.validate(schema, {**json.loads(of_samples()["index.json"]), "more": 1})
+        jsonschema_rs.validate(json.loads(SCHEMA_FILE.read_text()), data)
 
 
-def test_an_image_is_validated_by_the_runs_of_its_digest() -> None:
-    expected = dict.fromkeys((VALIDATED, STALE, UNDATED), Validation.VALIDATED) | {
-        FAILING: Validation.FAILED
-    }
-    expected |= dict.fromkeys((PARTLY, ARCH), Validation.PARTLY) | dict.fromkeys(
-        (REBUILT, NEVER), Validation.NEVER
-    )
-    assert {name: by_name()[name].validation for name in expected} == expected
+# --- which verdict an image has -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "validation"),
+    [
+        (VALIDATED, Validation.VALIDATED),
+        (STALE, Validation.VALIDATED),
+        (UNDATED, Validation.VALIDATED),
+        (FAILING, Validation.FAILED),
+        (PARTLY, Validation.PARTLY),
+        (ARCH, Validation.PARTLY),
+        (REBUILT, Validation.NEVER),
+        (NEVER, Validation.NEVER),
+    ],
+)
+def test_an_image_is_validated_by_the_runs_of_its_digest(name: str, validation: Validation) -> None:
+    assert rows_of_samples()[name].validation == validation
 
 
 def test_what_was_not_validated_is_never_green() -> None:
-    row, page = cells(NEVER), html()[f"images/{NEVER}.html"]
-    assert row.count('class="cell never"') == row.count('<td class="cell') and "PASS" not in row
-    assert "Not validated" in page and "PASS" not in page.split("<main")[1]
+    row, page = table_row(NEVER), page_of(NEVER)
+
+    assert row.count('class="cell never"') == row.count('<td class="cell')
+    assert "PASS" not in row
+    assert "Not validated" in page
+    assert "PASS" not in page.split("<main")[1]
 
 
 def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
-    blind = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
-    image = row_of(NEVER, samples.known(runs=[blind]))
-    assert {one.tier for one in image.runs} == {Tier.STATIC, Tier.CPU}
-    assert (
-        "not validated on a GPU"
-        in pages.render_files(samples.known(runs=[blind]))[image.page].decode()
-    )
+    run_without_gpu = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
+    site_inputs = samples.known(runs=[run_without_gpu])
+
+    image = index_row(NEVER, site_inputs)
+
+    assert {run.tier for run in image.runs} == {Tier.STATIC, Tier.CPU}
+    page = pages.render_files(site_inputs)[image.page].decode()
+    assert "not validated on a GPU" in page
 
 
-def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
-    image = by_name()[REBUILT]
-    assert image.digest == NEW and image.runs and not any(run.current for run in image.runs)
-    assert cells(REBUILT).count("other build") == 3
-    assert "No run is of the digest that the tag means today." in html()[image.page]
-    assert (
-        image.get == f"docker pull registry.example/images:{REBUILT}"
-        and image.published.endswith(samples.OTHER)
-    )
-    assert row_of(REBUILT, samples.known(published=())).validation is Validation.VALIDATED
+def test_a_published_image_has_only_the_verdicts_of_the_digest_that_its_tag_means() -> None:
+    image = rows_of_samples()[REBUILT]
+
+    assert image.digest == NEW
+    assert image.runs and not any(run.current for run in image.runs)
+    assert image.get == f"docker pull registry.example/images:{REBUILT}"
+    assert image.published.endswith(samples.OTHER)
+    gpu_static_and_cpu = 3
+    assert table_row(REBUILT).count("other build") == gpu_static_and_cpu
+    assert "No run is of the digest that the tag means today." in page_of(REBUILT)
+
+
+def test_an_image_that_is_not_published_has_the_verdicts_of_its_last_build() -> None:
+    image = index_row(REBUILT, samples.known(published=()))
+
+    assert image.validation is Validation.VALIDATED
 
 
 def test_a_verdict_without_a_digest_validates_no_image() -> None:
     """An image that judges itself does not know its own digest."""
-    image = row_of(NEVER, samples.known(runs=[samples.run(NEVER, digest="")]))
-    assert (
-        image.validation is Validation.NEVER
-        and image.runs
-        and not any(one.current for one in image.runs)
-    )
+    image = index_row(NEVER, samples.known(runs=[samples.run(NEVER, digest="")]))
+
+    assert image.validation is Validation.NEVER
+    assert image.runs and not any(run.current for run in image.runs)
 
 
 def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
-    both = [samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))]
-    moved = row_of(NEVER, samples.known(runs=[replace(both[0], packages={"torch": "2.0"})]))
-    assert not moved.passed_on
-    assert moved.sentence.startswith("Validated with torch 2.0 where the pin is 2.15.0 now")
-    both.append(samples.run(NEVER, samples.gpu(Status.FAIL), gpus=("NVIDIA H200",)))
-    assert row_of(NEVER, samples.known(runs=both)).validation is Validation.FAILED
+    passed = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))
+    failed = samples.run(NEVER, samples.gpu(Status.FAIL), gpus=(H200,))
+
+    image = index_row(NEVER, samples.known(runs=[passed, failed]))
+
+    assert image.validation is Validation.FAILED
 
 
-def test_required_claims_make_a_tier_and_nothing_else() -> None:
-    optional = samples.claim(Tier.STATIC, Status.FAIL, required=False)
-    assert tier_counts([samples.claim(Tier.STATIC), optional])[Tier.STATIC].verdict is Status.PASS
-    assert (
-        tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict
-        is Status.UNPROVEN
-    )
-    unproven = samples.claim(Tier.STATIC, Status.UNPROVEN)
-    assert (
-        tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
+def test_an_image_did_not_pass_on_a_gpu_with_other_versions_than_its_pins() -> None:
+    run_of_older_pins = samples.run(
+        NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), packages={"torch": "2.0"}
     )
 
+    image = index_row(NEVER, samples.known(runs=[run_of_older_pins]))
 
-def test_what_is_older_than_the_limit_is_stale() -> None:
-    """An old verdict is never shown as a new one."""
-    assert "stale" not in cells(VALIDATED)
-    for name in (STALE, UNDATED):
-        assert (
-            "validated, stale" in cells(name) and cells(name).count('<span class="note">stale') == 3
-        )
-    on_its_last_day = pages.render_files(samples.known(today=date(2026, 11, 20)))[
-        "index.html"
-    ].decode()
-    (row,) = re.findall(rf'<tr id="{STALE}".*?</tr>', on_its_last_day, re.DOTALL)
-    assert "stale" not in row, "14 days old"
+    assert not image.passed_on
+    assert image.sentence.startswith("Validated with torch 2.0 where the pin is 2.15.0 now")
 
 
-def test_every_gpu_has_its_column() -> None:
-    assert indexed().columns(Tier.GPU) == ("H100", "H200")
-    assert indexed().columns(Tier.MULTIGPU) == ("2 x H200",)
-    assert '<th scope="col">2 x H200</th>' in html()["index.html"]
-    alone = make_index(samples.known(runs=(), nightly=()))
-    assert alone.columns(Tier.GPU) == ("",)
-    assert inputs.describe_gpus(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+REQUIRED = samples.claim(Tier.STATIC)
+REQUIRED_UNPROVEN = samples.claim(Tier.STATIC, Status.UNPROVEN)
+OPTIONAL = samples.claim(Tier.STATIC, required=False)
+OPTIONAL_FAILED = samples.claim(Tier.STATIC, Status.FAIL, required=False)
 
 
-def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
-    failed = samples.job(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
-    found = list(runs.nightly_runs([*samples.NIGHTLY, failed]))
-    assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
-
-
-def test_the_front_page_shows_current_breakages_once() -> None:
-    old = samples.breakage(
-        key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC)
-    )
-    lines = [old, samples.breakage(), samples.breakage()]
-    files = pages.render_files(samples.known(nightly=lines))
-    assert files["index.html"].count(b"breaks symbols/resolved") == 1
-    assert b" broke" not in files["index.html"]
-    page = html()["images/cu128-torch27.html"]
-    assert "<p><b>symbols/resolved</b>" in page
-
-
-def test_an_arch_image_shows_its_parent_s_lock() -> None:
-    assert (
-        "The lock: 2 distributions" in html()[f"images/{ARCH}.html"]
-        and ARCH.removesuffix("-sm90") == PARTLY
-    )
-    assert "No lock is committed" in html()[f"images/{UNLOCKED}.html"]
-
-
-def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> None:
-    """Nobody can have it: neither the totals nor the chooser offer it, and its command begins with the lock."""
-    row = by_name()[UNLOCKED]
-    command = f"nox -s lock -- {UNLOCKED} && nox -s build -- {UNLOCKED}"
-    assert row.get == command and row.blocked.startswith(
-        "no lock: can't be built here; `nox -s lock -- "
-    )
-    page = html()[f"images/{UNLOCKED}.html"]
-    assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
-    assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
-    assert ">no lock</span>" in cells(UNLOCKED) and ">no lock</span>" not in cells(NEVER)
-    totals = {
-        words: int(count)
-        for count, words in re.findall(r"<li><b>(\d+)</b> ([^<]*)</li>", html()["index.html"])
-    }
-    images, validated, stale, partly, failed, never, unlocked, _refused = totals.values()
-    assert validated + stale + partly + failed + never == images == len(indexed().images)
-    assert unlocked == 1
-    page = html()["choose.html"]
-    assert f">{NEVER}</a>" in page and f">{UNLOCKED}</a>" not in page
-    assert row.blocked and not by_name()[NEVER].blocked
-
-
-def test_every_image_with_a_validation_run_shows_a_size() -> None:
-    """Of its digest, or of another build that was measured."""
-    made = of_the_repository()
-    rows = [one for one in json.loads(made["index.json"])["images"] if one["bytes"]]
-    assert len(rows) > 20
-    assert [row["name"] for row in rows if b" unpacked" not in made[row["page"]]] == []
-
-
-def test_nothing_recorded_becomes_markup() -> None:
-    for path, text in html().items():
-        page = parsed(path)
-        assert page.open == [], f"every element of {path} is closed"
-        assert not [tag for tag, _ in page.elements if tag == "script"], path
-        planted = ("<img src=x", "alert(1)</script>")
-        assert not [word for word in planted if word in text], path
-        named = {name for _, attrs in page.elements for name in attrs}
-        assert not [name for name in named if name.startswith("on") or name == "style"], path
-        assert len(page.ids) == len(set(page.ids)), path
-
-
-def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere() -> None:
-    every = ((path, tag, attrs) for path in html() for tag, attrs in parsed(path).elements)
-    for path, tag, attrs in every:
-        for target in (attrs[name] for name in ("href", "src", "action") if name in attrs):
-            parts = urlsplit(target)
-            assert not parts.scheme and not parts.netloc, f"{path}: {tag} {target}"
-            found = normpath(join(dirname(path), unquote(parts.path))) if parts.path else path
-            assert found in of_samples(), f"{path}: {target}"
-            assert not parts.fragment or parts.fragment in parsed(found).ids, f"{path}: {target}"
-
-
-@pytest.mark.parametrize("make", [of_samples, of_the_repository], ids=["samples", "repository"])
-def test_no_page_is_over_300_kb_with_all_that_it_loads(
-    make: Callable[[], Mapping[str, bytes]],
+@pytest.mark.parametrize(
+    ("claims", "verdict"),
+    [
+        pytest.param([REQUIRED, OPTIONAL_FAILED], Status.PASS, id="an optional claim failed"),
+        pytest.param([OPTIONAL], Status.UNPROVEN, id="no claim is required"),
+        pytest.param([REQUIRED, REQUIRED_UNPROVEN], Status.UNPROVEN, id="one is unproven"),
+    ],
+)
+def test_only_required_claims_decide_the_verdict_of_a_tier(
+    claims: list[samples.ClaimRow], verdict: Status
 ) -> None:
-    files = make()
-    assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
-    sizes = {
-        path: len(content) + assets for path, content in files.items() if path.endswith(".html")
-    }
-    assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
+    assert tier_counts(claims)[Tier.STATIC].verdict is verdict
+
+
+# --- old runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [STALE, UNDATED])
+def test_an_old_or_undated_verdict_is_shown_as_stale(name: str) -> None:
+    row = table_row(name)
+
+    assert "validated, stale" in row
+    static_cpu_and_gpu = 3
+    assert row.count('<span class="note">stale') == static_cpu_and_gpu
+
+
+def test_a_new_verdict_is_not_stale() -> None:
+    assert "stale" not in table_row(VALIDATED)
+
+
+def test_a_verdict_of_14_days_is_not_yet_stale() -> None:
+    last_day = date(2026, 11, 20)
+
+    files = pages.render_files(samples.known(today=last_day))
+
+    assert "stale" not in table_row(STALE, files["index.html"].decode())
 
 
 def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:
-    def lines_of(day: int) -> list[JobLine | BreakageLine]:
-        date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
-        digest = "sha256:" + f"{day:064x}"
-        control = samples.job(
-            PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day
-        )
-        changes = [
-            samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)
-        ]
-        canary = samples.job(
-            PARTLY,
-            Job.CANARY,
-            Outcome.FAIL,
-            date=date,
-            failing=[samples.FAILED] * 5,
-            changes=changes,
-        )
-        return [control, canary, samples.breakage(date=date, key=f"{day}")]
-
-    lines = [line for day in range(365) for line in lines_of(day)]
-    first = samples.run(
+    nights = 365
+    nightly: list[JobLine | BreakageLine] = []
+    for night in range(nights):
+        nightly += lines_of_a_bad_night(night)
+    # Of the last digest; undated, so it counts as older than any night.
+    measured_first = samples.run(
         PARTLY,
         *samples.STATIC_CPU,
         samples.gpu(),
         gpus=(H100,),
-        digest="sha256:" + f"{364:064x}",
+        digest=digest_of(nights - 1),
         day=None,
     )
-    known = samples.known(nightly=lines, runs=[first, *runs.nightly_runs(lines)])
-    files = pages.render_files(known)
-    sizes = {path: len(content) for path, content in files.items() if path.endswith(".html")}
-    assert max(sizes.values()) < 250_000
-    image = row_of(PARTLY, known)
+    site_inputs = samples.known(nightly=nightly, runs=[measured_first, *runs.nightly_runs(nightly)])
+
+    files = pages.render_files(site_inputs)
+    image = index_row(PARTLY, site_inputs)
+
+    sizes = [len(content) for path, content in files.items() if path.endswith(".html")]
+    assert max(sizes) < 250_000
     assert len(image.runs) < 20
-    assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
-        "undated, and older than any night: but of its digest"
-    )
+    assert image.newest(Tier.GPU, "H100")
+    assert image.newest(Tier.CPU)
 
 
-def test_what_decides_the_validation_is_kept_however_old() -> None:
-    tag = replace(samples.TAG, image=NEVER, digest=NEW)
-    old = samples.run(
-        NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1)
+def lines_of_a_bad_night(night: int) -> list[JobLine | BreakageLine]:
+    """The lines of a night with a control of its own digest, a failed canary and a breakage."""
+    moment = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=night)
+    control = samples.job(
+        PARTLY,
+        Job.CONTROL,
+        Outcome.PASS,
+        date=moment,
+        digest=digest_of(night),
+        bytes=7_000_000_000 + night,
     )
+    changes = []
+    for number in range(20):
+        changes.append(samples.MOVE.model_copy(update={"name": f"package-{number}"}))
+    canary = samples.job(
+        PARTLY,
+        Job.CANARY,
+        Outcome.FAIL,
+        date=moment,
+        failing=[samples.FAILED] * 5,
+        changes=changes,
+    )
+    return [control, canary, samples.breakage(date=moment, key=f"{night}")]
+
+
+def test_the_runs_that_decide_the_validation_are_shown_however_old() -> None:
+    first_day = date(2026, 11, 1)
     claims = (*samples.STATIC_CPU, samples.gpu())
-    days = {f"sha256:{day:064x}": date(2026, 11, day) for day in range(2, 20)}
-    others = [
-        samples.run(NEVER, *claims, gpus=(H100,), digest=digest, day=day)
-        for digest, day in days.items()
-    ]
-    image = row_of(NEVER, samples.known(runs=[old, *others], published=(tag,)))
-    assert image.validation is Validation.VALIDATED and image.validated_on == date(2026, 11, 1)
-    assert [one.date for one in image.runs if one.current] == [date(2026, 11, 1)] * 3
-    assert image.sentence.startswith("Validated: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
+    run_of_tag = samples.run(NEVER, *claims, gpus=(H100,), digest=NEW, day=first_day)
+    newer_runs_of_other_builds = []
+    for day in range(2, 20):
+        newer_run = samples.run(
+            NEVER, *claims, gpus=(H100,), digest=digest_of(day), day=date(2026, 11, day)
+        )
+        newer_runs_of_other_builds.append(newer_run)
+    tag = replace(samples.TAG, image=NEVER, digest=NEW)
+
+    image = index_row(
+        NEVER, samples.known(runs=[run_of_tag, *newer_runs_of_other_builds], published=(tag,))
+    )
+
+    assert image.validation is Validation.VALIDATED
+    assert image.validated_on == first_day
+    assert [run.date for run in image.runs if run.current] == [first_day] * len(claims)
+    assert image.sentence.startswith("Validated: ")
+    newest = image.newest(Tier.GPU, "H100")
+    assert newest and newest.current
 
 
-def test_every_refused_row_of_the_matrix_has_its_reasons_and_the_nearest() -> None:
-    assert indexed().refused
-    for row in indexed().refused:
-        assert row.reasons and row.nearest and f">{row.name}</th>" in html()["index.html"]
-        assert set(row.nearest) <= set(by_name())
+# --- claims that are newer than the runs ----------------------------------------------------------
 
 
-def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
-    known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
-    assert "cu130-torch211-nothing" not in pages.render_files(known)["index.html"].decode()
-
-
-GPUS_TO_COMPARE = ("RTX 4090", "H100", "GTX 980", "B300", "GH200", "Jetson AGX Thor", "V100")
-
-
-def test_the_choose_page_has_the_answers_of_the_command_line() -> None:
-    images = indexed().images
-    tables = choosing.gpu_tables(images, [None, "axolotl"])
-    by_model = {model: table for table in tables for model in table.models}
-    assert by_model.keys() == chooser.models().keys()
-    for gpu in GPUS_TO_COMPARE:
-        model, _row = chooser.find_model(gpu)
-        # A driver that is the newest bound of its range, for each row of the table.
-        for drivers, answers in by_model[model].rows:
-            driver = "1" if drivers.startswith("older") else drivers.split()[0]
-            machine = chooser.Machine(
-                **{**vars(chooser.machine_from_options(gpu, "", "")), "driver": driver}
-            )
-            for profile, name in zip((None, "axolotl"), answers.images, strict=True):
-                fitting = chooser.rank(images, machine, chooser.Options(profile=profile)).fitting
-                assert name == (fitting[0].name if fitting else ""), (gpu, driver, profile)
-            assert bool(answers.why_none) == (not answers.images[0])
-
-
-def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
+def claim_of_today(check: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
     return Claim(
-        check=number,
+        check=check,
         subject=subject,
         tier=tier,
         probe="x.y",
@@ -411,52 +378,317 @@ def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> 
     )
 
 
-OLD_CLAIMS = [
-    claimed("pins", "torch", Tier.STATIC),
-    claimed("imports", "torch", Tier.CPU),
-    claimed("numerics", "device", Tier.GPU),
+JUDGED_CLAIMS = [
+    claim_of_today("pins", "torch", Tier.STATIC),
+    claim_of_today("imports", "torch", Tier.CPU),
+    claim_of_today("numerics", "device", Tier.GPU),
 ]
-NEWER = [
-    claimed("cpu-examples", "", Tier.CPU),
-    claimed("instructions", "optional", Tier.CPU, required=False),
-    claimed("collectives", "exact", Tier.MULTIGPU),
+NEWER_CLAIMS = [
+    claim_of_today("cpu-examples", "", Tier.CPU),
+    claim_of_today("instructions", "optional", Tier.CPU, required=False),
+    claim_of_today("collectives", "exact", Tier.MULTIGPU),
 ]
 
 
-def test_a_claim_that_was_never_run_is_open() -> None:
-    known = samples.known(claims={VALIDATED: OLD_CLAIMS})
-    assert row_of(VALIDATED, known).validation is Validation.VALIDATED
-    known = samples.known(claims={VALIDATED: [*OLD_CLAIMS, *NEWER]})
-    row = row_of(VALIDATED, known)
-    cpu, static = row.newest(Tier.CPU), row.newest(Tier.STATIC)
+def test_an_image_whose_runs_judged_every_claim_of_today_is_validated() -> None:
+    image = index_row(VALIDATED, samples.known(claims={VALIDATED: JUDGED_CLAIMS}))
+
+    assert image.validation is Validation.VALIDATED
+
+
+def test_a_tier_with_a_claim_that_was_never_run_is_unproven() -> None:
+    site_inputs = samples.known(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
+
+    image = index_row(VALIDATED, site_inputs)
+
+    cpu, static = image.newest(Tier.CPU), image.newest(Tier.STATIC)
     assert cpu and static
     assert (cpu.verdict, cpu.never_run, cpu.standing) == (Status.PASS, 1, Status.UNPROVEN)
     assert (static.never_run, static.standing) == (0, Status.PASS)
-    assert row.validation is (
-        Validation.PARTLY if Tier.CPU in known.sources.matrix.gate else Validation.VALIDATED
-    )
-    assert "cpu PASS but for 1 claims never run" in row.sentence
-    made = pages.render_files(known)
-    page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
-    assert (
-        "Claims of the cpu tier that were never run: cpu-examples/." in page
-        and "instructions/optional" not in page
-    )
-    assert "1 never run" in matrix_page and "never run" not in of_samples()[
-        "index.html"
-    ].decode().replace("or was never run", "")
+    is_in_gate = Tier.CPU in site_inputs.sources.matrix.gate
+    assert image.validation is (Validation.PARTLY if is_in_gate else Validation.VALIDATED)
 
 
-def test_of_a_nightly_run_claims_are_counted_where_they_have_no_names() -> None:
-    bare = replace(samples.run(VALIDATED), claims=())
-    for claims, open_ones in ((OLD_CLAIMS, 0), ([*OLD_CLAIMS, *NEWER], 1)):
-        known = samples.known(runs=(bare,), claims={VALIDATED: claims})
-        cpu = row_of(VALIDATED, known).newest(Tier.CPU)
-        assert cpu and cpu.never_run == open_ones
+def test_a_page_names_the_claims_that_were_never_run() -> None:
+    site_inputs = samples.known(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
+    image = index_row(VALIDATED, site_inputs)
 
+    files = pages.render_files(site_inputs)
+
+    page, front_page = files[image.page].decode(), files["index.html"].decode()
+    assert "cpu PASS but for 1 claims never run" in image.sentence
+    assert "Claims of the cpu tier that were never run: cpu-examples/." in page
+    assert "instructions/optional" not in page
+    assert "1 never run" in front_page
+
+
+def test_without_new_claims_the_front_page_says_of_none_that_it_was_never_run() -> None:
+    legend = "or was never run"
+    front_page = html_of_samples()["index.html"]
+
+    assert "never run" not in front_page.replace(legend, "")
+
+
+@pytest.mark.parametrize(
+    ("claims", "never_run"),
+    [
+        pytest.param(JUDGED_CLAIMS, 0, id="as many as were judged"),
+        pytest.param([*JUDGED_CLAIMS, *NEWER_CLAIMS], 1, id="one more"),
+    ],
+)
+def test_the_claims_of_a_nightly_run_are_counted_because_they_have_no_names(
+    claims: list[Claim], never_run: int
+) -> None:
+    nightly_run = replace(samples.run(VALIDATED), claims=())
+
+    image = index_row(VALIDATED, samples.known(runs=(nightly_run,), claims={VALIDATED: claims}))
+
+    cpu = image.newest(Tier.CPU)
+    assert cpu and cpu.never_run == never_run
+
+
+# --- GPUs, nightly runs, locks --------------------------------------------------------------------
+
+
+def test_every_gpu_has_its_column() -> None:
+    assert index_of_samples().columns(Tier.GPU) == ("H100", "H200")
+    assert index_of_samples().columns(Tier.MULTIGPU) == ("2 x H200",)
+    assert '<th scope="col">2 x H200</th>' in html_of_samples()["index.html"]
+
+
+def test_without_runs_the_gpu_tier_has_one_column_without_a_name() -> None:
+    index_without_runs = make_index(samples.known(runs=(), nightly=()))
+
+    assert index_without_runs.columns(Tier.GPU) == ("",)
+
+
+def test_an_unknown_gpu_keeps_the_name_that_its_driver_gives_it() -> None:
+    name = "NVIDIA Something New"
+
+    assert inputs.describe_gpus(Tier.GPU, [name]) == name
+
+
+def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
+    not_built = samples.job(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
+
+    nightly_runs = list(runs.nightly_runs([*samples.NIGHTLY, not_built]))
+
+    assert [run.image for run in nightly_runs] == [PARTLY, "cu999-torch27", "cu128-torch27"]
+
+
+def test_the_front_page_shows_a_current_breakage_once_and_no_old_one() -> None:
+    long_ago = datetime(2026, 11, 1, tzinfo=UTC)
+    old = samples.breakage(key="old", sentence="an old one broke", date=long_ago)
+
+    files = pages.render_files(samples.known(nightly=[old, samples.breakage(), samples.breakage()]))
+
+    assert files["index.html"].count(b"breaks symbols/resolved") == 1
+    assert b" broke" not in files["index.html"]
+
+
+def test_the_page_of_an_image_has_the_claims_that_its_nightly_runs_failed() -> None:
+    assert "<p><b>symbols/resolved</b>" in page_of("cu128-torch27")
+
+
+def test_an_image_for_one_architecture_shows_the_lock_of_its_parent() -> None:
+    assert ARCH.removesuffix("-sm90") == PARTLY
+    assert "The lock: 2 distributions" in page_of(ARCH)
+
+
+def test_an_image_without_a_lock_has_a_command_that_locks_it_first() -> None:
+    row = rows_of_samples()[UNLOCKED]
+
+    assert row.get == f"nox -s lock -- {UNLOCKED} && nox -s build -- {UNLOCKED}"
+    assert row.blocked.startswith("no lock: can't be built here; `nox -s lock -- ")
+    assert not rows_of_samples()[NEVER].blocked
+
+
+def test_an_image_without_a_lock_is_marked_on_every_page() -> None:
+    page = page_of(UNLOCKED)
+
+    assert "No lock is committed" in page
+    assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
+    assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
+    assert ">no lock</span>" in table_row(UNLOCKED)
+    assert ">no lock</span>" not in table_row(NEVER)
+
+
+def test_an_image_without_a_lock_is_not_offered_by_the_choose_page() -> None:
+    page = html_of_samples()["choose.html"]
+
+    assert f">{NEVER}</a>" in page
+    assert f">{UNLOCKED}</a>" not in page
+
+
+def test_the_totals_of_the_front_page_add_up() -> None:
+    front_page = html_of_samples()["index.html"]
+    totals = re.findall(r"<li><b>(\d+)</b> [^<]*</li>", front_page)
+
+    images, validated, stale, partly, failed, never, unlocked, _refused = map(int, totals)
+
+    assert images == len(index_of_samples().images)
+    assert validated + stale + partly + failed + never == images
+    assert unlocked == 1
+
+
+def test_every_image_with_a_validation_run_shows_a_size() -> None:
+    """Of its digest, or of another build that was measured."""
+    files = site_of_recorded_runs()
+    images = json.loads(files["index.json"])["images"]
+    measured = [image for image in images if image["bytes"]]
+
+    assert len(measured) > 20
+    assert [image["name"] for image in measured if b" unpacked" not in files[image["page"]]] == []
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def test_nothing_recorded_becomes_markup() -> None:
+    """The samples have HTML in every text that a run, a nightly line or a lock may have."""
+    planted = ("<img src=x", "alert(1)</script>")
+    for path, text in html_of_samples().items():
+        page = parsed_page(path)
+        attributes = {name for _tag, attrs in page.elements for name in attrs}
+
+        assert page.open == [], f"every element of {path} is closed"
+        assert not [tag for tag, _attrs in page.elements if tag == "script"], path
+        assert not [markup for markup in planted if markup in text], path
+        scripting = [name for name in attributes if name.startswith("on") or name == "style"]
+        assert not scripting, path
+        assert len(page.ids) == len(set(page.ids)), path
+
+
+def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere() -> None:
+    for path in html_of_samples():
+        for tag, attributes in parsed_page(path).elements:
+            for name in ("href", "src", "action"):
+                if name in attributes:
+                    require_link_within_site(attributes[name], path, f"{path}: {tag}")
+
+
+def require_link_within_site(link: str, path: str, where: str) -> None:
+    """Assert that a link on the page `path` leads to a file of the site, and to an ID there."""
+    parts = urlsplit(link)
+    assert not parts.scheme and not parts.netloc, f"{where} {link}"
+
+    target = normpath(join(dirname(path), unquote(parts.path))) if parts.path else path
+    assert target in site_of_samples(), f"{where} {link}"
+    assert not parts.fragment or parts.fragment in parsed_page(target).ids, f"{where} {link}"
+
+
+@pytest.mark.parametrize(
+    "make_site", [site_of_samples, site_of_recorded_runs], ids=["samples", "recorded runs"]
+)
+def test_no_page_is_over_300_kb_with_all_that_it_loads(
+    make_site: Callable[[], Mapping[str, bytes]],
+) -> None:
+    files = make_site()
+    assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
+
+    sizes = {}
+    for path, content in files.items():
+        if path.endswith(".html"):
+            sizes[path] = len(content) + assets
+
+    assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
+
+
+# --- refused images -------------------------------------------------------------------------------
+
+
+def test_every_refused_row_of_the_matrix_has_its_reasons_and_the_nearest() -> None:
+    assert index_of_samples().refused
+    for row in index_of_samples().refused:
+        assert row.reasons and row.nearest
+        assert f">{row.name}</th>" in html_of_samples()["index.html"]
+        assert set(row.nearest) <= set(rows_of_samples())
+
+
+def test_a_refused_image_for_another_platform_is_listed_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "cu130-torch211-arm64"
+    refused = Planned(image_name=ImageName.parse(name), reasons=("no wheel of torch",))
+    monkeypatch.setattr(plan, "plan", lambda _sources: (refused,))
+
+    site_index = make_index(samples.known(runs=(), nightly=()))
+
+    assert [(row.name, row.reasons) for row in site_index.refused] == [
+        (name, ["no wheel of torch"])
+    ]
+
+
+def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
+    name = "cu130-torch211-nothing"
+
+    files = pages.render_files(samples.known(runs=[samples.run(name)]))
+
+    assert name not in files["index.html"].decode()
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gpu", ["RTX 4090", "H100", "GTX 980", "B300", "GH200", "Jetson AGX Thor", "V100"]
+)
+def test_the_choose_page_has_the_answers_of_the_command_line(gpu: str) -> None:
+    images = index_of_samples().images
+    profiles = (None, "axolotl")
+    model, _facts = chooser.find_model(gpu)
+    machine = chooser.machine_from_options(gpu, "", "")
+
+    table = table_of(model, choosing.gpu_tables(images, profiles))
+
+    for drivers, answers in table.rows:
+        # The oldest driver of the range: `550.54 or newer, ...`, `older than 450`.
+        driver = "1" if drivers.startswith("older") else drivers.split()[0]
+        for profile, name in zip(profiles, answers.images, strict=True):
+            choice = chooser.rank(
+                images, replace(machine, driver=driver), chooser.Options(profile=profile)
+            )
+            expected = choice.fitting[0].name if choice.fitting else ""
+            assert name == expected, (driver, profile)
+        assert bool(answers.why_none) == (not answers.images[0])
+
+
+def table_of(model: str, tables: Sequence[choosing.GpuTable]) -> choosing.GpuTable:
+    (table,) = [table for table in tables if model in table.models]
+    return table
+
+
+def test_the_choose_page_has_every_gpu_model() -> None:
+    models = set()
+    for table in choosing.gpu_tables(index_of_samples().images, [None]):
+        models.update(table.models)
+
+    assert models == chooser.models().keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("get", "docker pull x\x1b[2J", id="a control character"),
+        pytest.param("archs", ["ninety"], id="an unknown architecture"),
+        pytest.param("name", "../x", id="a path as a name"),
+        pytest.param("min_driver", "new", id="a word as a driver"),
+    ],
+)
+def test_an_index_with_a_field_that_could_harm_its_reader_is_refused(
+    field: str, value: object
+) -> None:
+    data = json.loads(dumps(make_index(samples.known())))
+    data["images"] = [{**data["images"][0], field: value}]
+
+    with pytest.raises(ValidationError, match=field):
+        Index.model_validate(data)
+
+
+# --- a site from a registry -----------------------------------------------------------------------
 
 NAME = "cu130-torch211"
-DAY = "2026-11-20T12:00:00+00:00"
+MEASURED_ON = "2026-11-20T12:00:00+00:00"
 
 
 @pytest.fixture(scope="module")
@@ -466,72 +698,67 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{host}/images"
 
 
-def site(repository: str, out: Path) -> Called:
-    folders = ("--results", str(out / "none"))
-    return call("site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *folders)
+def make_site_from(repository: str, out: Path) -> Called:
+    """Call `site` for a registry, without any recorded runs."""
+    no_results = ("--results", str(out / "none"))
+    return call(
+        "site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *no_results
+    )
 
 
 def test_tags_digests_and_attestations_come_from_the_registry(
     repository: str, tmp_path: Path
 ) -> None:
     with Registry(Repository.parse(repository)) as registry:
-        kept = published(registry, NAME, date=DAY, name=NAME, created="2026-11-20T10:00:00Z")
-        fixed = f"{NAME}-20261120-{kept.image_id[7:19]}"
-        registry.put(kept.manifest, fixed)
-        registry.put(kept.manifest, "cu999-torch99")
-    done = site(repository, tmp_path)
-    assert done.returncode == 0, done.stderr
-    images = {
-        one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]
-    }
+        stored = published(
+            registry, NAME, date=MEASURED_ON, name=NAME, created="2026-11-20T10:00:00Z"
+        )
+        dated_tag = f"{NAME}-20261120-{stored.image_id[7:19]}"
+        registry.put(stored.manifest, dated_tag)
+        tag_of_no_image_in_the_matrix = "cu999-torch99"
+        registry.put(stored.manifest, tag_of_no_image_in_the_matrix)
+
+    result = make_site_from(repository, tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    images = {}
+    for entry in json.loads((tmp_path / "index.json").read_text())["images"]:
+        images[entry["name"]] = entry
     image = images[NAME]
-    assert (image["digest"], image["published"]) == (
-        kept.image_id,
-        f"{repository}@{kept.manifest.digest}",
-    )
-    assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
-    row = next(one for one in image["runs"] if one["tier"] == "static")
-    assert (row["verdict"], row["date"], row["current"]) == ("PASS", "2026-11-20", True)
-    assert image["validation"] == "partly" and (tmp_path / image["page"]).is_file()
-    assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
+    assert image["digest"] == stored.image_id
+    assert image["published"] == f"{repository}@{stored.manifest.digest}"
+    assert image["tags"] == [NAME, dated_tag]
+    assert image["get"] == f"docker pull {repository}:{NAME}"
+    assert image["validation"] == "partly"
+    assert (tmp_path / image["page"]).is_file()
+    (static_run,) = [run for run in image["runs"] if run["tier"] == "static"]
+    assert static_run["verdict"] == "PASS"
+    assert static_run["date"] == "2026-11-20"
+    assert static_run["current"] is True
+    assert [name for name, entry in images.items() if entry["published"]] == [NAME]
 
 
 def test_an_attestation_that_its_evidence_contradicts_stops_the_site(
     repository: str, tmp_path: Path
 ) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
-        said = (
-            published(registry, NAME, date=DAY, name=NAME).statements_of(TEST_RESULT)[0].predicate
-        )
-        attach(
-            registry,
-            NAME,
-            TEST_RESULT,
-            {**said, "passedTests": [*said["passedTests"], "gpu/numerics/gemm"]},
-        )
-    done = site(f"{repository}/lying", tmp_path)
-    assert done.returncode == 1 and "not what the evidence says" in done.stderr
-    assert not list(tmp_path.iterdir()), "written last"
+        image = published(registry, NAME, date=MEASURED_ON, name=NAME)
+        truth = image.statements_of(TEST_RESULT)[0].predicate
+        lie = {**truth, "passedTests": [*truth["passedTests"], "gpu/numerics/gemm"]}
+        attach(registry, NAME, TEST_RESULT, lie)
+
+    result = make_site_from(f"{repository}/lying", tmp_path)
+
+    assert result.returncode == 1
+    assert "not what the evidence says" in result.stderr
+    assert not list(tmp_path.iterdir()), "files are written last"
 
 
 def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
-        published(registry, NAME, date=DAY, name="cu126-torch27")
-    done = site(f"{repository}/mistaken", tmp_path)
-    assert (
-        done.returncode == 1
-        and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
-    )
+        published(registry, NAME, date=MEASURED_ON, name="cu126-torch27")
 
+    result = make_site_from(f"{repository}/mistaken", tmp_path)
 
-def test_an_index_with_control_characters_or_unknown_archs_is_refused() -> None:
-    data = json.loads(dumps(make_index(samples.known())))
-    for key, value in (
-        ("get", "docker pull x\x1b[2J"),
-        ("archs", ["ninety"]),
-        ("name", "../x"),
-        ("min_driver", "new"),
-    ):
-        bent = {**data, "images": [{**data["images"][0], key: value}]}
-        with pytest.raises(ValidationError, match=key):
-            Index.model_validate(bent)
+    assert result.returncode == 1
+    assert f"its attestation is of cu126-torch27, the tag says {NAME}" in result.stderr
