@@ -1,5 +1,6 @@
 """A control of the nightly tests, and the same at other versions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from images.config.paths import CHECKOUT
@@ -18,18 +19,20 @@ MOVES = {
     "liger-kernel": "0.8.5",
     "numpy": "9.9.9",
 }
+"""The packages that the canary has in another version than the control. numpy is not pinned."""
 
 
-def at(versions: dict[str, str]) -> Locked:
-    """The control at other versions."""
-    layers = {
-        name: tuple(replace(one, version=versions.get(one.name, one.version)) for one in packages)
-        if name in CONTROL.lock.inputs.layers
-        else packages
-        for name, packages in CONTROL.lock.layers.items()
-    }
+def locked_at(versions: Mapping[str, str]) -> Locked:
+    """The control with some packages at other versions."""
+    layers = dict(CONTROL.lock.layers)
+    for layer in CONTROL.lock.inputs.layers:
+        packages = []
+        for package in layers[layer]:
+            version = versions.get(package.name, package.version)
+            packages.append(replace(package, version=version))
+        layers[layer] = tuple(packages)
     files = {
-        f"{name}.txt": lock_file.print_requirements(packages) for name, packages in layers.items()
+        f"{layer}.txt": lock_file.print_requirements(packages) for layer, packages in layers.items()
     }
     pins = tuple(
         replace(pin, version=versions.get(pin.name, pin.version)) for pin in CONTROL.image.pins

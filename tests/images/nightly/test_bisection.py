@@ -1,7 +1,10 @@
-"""The search for culprits, over any hidden set: what it finds fails, is smallest, and took few attempts."""
+"""The search for culprits: the set it finds fails, is smallest, and took few attempts.
+
+The sets of changes that fail are drawn at random (hypothesis).
+"""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import combinations
 from math import ceil, log2
 
@@ -10,76 +13,89 @@ from hypothesis import strategies as st
 
 from images.nightly.bisection import find_smallest_failing
 
-Attempt = Callable[[frozenset[int]], bool]
-
 
 @st.composite
-def hidden(draw: st.DrawFn, most: int = 3) -> tuple[int, frozenset[int]]:
+def counts_and_culprits(draw: st.DrawFn, most_culprits: int = 3) -> tuple[int, frozenset[int]]:
     """How many changes there are, and which of them break it together."""
     count = draw(st.integers(1, 60))
-    return count, draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=most))
+    changes = st.integers(0, count - 1)
+    return count, draw(st.frozensets(changes, min_size=1, max_size=most_culprits))
 
 
-def breaking(culprits: frozenset[int]) -> Attempt:
-    return lambda changes: culprits <= changes
-
-
-@given(hidden())
+@given(counts_and_culprits())
 def test_culprits_that_are_needed_together_are_found_in_few_attempts(
     case: tuple[int, frozenset[int]],
 ) -> None:
     count, culprits = case
-    asked = Counter[frozenset[int]]()
+    attempts = Counter[frozenset[int]]()
 
     def attempt(changes: frozenset[int]) -> bool:
-        asked[changes] += 1
-        return breaking(culprits)(changes)
+        attempts[changes] += 1
+        return culprits <= changes
 
-    assert find_smallest_failing(range(count), attempt) == tuple(sorted(culprits))
-    assert len(asked) == asked.total() <= len(culprits) * (ceil(log2(count)) + len(culprits) + 2)
-    assert len(culprits) > 1 or len(asked) <= ceil(log2(count)) + 1
+    found = find_smallest_failing(range(count), attempt)
+
+    assert found == tuple(sorted(culprits))
+    assert len(attempts) == attempts.total(), "no set is tried twice"
+    halvings = ceil(log2(count))
+    assert len(attempts) <= len(culprits) * (halvings + len(culprits) + 2)
+    if len(culprits) == 1:
+        assert len(attempts) <= halvings + 1
 
 
-@given(hidden(most=2), st.data())
-def test_sets_that_do_not_go_together_are_worked_around(
+@given(counts_and_culprits(most_culprits=2), st.data())
+def test_a_change_that_needs_others_is_found_with_all_that_it_needs(
     case: tuple[int, frozenset[int]], data: st.DataObject
 ) -> None:
-    """Changes that need others, never in a circle: a set that lacks them can't be told."""
+    """A set that lacks something needed cannot be decided, and so counts as passed."""
     count, culprits = case
-    rank = data.draw(st.permutations(range(count)))
-    pairs = data.draw(
-        st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=12)
-    )
-    needs = {
-        one: frozenset(two for other, two in pairs if other == one and rank[two] < rank[one])
-        for one, _ in pairs
-    }
+    needs = data.draw(needs_without_circles(count))
 
     def attempt(changes: frozenset[int]) -> bool:
-        together = all(needed <= changes for change, needed in needs.items() if change in changes)
-        return together and breaking(culprits)(changes)
+        is_decided = all(needs.get(change, frozenset()) <= changes for change in changes)
+        return is_decided and culprits <= changes
 
-    assert frozenset(find_smallest_failing(range(count), attempt)) == closed(culprits, needs)
+    found = find_smallest_failing(range(count), attempt)
+
+    assert frozenset(found) == with_needs(culprits, needs)
 
 
-def closed(changes: frozenset[int], needs: dict[int, frozenset[int]]) -> frozenset[int]:
+@st.composite
+def needs_without_circles(draw: st.DrawFn, count: int) -> Mapping[int, frozenset[int]]:
+    """Change -> the other changes that it needs. None needs itself, not even through others."""
+    rank = draw(st.permutations(range(count)))
+    change = st.integers(0, count - 1)
+    pairs = draw(st.lists(st.tuples(change, change), max_size=12))
+    needs: dict[int, frozenset[int]] = {}
+    for needing, needed in pairs:
+        # A change may only need one of a lower rank.
+        if rank[needed] < rank[needing]:
+            needs[needing] = needs.get(needing, frozenset()) | {needed}
+    return needs
+
+
+def with_needs(changes: frozenset[int], needs: Mapping[int, frozenset[int]]) -> frozenset[int]:
+    """These changes, all that they need, and all that those need."""
     more = changes.union(*(needs.get(change, frozenset()) for change in changes))
-    return changes if more == changes else closed(more, needs)
+    return changes if more == changes else with_needs(more, needs)
 
 
 @given(st.integers(1, 12), st.integers(0))
-def test_whatever_the_answers_the_found_set_fails_and_no_single_change_can_be_taken_out(
+def test_whatever_fails_the_set_found_fails_and_no_change_can_be_taken_out(
     count: int, seed: int
 ) -> None:
     """Failures that come and go with unrelated changes, too: no order is assumed among sets."""
-    everything = frozenset(range(count))
-    answers: dict[frozenset[int], bool] = {frozenset(): False, everything: True}
+    no_change = frozenset[int]()
+    all_changes = frozenset(range(count))
+    answers = {no_change: False, all_changes: True}
 
     def attempt(changes: frozenset[int]) -> bool:
-        assert changes not in answers, "asked twice, or for what was given"
+        assert changes not in answers, "it was tried before, or is assumed"
         answers[changes] = hash((seed, tuple(sorted(changes)))) % 3 == 0
         return answers[changes]
 
     found = find_smallest_failing(range(count), attempt)
+
     assert answers[frozenset(found)]
-    assert not any(answers[frozenset(less)] for less in combinations(found, len(found) - 1))
+    smaller_sets = combinations(found, len(found) - 1)
+    assert not any(answers[frozenset(smaller)] for smaller in smaller_sets)
