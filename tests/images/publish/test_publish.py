@@ -47,9 +47,11 @@ from tests.support.published import (
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-KEY, DAY = "cosign.key", days_ago(1)
+KEY = "cosign.key"
+YESTERDAY = days_ago(1)
 LAYER = b"a tar"
-OWN, FOREIGN = gzip.compress(LAYER, mtime=0), gzip.compress(b"a tar with a setuid shell", mtime=0)
+OWN_BLOB = gzip.compress(LAYER, mtime=0)
+FOREIGN_BLOB = gzip.compress(b"a tar with a setuid shell", mtime=0)
 CONFIG = json.dumps(
     {
         "architecture": "amd64",
@@ -67,6 +69,8 @@ INFO = runtime.image_info(
         "Config": json.loads(CONFIG)["config"],
     }
 )
+SHORT_ID = INFO.id[7:19]
+"""The digits of the image ID that a dated tag has."""
 POLICY = ReleasePolicy(
     gate=(Tier.STATIC,),
     alias_gate=(Tier.STATIC, Tier.GPU),
@@ -75,7 +79,7 @@ POLICY = ReleasePolicy(
 )
 
 
-class Layers:
+class EngineWithImage:
     """An engine in the little that a push asks of it."""
 
     def parts(self, *_: object) -> Iterator[ImagePart]:
@@ -84,20 +88,20 @@ class Layers:
 
 
 @pytest.fixture(autouse=True)
-def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretended: packages that a container lists, and cosign."""
+def without_containers_and_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sbom, "read_packages", lambda *_: FOUND)
     pretend_cosign(monkeypatch)
 
 
 @dataclass
-class Site:
-    """A repository, and what `publish` says. `built`: the folder of the machine that built the image."""
+class Publisher:
+    """A user who publishes one image to a repository of the test's own registry."""
 
     registry: BlobRegistry
     target: Registry
-    built: Path
-    says: list[str] = field(default_factory=list)
+    build_folder: Path
+    """The output folder of `build`, with build.json, on the machine that built the image."""
+    messages: list[str] = field(default_factory=list)
 
     def publish(
         self,
@@ -105,304 +109,402 @@ class Site:
         key: str = KEY,
         folder: Path | None = None,
         cache: Path | None = None,
-        day: str = DAY,
+        day: str = YESTERDAY,
     ) -> PublishResult:
-        """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
+        """Publish the image with a validation run of these claims, measured on a day.
+
+        `folder`: that of another machine, without a build.json. `cache`: another machine's.
+        """
         options = PublishOptions(
             repository=self.target.repository,
             policy=POLICY,
-            cache=(cache or self.built) / "cache",
+            cache=(cache or self.build_folder) / "cache",
             key=key,
         )
-        run, folder = validated(INFO.id, day, claims), folder or self.built
-        image = LocalImage(name=ImageName.parse(NAME), info=INFO, run=run, folder=folder)
-        return release.publish(cast("Engine", Layers()), image, options, say=self.says.append)
+        image = LocalImage(
+            name=ImageName.parse(NAME),
+            info=INFO,
+            run=validated(INFO.id, day, claims),
+            folder=folder or self.build_folder,
+        )
+        engine = cast("Engine", EngineWithImage())
+        return release.publish(engine, image, options, say=self.messages.append)
 
     def push(self) -> Manifest:
-        """The image alone, as anybody can who has it."""
-        return push(cast("Engine", Layers()), INFO, self.target, self.built / "cache")[0]
+        """Push the image without attachments, as anybody can who has it."""
+        engine = cast("Engine", EngineWithImage())
+        manifest, _sent = push(engine, INFO, self.target, self.build_folder / "cache")
+        return manifest
 
-    def image(self, tag: str = NAME) -> PublishedImage:
+    def published_image(self, tag: str = NAME) -> PublishedImage:
         return attachments.load(self.target, self.target.get(tag))
 
-    def attach_forged(self, manifest: Manifest) -> None:
-        """What anybody who may push can attach: a verdict of a GPU that nobody has, and an SBOM of nothing."""
+    def attach_forged_statements(self, manifest: Manifest) -> None:
+        """Attach what anybody may who may push: a verdict on a GPU, and an SBOM of nothing."""
         self.target.put(manifest, "forged")
-        attach(self.target, "forged", TEST_RESULT, result_of([trial(GPU_PIP)]))
+        attach(self.target, "forged", TEST_RESULT, result_of([run_of(GPU_PIP)]))
         attach(self.target, "forged", CYCLONEDX, {"components": []})
 
-    def signed(self, tag: str = NAME) -> list[int]:
-        """How many validation runs, SBOMs and provenances of an image the key signed."""
-        found = attachments.drop_untrusted(self.image(tag), KEY)
-        return [
-            len(found.attestations),
-            len(found.statements_of(CYCLONEDX)),
-            len(found.statements_of(PROVENANCE)),
-        ]
+    def signed_statements(self) -> dict[str, int]:
+        """How many validation runs, SBOMs and provenances of the image the key signed."""
+        image = attachments.drop_untrusted(self.published_image(), KEY)
+        return {
+            "runs": len(image.attestations),
+            "SBOMs": len(image.statements_of(CYCLONEDX)),
+            "provenances": len(image.statements_of(PROVENANCE)),
+        }
 
 
-def trial(*claims: Claim) -> Attestation:
-    return validated(INFO.id, DAY, claims)
+ONE_OF_EACH = {"runs": 1, "SBOMs": 1, "provenances": 1}
+
+
+def run_of(*claims: Claim) -> Attestation:
+    """A validation run of the image, of yesterday."""
+    return validated(INFO.id, YESTERDAY, claims)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    record = {
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
+    build_record = {
         "digest": INFO.id,
         "base": {"reference": "x", "origin": "made"},
         "engine": {"version": "28"},
     }
-    (tmp_path / "build.json").write_text(json.dumps(record))
+    (tmp_path / "build.json").write_text(json.dumps(build_record))
     registry = BlobRegistry()
     with serving() as server, Registry(Repository(server.host, "images")) as target:
         server.answer = registry.answer
-        yield Site(registry, target, tmp_path)
+        yield Publisher(registry, target, tmp_path)
 
 
-def test_a_second_time_nothing_is_sent_or_signed(site: Site) -> None:
-    done = site.publish(PIP)
-    received, manifests = site.registry.received, dict(site.registry.manifests)
-    assert site.publish(PIP) == done
-    assert (site.registry.received, site.registry.manifests) == (received, manifests)
+# --- what is attached and signed ------------------------------------------------------------------
 
 
-def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Site) -> None:
-    site.publish(PIP)
-    site.attach_forged(site.target.get(NAME))
-    done = site.publish(PIP)
-    assert (
-        "latest stays: the gpu tier was not judged" in done.unmoved_aliases
-        and "latest" not in done.tags
-    )
-    assert any(
-        "2 attachments count for nothing: --key did not sign them" in text for text in site.says
-    )
-    assert site.signed() == [1, 1, 1] and len(site.image().statements) == 5
+def test_a_second_time_nothing_is_sent_or_signed(publisher: Publisher) -> None:
+    first_result = publisher.publish(PIP)
+    received = publisher.registry.received
+    manifests = dict(publisher.registry.manifests)
+
+    second_result = publisher.publish(PIP)
+
+    assert second_result == first_result
+    assert publisher.registry.received == received
+    assert publisher.registry.manifests == manifests
 
 
-def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(
-    site: Site,
+def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(
+    publisher: Publisher,
 ) -> None:
-    """Its digest is known to who has the image; a forged SBOM stood in place of ours."""
-    site.attach_forged(site.push())
-    assert NAME in site.publish(PIP).tags
-    assert site.signed() == [1, 1, 1]
+    publisher.publish(PIP)
+    publisher.attach_forged_statements(publisher.target.get(NAME))
+
+    result = publisher.publish(PIP)
+
+    assert "latest stays: the gpu tier was not judged" in result.unmoved_aliases
+    assert "latest" not in result.tags
+    warning = "2 attachments count for nothing: --key did not sign them"
+    assert any(warning in message for message in publisher.messages)
+    assert publisher.signed_statements() == ONE_OF_EACH
+    assert len(publisher.published_image().statements) == 5
 
 
-def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) -> None:
-    """Provenance and SBOM are there and signed: it needs no build.json."""
-    site.publish(PIP)
-    done = site.publish(GPU_PIP, folder=tmp_path / "gpu")
-    assert "latest" in done.tags and site.signed() == [2, 1, 1]
-    site.publish(PIP)
-    assert site.signed() == [2, 1, 1]
+def test_what_was_attached_before_the_first_publication_keeps_nothing_of_ours_away(
+    publisher: Publisher,
+) -> None:
+    """Who has the image knows its digest: a forged SBOM must not stand in place of ours."""
+    publisher.attach_forged_statements(publisher.push())
+
+    result = publisher.publish(PIP)
+
+    assert NAME in result.tags
+    assert publisher.signed_statements() == ONE_OF_EACH
+
+
+def test_another_machine_with_the_key_adds_its_tier_without_a_build_record(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    publisher.publish(PIP)
+
+    result = publisher.publish(GPU_PIP, folder=tmp_path / "gpu")
+
+    assert "latest" in result.tags
+    two_runs = {**ONE_OF_EACH, "runs": 2}
+    assert publisher.signed_statements() == two_runs
+    publisher.publish(PIP)
+    assert publisher.signed_statements() == two_runs, "the first run is there already"
+
+
+@pytest.mark.parametrize("key", ["", "other.key"], ids=["without a key", "with another key"])
+def test_a_tier_that_was_added_without_the_key_opens_nothing_for_the_key(
+    publisher: Publisher, key: str
+) -> None:
+    publisher.publish(PIP)
+    assert "latest" in publisher.publish(PIP, GPU_PIP, key=key).tags
+
+    result = publisher.publish(PIP)
+
+    assert "latest stays: the gpu tier was not judged" in result.unmoved_aliases
+    assert publisher.signed_statements() == ONE_OF_EACH
+
+
+def test_a_publication_that_changes_nothing_signs_a_tag_that_was_set_back_by_hand(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(PIP)
+    newer = published(publisher.target, "newer", date=days_ago(0), key=KEY, created=days_ago(-1))
+    attachments.sign_image(publisher.target, newer.manifest.digest, KEY, KEY, [NAME])
+    assert not tag_is_verified(publisher), "the key signed the newer image for it last"
+
+    publisher.publish(PIP)
+
+    assert tag_is_verified(publisher)
+    manifests = dict(publisher.registry.manifests)
+    publisher.publish(PIP)
+    assert publisher.registry.manifests == manifests, "it signs once"
+
+
+def tag_is_verified(publisher: Publisher) -> bool:
+    """Whether `verify` passes the tag NAME."""
+    _reference, checks = verify(Reference(publisher.target.repository, NAME), POLICY, key=KEY)
+    (status,) = [check.status for check in checks if check.subject == "tag"]
+    return status is Status.PASS
+
+
+def test_labels_that_contradict_the_sbom_attach_nothing_and_move_no_tag(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sbom, "make_sbom", lambda *_, **__: {"components": []})
+
+    with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
+        publisher.publish(PIP)
+
+    assert publisher.target.find(NAME) is None
+    tag_of_statements = attachments.attached_tag(publisher.push().digest, "att")
+    assert publisher.target.find(tag_of_statements) is None
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+TORCH = replace(PIP, subject="torch")
+TORCH_FAILS = replace(TORCH, expect={**PIP.expect, "version": "2"})
+PIP_OF_ANOTHER_BUILD = replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]})
 
 
 @pytest.mark.parametrize(
-    ("claims", "words"),
+    ("claim", "reason"),
     [
-        ((GPU_PIP,), "the static tier was not judged"),
-        (
-            (replace(PIP, subject="torch"),),
+        pytest.param(GPU_PIP, "the static tier was not judged", id="no tier of the gate"),
+        pytest.param(
+            TORCH,
             "fewer claims than matrix.yaml today: it lacks pins/pip",
+            id="not every claim of today",
         ),
-        (
-            (replace(PIP, expect={**PIP.expect, "locals": ["", "+cpu"]}),),
+        pytest.param(
+            PIP_OF_ANOTHER_BUILD,
             "other expectations than today's .locals.",
+            id="another expectation",
         ),
     ],
 )
 def test_where_the_gate_is_closed_nothing_is_stored(
-    site: Site, claims: tuple[Claim, ...], words: str
+    publisher: Publisher, claim: Claim, reason: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
-        site.publish(*claims)
-    assert not site.registry.blobs["images"] and not site.registry.manifests
+    with pytest.raises(UserError, match=reason):
+        publisher.publish(claim)
+
+    assert not publisher.registry.blobs["images"]
+    assert not publisher.registry.manifests
 
 
-@pytest.mark.parametrize("key", ["", "other.key"])
-def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, key: str) -> None:
-    site.publish(PIP)
-    assert "latest" in site.publish(PIP, GPU_PIP, key=key).tags
-    done = site.publish(PIP)
-    assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases
-    assert site.signed() == [1, 1, 1]
-
-
-def test_what_failed_by_the_claims_of_its_day_is_refused_with_that_cause(site: Site) -> None:
-    """Today's matrix asks no longer; a test result by today's claims would leave the failure out."""
-    with pytest.raises(
-        UserError, match=r"pins/torch.*failed by the claims that it was measured for"
-    ) as told:
-        site.publish(PIP, replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"}))
-    assert "validate" in told.value.problems[0].then and not site.registry.manifests
-
-
-def test_a_run_that_is_attached_keeps_a_failure_that_today_asks_no_longer_and_blocks_nothing(
-    site: Site,
+def test_a_new_run_that_failed_by_the_claims_of_its_day_is_refused(
+    publisher: Publisher,
 ) -> None:
-    site.publish(PIP)
-    torch = replace(PIP, subject="torch", expect={**PIP.expect, "version": "2"})
-    attach(
-        site.target,
-        NAME,
-        TEST_RESULT,
-        result_of([trial(PIP, torch)], replace(CLAIMS, claims=(PIP, torch))),
-        KEY,
-    )
-    assert NAME in site.publish(PIP, GPU_PIP).tags
-    (result,) = [
-        one.predicate
-        for one in site.image().statements_of(TEST_RESULT)
-        if len(one.predicate["configuration"]) > 2
+    """Today's matrix has no such claim, so a test result of today would not name the failure."""
+    cause = r"pins/torch.*failed by the claims that it was measured for"
+
+    with pytest.raises(UserError, match=cause) as error:
+        publisher.publish(PIP, TORCH_FAILS)
+
+    assert "validate" in error.value.problems[0].then
+    assert not publisher.registry.manifests
+
+
+def test_an_attached_run_keeps_a_failure_that_today_has_no_claim_for_and_blocks_nothing(
+    publisher: Publisher,
+) -> None:
+    publisher.publish(PIP)
+    older_claims = replace(CLAIMS, claims=(PIP, TORCH_FAILS))
+    older_result = result_of([run_of(PIP, TORCH_FAILS)], older_claims)
+    attach(publisher.target, NAME, TEST_RESULT, older_result, KEY)
+
+    result = publisher.publish(PIP, GPU_PIP)
+
+    assert NAME in result.tags
+    test_results = [
+        statement.predicate for statement in publisher.published_image().statements_of(TEST_RESULT)
     ]
-    assert (
-        result["failedTests"] == ["static/pins/torch"]
-        and "gpu/pins/pip-on-gpu" in result["passedTests"]
-    )
+    (of_all_runs,) = [
+        predicate for predicate in test_results if len(predicate["configuration"]) > 2
+    ]
+    assert of_all_runs["failedTests"] == ["static/pins/torch"]
+    assert "gpu/pins/pip-on-gpu" in of_all_runs["passedTests"]
 
 
-def test_a_tag_that_was_set_back_by_hand_is_approved_by_a_publication_that_changes_nothing_else(
-    site: Site,
-) -> None:
-    site.publish(PIP)
-    newer = published(site.target, "newer", date=days_ago(0), key=KEY, created=days_ago(-1))
-    attachments.sign_image(site.target, newer.manifest.digest, KEY, KEY, [NAME])
-    reference = Reference(site.target.repository, NAME)
-
-    def approved() -> bool:
-        found = verify(reference, POLICY, key=KEY)[1]
-        return next(one for one in found if one.subject == "tag").status is Status.PASS
-
-    assert not approved(), "the key signed the newer one for it last"
-    site.publish(PIP)
-    assert approved()
-    manifests = dict(site.registry.manifests)
-    site.publish(PIP)
-    assert site.registry.manifests == manifests, "and signs once"
+# --- what others put under the dated tag ----------------------------------------------------------
 
 
-def test_labels_that_lie_attach_nothing_and_move_no_tag(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sbom, "make_sbom", lambda *_, **__: {"components": []})
-    with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
-        site.publish(PIP)
-    assert site.target.find(NAME) is None
-    assert site.target.find(attachments.attached_tag(site.push().digest, "att")) is None
+def layer_of(blob: bytes) -> Descriptor:
+    return Descriptor.of(MEDIA_TYPE, blob)
 
 
-# --- what others put under the dated tag ----------------------------------------------------------------------------
-
-
-def layer(content: bytes) -> Descriptor:
-    return Descriptor.of(MEDIA_TYPE, content)
+NO_GZIP = b"no gzip"
 
 
 @pytest.mark.parametrize(
     "layers",
     [
-        [layer(OWN), layer(FOREIGN)],
-        [],
-        [layer(FOREIGN)],
-        [layer(OWN + FOREIGN)],
-        [layer(b"no gzip")],
-        [Descriptor.of("text/plain", OWN)],
+        pytest.param([layer_of(OWN_BLOB), layer_of(FOREIGN_BLOB)], id="one more"),
+        pytest.param([], id="none"),
+        pytest.param([layer_of(FOREIGN_BLOB)], id="another"),
+        pytest.param([layer_of(OWN_BLOB + FOREIGN_BLOB)], id="the same and more"),
+        pytest.param([layer_of(NO_GZIP)], id="not compressed"),
+        pytest.param([Descriptor.of("text/plain", OWN_BLOB)], id="of another type"),
     ],
-    ids=["one more", "none", "another", "the same and more", "not compressed", "of another type"],
 )
 @pytest.mark.parametrize("machine", ["the same", "another"])
-def test_no_manifest_with_a_foreign_layer_is_signed(
-    site: Site,
+def test_no_manifest_with_other_layers_is_signed(
+    publisher: Publisher,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     layers: list[Descriptor],
     machine: str,
 ) -> None:
-    dated, own = site.publish(PIP, key="").tags[0], site.image().manifest
-    for content in (FOREIGN, OWN, OWN + FOREIGN, b"no gzip"):
-        site.target.put_blob(content)
-    foreign = image_manifest(own.config, layers, site.image().created)
-    site.target.put(foreign, dated)
-    with (
-        monkeypatch.context() as cosign
-    ):  # as `cosign sign` does, and versions did that read no layers
-        cosign.setattr(attachments, "_COUNTER", "none")
-        attachments.sign_image(site.target, foreign.digest, KEY, KEY, [NAME])
+    """Not even if the key signed it without a counter, by `cosign sign`, reading no layers."""
+    dated_tag = publisher.publish(PIP, key="").tags[0]
+    image = publisher.published_image()
+    for blob in (FOREIGN_BLOB, OWN_BLOB, OWN_BLOB + FOREIGN_BLOB, NO_GZIP):
+        publisher.target.put_blob(blob)
+    forged = image_manifest(image.manifest.config, layers, image.created)
+    publisher.target.put(forged, dated_tag)
+    with monkeypatch.context() as older_release:
+        older_release.setattr(attachments, "_COUNTER", "none")
+        attachments.sign_image(publisher.target, forged.digest, KEY, KEY, [NAME])
+
+    cache = publisher.build_folder if machine == "the same" else tmp_path / "other"
     with pytest.raises(UserError, match="names other layers than those of the image"):
-        site.publish(PIP, cache=site.built if machine == "the same" else tmp_path / "other")
-    assert len([tag for tag in site.registry.manifests if str(tag).endswith(".sig")]) == 1
+        publisher.publish(PIP, cache=cache)
+
+    signatures = [tag for tag in publisher.registry.manifests if str(tag).endswith(".sig")]
+    assert len(signatures) == 1, "that of the older release"
 
 
-def test_what_another_machine_pushed_is_compared_before_it_is_signed(
-    site: Site, tmp_path: Path
+def test_what_another_machine_pushed_is_signed_after_its_layers_were_compared(
+    publisher: Publisher, tmp_path: Path
 ) -> None:
-    site.publish(PIP, key="")
-    site.publish(PIP, cache=tmp_path / "other")
-    assert site.signed() == [1, 1, 1]
+    publisher.publish(PIP, key="")
+
+    publisher.publish(PIP, cache=tmp_path / "other")
+
+    assert publisher.signed_statements() == ONE_OF_EACH
 
 
-# --- the dated tag ---------------------------------------------------------------------------------------------------
+# --- the dated tag --------------------------------------------------------------------------------
 
 
-def test_a_dated_tag_that_names_another_image_is_refused(site: Site) -> None:
-    (dated, *_) = site.publish(PIP).tags
-    other = published(site.target, "another", date=DAY)
-    site.target.put(other.manifest, dated)
-    with pytest.raises(
-        UserError, match=f"{dated}: is {other.image_id[:19]}, not the image that was validated"
-    ):
-        site.publish(PIP)
-    site.target.put(index([]), dated)
+def test_a_dated_tag_that_names_another_image_is_refused(publisher: Publisher) -> None:
+    (dated_tag, *_) = publisher.publish(PIP).tags
+    other = published(publisher.target, "another", date=YESTERDAY)
+    publisher.target.put(other.manifest, dated_tag)
+
+    cause = f"{dated_tag}: is {other.image_id[:19]}, not the image that was validated"
+    with pytest.raises(UserError, match=cause):
+        publisher.publish(PIP)
+
+
+def test_a_dated_tag_that_names_an_index_is_refused(publisher: Publisher) -> None:
+    (dated_tag, *_) = publisher.publish(PIP).tags
+    publisher.target.put(index([]), dated_tag)
+
     with pytest.raises(UserError, match="is an index"):
-        site.publish(PIP)
+        publisher.publish(PIP)
 
 
-def test_an_image_keeps_the_date_of_its_first_publication(site: Site) -> None:
-    """It has the same ID whenever it is built: a validation run of another day adds its evidence to it."""
-    first = site.publish(PIP, day="2026-11-21T10:00:00Z")
-    later = site.publish(
-        PIP, GPU_PIP, day="2026-11-23T10:00:00Z", folder=site.built.parent / "elsewhere"
-    )
-    tag = f"{NAME}-20261121-{INFO.id[7:19]}"
-    assert (
-        tag in first.tags
-        and tag in later.tags
-        and not [one for one in later.tags if "-20261123-" in one]
-    )
-    assert site.image().manifest.digest == site.image(tag).manifest.digest
-    assert site.image().created == "2026-11-21T10:00:00Z" and len(site.image().attestations) == 2
+def test_an_image_keeps_the_date_of_its_first_publication(publisher: Publisher) -> None:
+    """It has the same ID whenever it is built, and a run of another day adds its evidence."""
+    first_day, later_day = "2026-11-21T10:00:00Z", "2026-11-23T10:00:00Z"
 
+    first = publisher.publish(PIP, day=first_day)
+    elsewhere = publisher.build_folder.parent / "elsewhere"
+    later = publisher.publish(PIP, GPU_PIP, day=later_day, folder=elsewhere)
 
-@pytest.mark.parametrize("date", ["2999-11-21T10:00:00Z", "2026-11-23T10:00:00Z"])
-def test_a_date_that_somebody_wrote_under_the_dated_tag_is_not_taken_over(
-    site: Site, date: str
-) -> None:
-    own = site.push()
-    site.target.put(
-        image_manifest(own.config, own.layers, date), f"{NAME}-20261121-{INFO.id[7:19]}"
-    )
-    assert site.publish(PIP, day="2026-11-22T10:00:00Z").tags
-    assert site.image().created == "2026-11-22T10:00:00Z"
+    dated_tag = f"{NAME}-20261121-{SHORT_ID}"
+    assert dated_tag in first.tags
+    assert dated_tag in later.tags
+    assert not [tag for tag in later.tags if "-20261123-" in tag]
+    image = publisher.published_image()
+    assert image.manifest.digest == publisher.published_image(dated_tag).manifest.digest
+    assert image.created == first_day
+    assert len(image.attestations) == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "image_id", "words"),
+    "date",
     [
-        (NAME, "sha256:" + "1" * 64, f"is the attestation of {NAME} sha256:abab"),
-        ("cu128-torch28", DIGEST, "the image is cu128-torch28"),
+        pytest.param("2999-11-21T10:00:00Z", id="in the future"),
+        pytest.param("2026-11-23T10:00:00Z", id="not that of the tag"),
+    ],
+)
+def test_a_date_that_somebody_wrote_into_the_manifest_is_not_taken_over(
+    publisher: Publisher, date: str
+) -> None:
+    own = publisher.push()
+    forged = image_manifest(own.config, own.layers, date)
+    publisher.target.put(forged, f"{NAME}-20261121-{SHORT_ID}")
+
+    result = publisher.publish(PIP, day="2026-11-22T10:00:00Z")
+
+    assert result.tags
+    assert publisher.published_image().created == "2026-11-22T10:00:00Z"
+
+
+# --- the local image and its run ------------------------------------------------------------------
+
+
+def read_local_image(folder: Path, *, name: str = NAME, image_id: str = DIGEST) -> LocalImage:
+    """Read an image of this ID, with the validation run in a folder."""
+    engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
+    return release.read_local_image(engine, "x", ImageName.parse(name), folder)
+
+
+def test_an_image_is_read_with_the_run_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "evidence.json").write_text(evidence(PIP).dumps())
+
+    image = read_local_image(tmp_path)
+
+    assert image.run.verdict == judged(PIP)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no attestation"):
+        read_local_image(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_id", "cause"),
+    [
+        pytest.param(
+            NAME,
+            "sha256:" + "1" * 64,
+            f"is the attestation of {NAME} sha256:abab",
+            id="another build of this name",
+        ),
+        pytest.param("cu128-torch28", DIGEST, "the image is cu128-torch28", id="another name"),
     ],
 )
 def test_the_run_of_another_image_is_refused(
-    tmp_path: Path, name: str, image_id: str, words: str
+    tmp_path: Path, name: str, image_id: str, cause: str
 ) -> None:
-    def read(name: str, image_id: str) -> LocalImage:
-        engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
-        return release.read_local_image(engine, "x", ImageName.parse(name), tmp_path)
-
-    with pytest.raises(UserError, match="there is no attestation"):
-        read(name, image_id)
     (tmp_path / "evidence.json").write_text(evidence(PIP).dumps())
-    assert read(NAME, DIGEST).run.verdict == judged(PIP)
-    with pytest.raises(UserError, match=words):
-        read(name, image_id)
+
+    with pytest.raises(UserError, match=cause):
+        read_local_image(tmp_path, name=name, image_id=image_id)
