@@ -1,4 +1,7 @@
-"""Promotion, and the tags of a row of two platforms, in a registry of the test's own. Images of some bytes."""
+"""Promotion, and the tags of a row of two platforms, in a registry of the test's own.
+
+A row's first name is also that of its index. The images are some bytes.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,27 +35,35 @@ from tests.support.published import (
 from validate.claims import Tier
 from validate.judging import Status
 
-ROW = ("cu130-torch211", "cu130-torch211-arm64")
-AMD64, ARM64 = ROW
-STATIC, WHOLE = (Tier.STATIC,), (Tier.STATIC, Tier.GPU)
+AMD64_NAME, ARM64_NAME = "cu130-torch211", "cu130-torch211-arm64"
+ROW = (AMD64_NAME, ARM64_NAME)
+STATIC, STATIC_AND_GPU = (Tier.STATIC,), (Tier.STATIC, Tier.GPU)
 POLICY = ReleasePolicy(
     gate=STATIC,
     alias_gate=STATIC,
-    aliases_of=lambda name: ("latest",) if name == AMD64 else (),
+    aliases_of=lambda name: ("latest",) if name == AMD64_NAME else (),
     claims_of=lambda _labels, run: run.claim_set,
     row_of=lambda _name: ROW,
 )
 
 
-def image(place: Registry, name: str, hour: int, tiers: int = 2) -> PublishedImage:
-    created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
+def stored_image(
+    repository: Registry, name: str, hour: int, tiers: tuple[Tier, ...] = STATIC_AND_GPU
+) -> PublishedImage:
+    """Store an image that was built at an hour of a day, and validated in some tiers."""
+    claims = [claim for claim in CLAIMS.claims if claim.tier in tiers]
     return published(
-        place, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created
+        repository,
+        f"{name}-{hour}",
+        date=days_ago(1),
+        claims=claims,
+        name=name,
+        created=f"2026-11-21T{hour:02}:00:00Z",
     )
 
 
 @dataclass
-class Site:
+class Repositories:
     """Two repositories of a registry."""
 
     registry: BlobRegistry
@@ -60,15 +71,26 @@ class Site:
     production: Registry
 
     def promote(
-        self, name: str, hour: int, alias_gate: tuple[Tier, ...] = STATIC, *, tiers: int = 2
+        self,
+        name: str,
+        hour: int,
+        *,
+        alias_gate: tuple[Tier, ...] = STATIC,
+        tiers: tuple[Tier, ...] = STATIC_AND_GPU,
     ) -> PublishResult:
-        """An image that was built at an hour. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
-        return self.go_on(image(self.staging, name, hour, tiers).manifest.digest, alias_gate)
+        """Promote an image that was built at an hour, and validated in some tiers."""
+        image = stored_image(self.staging, name, hour, tiers)
+        return self.promote_stored(image.manifest.digest, alias_gate=alias_gate)
 
-    def go_on(
-        self, digest: str, alias_gate: tuple[Tier, ...] = STATIC, *, drop_platforms: bool = False
+    def promote_stored(
+        self,
+        identifier: str,
+        *,
+        alias_gate: tuple[Tier, ...] = STATIC,
+        drop_platforms: bool = False,
     ) -> PublishResult:
-        reference = Reference(self.staging.repository, digest)
+        """Promote what a tag or digest names in staging."""
+        reference = Reference(self.staging.repository, identifier)
         policy = replace(POLICY, alias_gate=alias_gate)
         return promote(reference, self.production.repository, policy, drop_platforms=drop_platforms)
 
@@ -76,226 +98,347 @@ class Site:
         self,
         name: str,
         hour: int,
-        gate: tuple[Tier, ...] = STATIC,
         *,
-        tiers: int = 2,
+        gate: tuple[Tier, ...] = STATIC,
+        tiers: tuple[Tier, ...] = STATIC_AND_GPU,
         drop_platforms: bool = False,
     ) -> PublishResult:
-        """The same, as `publish` does it."""
-        stored = image(self.production, name, hour, tiers)
+        """Move the tags of an image in production, as `publish` does. It has no aliases."""
+        image = stored_image(self.production, name, hour, tiers)
         policy = replace(POLICY, gate=gate, alias_gate=gate, aliases_of=lambda _name: ())
-        site = Release(
+        release = Release(
             target=self.production, policy=policy, row=ROW, drop_platforms=drop_platforms
         )
-        site.require_follows([tags.version_of(stored)])
-        return site.move([stored], *site.plan([stored]))
+        release.require_follows([tags.version_of(image)])
+        changes, left_out = release.plan([image])
+        return release.move([image], changes, left_out)
 
-    def named(self, tag: str) -> str | None:
-        found = self.production.find(tag)
-        return found.digest if found else None
+    def digest_in_production(self, tag: str) -> str | None:
+        """What a tag names in production; None if there is no such tag."""
+        manifest = self.production.find(tag)
+        return manifest.digest if manifest else None
 
-    def listed(self, tag: str = AMD64) -> dict[str, str]:
-        """Platform -> digest, of the index that a tag names."""
-        return {one.platform: one.digest for one in self.production.get(tag).manifests}
+    def index_in_production(self, tag: str = AMD64_NAME) -> dict[str, str]:
+        """Platform -> digest, of the index that a tag names in production."""
+        return {entry.platform: entry.digest for entry in self.production.get(tag).manifests}
 
 
-def digest(result: PublishResult) -> str:
-    return result.images[0].reference.partition("@")[2]
+def digest_of(result: PublishResult) -> str:
+    """The digest of the image that was published or promoted."""
+    return result.images[0].manifest.digest
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def repositories() -> Iterator[Repositories]:
     with serving() as server:
         registry = BlobRegistry()
         server.answer = registry.answer
-        staging, production = (Repository(server.host, name) for name in ("staging", "production"))
+        staging = Repository(server.host, "staging")
+        production = Repository(server.host, "production")
         with Registry(staging) as source, Registry(production) as target:
-            yield Site(registry, source, target)
+            yield Repositories(registry, source, target)
 
 
-def test_images_join_one_by_one_and_neither_goes_back(site: Site) -> None:
-    arm = site.promote(ARM64, 5)
-    assert not arm.indexes and arm.left_out == (
-        f"{AMD64} lacks linux/amd64: {AMD64} is not published here",
+# --- images of a row join their index -------------------------------------------------------------
+
+
+def test_there_is_no_index_without_an_image_for_linux_amd64(repositories: Repositories) -> None:
+    result = repositories.promote(ARM64_NAME, 5)
+
+    assert not result.indexes
+    assert result.left_out == (
+        f"{AMD64_NAME} lacks linux/amd64: {AMD64_NAME} is not published here",
     )
-    assert site.named(AMD64) is None
-    first = site.promote(AMD64, 3)
-    assert site.listed() == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
+    assert repositories.digest_in_production(AMD64_NAME) is None
+
+
+def test_images_join_their_index_one_by_one(repositories: Repositories) -> None:
+    arm64 = repositories.promote(ARM64_NAME, 5)
+
+    amd64 = repositories.promote(AMD64_NAME, 3)
+    assert repositories.index_in_production() == {
+        "linux/amd64": digest_of(amd64),
+        "linux/arm64": digest_of(arm64),
+    }
+
+    newer_arm64 = repositories.promote(ARM64_NAME, 6)
+    assert repositories.index_in_production("latest") == {
+        "linux/amd64": digest_of(amd64),
+        "linux/arm64": digest_of(newer_arm64),
+    }
+    assert repositories.digest_in_production(ARM64_NAME) == digest_of(newer_arm64)
+
+
+def test_no_image_of_an_index_goes_back(repositories: Repositories) -> None:
+    """Each platform is compared by itself: the image for arm64 has another date."""
+    repositories.promote(ARM64_NAME, 5)
+    repositories.promote(AMD64_NAME, 3)
+
     with pytest.raises(UserError, match=r"is of 2026-11-21 03:00, this of 2026-11-21 02:00"):
-        site.promote(AMD64, 2)  # newer than no part, though older than the index's newest
-    newer = site.promote(ARM64, 6)
-    assert site.listed("latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}
-    assert site.named(ARM64) == digest(newer)
+        repositories.promote(AMD64_NAME, 2)
 
 
-def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(site: Site) -> None:
-    arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
-    before = site.named("latest")
-    failed = validated(
-        site.production.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25"
-    )
-    attach(site.production, digest(arm), TEST_RESULT, result_of([failed]))
-    _, found = verify(Reference(site.production.repository, "latest"), POLICY, unsigned=True)
-    assert [check.subject for check in found if check.status is Status.FAIL][
-        -1
-    ] == "linux/arm64 gate static"
+def test_aliases_name_only_the_images_that_open_their_gate(repositories: Repositories) -> None:
+    amd64 = repositories.promote(AMD64_NAME, 1, alias_gate=STATIC_AND_GPU)
+
+    arm64 = repositories.promote(ARM64_NAME, 1, alias_gate=STATIC_AND_GPU, tiers=STATIC)
+
+    assert repositories.index_in_production() == {
+        "linux/amd64": digest_of(amd64),
+        "linux/arm64": digest_of(arm64),
+    }
+    assert repositories.index_in_production("latest") == {"linux/amd64": digest_of(amd64)}
+    assert arm64.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
+
+
+@pytest.mark.parametrize(
+    ("faults", "unmoved_aliases"),
+    [
+        pytest.param(
+            "pytorch#144643 pytorch#196678",
+            ["latest stays: silently wrong: gradients of cuDNN"],
+            id="one that ordinary training meets",
+        ),
+        pytest.param("pytorch#144643", [], id="only one that it does not meet"),
+    ],
+)
+def test_no_alias_names_an_image_with_a_silent_fault_that_ordinary_training_meets(
+    repositories: Repositories,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: str,
+    unmoved_aliases: list[str],
+) -> None:
+    monkeypatch.setitem(LABELS, "torch", "2.13.0")
+    monkeypatch.setitem(LABELS, "silent-faults", faults)
+
+    result = repositories.promote(AMD64_NAME, 1)
+
+    assert len(result.unmoved_aliases) == len(unmoved_aliases)
+    for sentence, beginning in zip(result.unmoved_aliases, unmoved_aliases, strict=True):
+        assert beginning in sentence
+
+
+# --- platforms that an index would lose -----------------------------------------------------------
+
+
+def fail_in_production(repositories: Repositories, result: PublishResult, name: str) -> None:
+    """Attach a run that failed to an image in production."""
+    image = result.images[0]
+    failed_run = validated(image.image_id, days_ago(0), name=name, version="25")
+    attach(repositories.production, digest_of(result), TEST_RESULT, result_of([failed_run]))
+
+
+def test_an_index_with_an_image_that_failed_since_is_not_promoted(
+    repositories: Repositories,
+) -> None:
+    arm64 = repositories.promote(ARM64_NAME, 1)
+    repositories.promote(AMD64_NAME, 1)
+
+    fail_in_production(repositories, arm64, ARM64_NAME)
+
+    latest = Reference(repositories.production.repository, "latest")
+    _digest, checks = verify(latest, POLICY, unsigned=True)
+    failed = [check.subject for check in checks if check.status is Status.FAIL]
+    assert failed[-1] == "linux/arm64 gate static"
     with pytest.raises(UserError, match="is FAIL"):
-        promote(Reference(site.production.repository, AMD64), site.staging.repository, POLICY)
-    done = site.promote(AMD64, 2)
-    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: pins/pip (static) is FAIL")
-    assert site.listed() == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
-    assert site.named("latest") == before
-    assert done.unmoved_aliases == (
+        promote(
+            Reference(repositories.production.repository, AMD64_NAME),
+            repositories.staging.repository,
+            POLICY,
+        )
+
+
+def test_an_image_that_failed_since_is_left_out_of_the_next_index(
+    repositories: Repositories,
+) -> None:
+    arm64 = repositories.promote(ARM64_NAME, 1)
+    older_amd64 = repositories.promote(AMD64_NAME, 1)
+    alias_before = repositories.digest_in_production("latest")
+    fail_in_production(repositories, arm64, ARM64_NAME)
+
+    newer_amd64 = repositories.promote(AMD64_NAME, 2)
+
+    assert newer_amd64.left_out[0].startswith(
+        f"{AMD64_NAME} lacks linux/arm64: pins/pip (static) is FAIL"
+    )
+    assert digest_of(newer_amd64) != digest_of(older_amd64)
+    assert repositories.index_in_production() == {"linux/amd64": digest_of(newer_amd64)}
+    assert repositories.digest_in_production("latest") == alias_before
+    assert newer_amd64.unmoved_aliases == (
         "latest stays: it has an image for linux/arm64, and this has none",
     )
 
 
-def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(site: Site) -> None:
-    arm, amd = site.promote(ARM64, 1), site.promote(AMD64, 1)
-    newer = image(site.staging, AMD64, 2)
-    alone = attachments.make_index([newer])
-    site.staging.put(alone)
-    with pytest.raises(
-        UserError, match="it has an image for linux/arm64, and this has none"
-    ) as refused:
-        site.go_on(alone.digest)
-    assert "--drop-platforms" in str(refused.value)
-    assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
-    site.go_on(alone.digest, drop_platforms=True)
-    assert site.listed() == {"linux/amd64": newer.manifest.digest}
-
-
-def test_aliases_name_what_passed_the_whole_gate(site: Site) -> None:
-    amd, arm = site.promote(AMD64, 1, WHOLE), site.promote(ARM64, 1, WHOLE, tiers=1)
-    assert site.listed() == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
-    assert site.listed("latest") == {"linux/amd64": digest(amd)}
-    assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
-
-
-def test_no_alias_follows_to_a_fault_that_plain_training_meets(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(
+    repositories: Repositories,
 ) -> None:
-    monkeypatch.setitem(LABELS, "torch", "2.13.0")
-    monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643 pytorch#196678")
-    assert (
-        "latest stays: silently wrong: gradients of cuDNN"
-        in site.promote(AMD64, 1).unmoved_aliases[0]
-    )
-    monkeypatch.setitem(LABELS, "silent-faults", "pytorch#144643")
-    assert not site.promote(AMD64, 2).unmoved_aliases
+    arm64, amd64 = repositories.promote(ARM64_NAME, 1), repositories.promote(AMD64_NAME, 1)
+    newer = stored_image(repositories.staging, AMD64_NAME, 2)
+    index_without_arm64 = attachments.make_index([newer])
+    repositories.staging.put(index_without_arm64)
+
+    cause = "it has an image for linux/arm64, and this has none"
+    with pytest.raises(UserError, match=cause) as error:
+        repositories.promote_stored(index_without_arm64.digest)
+    assert "--drop-platforms" in str(error.value)
+    assert repositories.index_in_production() == {
+        "linux/amd64": digest_of(amd64),
+        "linux/arm64": digest_of(arm64),
+    }
+
+    repositories.promote_stored(index_without_arm64.digest, drop_platforms=True)
+    assert repositories.index_in_production() == {"linux/amd64": newer.manifest.digest}
 
 
-def test_an_index_that_somebody_else_put_together_is_not_promoted(site: Site) -> None:
-    arm = image(site.staging, ARM64, 1)
-    site.staging.put(
-        distribution.index([replace(arm.manifest.descriptor, platform="linux/amd64")]), "other"
+def test_a_published_name_loses_a_platform_only_where_that_is_asked_for(
+    repositories: Repositories,
+) -> None:
+    repositories.publish(ARM64_NAME, 1, tiers=STATIC)
+    repositories.publish(AMD64_NAME, 1)
+    index_before = repositories.index_in_production()
+    assert set(index_before) == {"linux/amd64", "linux/arm64"}
+
+    cause = (
+        r"it has an image for linux/arm64, and this has none: the gpu tier was not judged\n"
+        r" +next: publish that image"
     )
-    _, (found, *_) = verify(Reference(site.staging.repository, "other"), POLICY, unsigned=True)
-    assert found.status is Status.FAIL and "listed for linux/amd64" in found.reason
+    with pytest.raises(UserError, match=cause):
+        repositories.publish(AMD64_NAME, 2, gate=STATIC_AND_GPU)
+    assert repositories.index_in_production() == index_before
+
+    result = repositories.publish(AMD64_NAME, 2, gate=STATIC_AND_GPU, drop_platforms=True)
+    assert set(repositories.index_in_production()) == {"linux/amd64"}
+    assert result.left_out == (f"{AMD64_NAME} lacks linux/arm64: the gpu tier was not judged",)
+
+
+def test_an_index_that_stays_as_it_was_is_not_said_to_lack_what_it_has(
+    repositories: Repositories,
+) -> None:
+    repositories.publish(AMD64_NAME, 1, tiers=STATIC)
+    index_before = repositories.index_in_production()
+
+    result = repositories.publish(ARM64_NAME, 1, gate=STATIC_AND_GPU)
+
+    assert repositories.index_in_production() == index_before
+    assert not result.indexes
+    assert result.left_out == (
+        f"{AMD64_NAME} stays as it was: no index goes without linux/amd64: "
+        "the gpu tier was not judged",
+    )
+
+
+# --- indexes of others ----------------------------------------------------------------------------
+
+
+def test_an_index_that_lists_an_image_for_another_platform_is_not_promoted(
+    repositories: Repositories,
+) -> None:
+    arm64 = stored_image(repositories.staging, ARM64_NAME, 1)
+    wrong_entry = replace(arm64.manifest.descriptor, platform="linux/amd64")
+    repositories.staging.put(distribution.index([wrong_entry]), "wrong")
+
+    reference = Reference(repositories.staging.repository, "wrong")
+    _digest, (index_check, *_others) = verify(reference, POLICY, unsigned=True)
+    assert index_check.status is Status.FAIL
+    assert "listed for linux/amd64" in index_check.reason
     with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
-        site.go_on("other")
-    pair = attachments.make_index([arm, image(site.staging, AMD64, 1)])
-    site.staging.put(distribution.index(pair.manifests[::-1]), "turned")
+        repositories.promote_stored("wrong")
+
+
+def test_an_index_in_another_order_than_publish_writes_is_not_promoted(
+    repositories: Repositories,
+) -> None:
+    arm64 = stored_image(repositories.staging, ARM64_NAME, 1)
+    amd64 = stored_image(repositories.staging, AMD64_NAME, 1)
+    entries = attachments.make_index([arm64, amd64]).manifests
+    repositories.staging.put(distribution.index(entries[::-1]), "turned")
+
     with pytest.raises(UserError, match="is no index as `publish` writes it"):
-        site.go_on("turned")
+        repositories.promote_stored("turned")
 
 
-def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
-    site.publish(ARM64, 1, tiers=1)
-    site.publish(AMD64, 1)
-    before = site.listed()
-    assert set(before) == {"linux/amd64", "linux/arm64"}
-    why = r"it has an image for linux/arm64, and this has none: the gpu tier was not judged\n +next: publish that image"
-    with pytest.raises(UserError, match=why):
-        site.publish(AMD64, 2, WHOLE)
-    assert site.listed() == before
-    done = site.publish(AMD64, 2, WHOLE, drop_platforms=True)
-    assert set(site.listed()) == {"linux/amd64"}
-    assert done.left_out == (f"{AMD64} lacks linux/arm64: the gpu tier was not judged",)
-
-
-def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site) -> None:
-    site.publish(AMD64, 1, tiers=1)
-    before = site.listed()
-    done = site.publish(ARM64, 1, WHOLE)
-    assert site.listed() == before and not done.indexes
-    (told,) = done.left_out
-    assert (
-        told
-        == f"{AMD64} stays as it was: no index goes without linux/amd64: the gpu tier was not judged"
-    )
+# --- single images --------------------------------------------------------------------------------
 
 
 @dataclass
-class Passed:
-    """An image that passed every tier, on the way to production."""
+class StagedImage:
+    """An image in staging that passed every tier, and has no other platform."""
 
-    site: Site
+    repositories: Repositories
     image: PublishedImage
 
     def promote(self, *gate: Tier) -> PublishResult:
         policy = replace(
             POLICY,
             gate=gate,
-            alias_gate=WHOLE,
+            alias_gate=STATIC_AND_GPU,
             aliases_of=lambda _name: ("latest",),
             claims_of=lambda _labels, _run: CLAIMS,
             row_of=lambda name: (name,),
         )
-        reference = Reference(self.site.staging.repository, self.image.manifest.digest)
-        return promote(reference, self.site.production.repository, policy)
+        staged = Reference(self.repositories.staging.repository, self.image.manifest.digest)
+        return promote(staged, self.repositories.production.repository, policy)
 
-    def fail_there(self) -> None:
-        """The image is in production, and a GPU machine finds that it fails; it tells nobody else."""
-        with Registry(
-            self.site.production.repository, mount_from=[self.site.staging.repository]
-        ) as target:
-            copy_image(self.site.staging, target, self.image.manifest)
-        failed = result_of([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")])
-        attach(self.site.production, self.image.manifest.digest, TEST_RESULT, failed)
+    def copy_and_fail_in_production(self) -> None:
+        """Copy the image to production, where a GPU machine finds that it fails."""
+        production, staging = self.repositories.production, self.repositories.staging
+        with Registry(production.repository, mount_from=[staging.repository]) as target:
+            copy_image(staging, target, self.image.manifest)
+        failed_run = validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")
+        attach(production, self.image.manifest.digest, TEST_RESULT, result_of([failed_run]))
 
 
 @pytest.fixture
-def passed(site: Site) -> Passed:
-    return Passed(site, published(site.staging, "one", date=days_ago(1)))
+def staged(repositories: Repositories) -> StagedImage:
+    return StagedImage(repositories, published(repositories.staging, "one", date=days_ago(1)))
 
 
-def test_what_was_promoted_is_named_in_its_new_repository(passed: Passed) -> None:
-    received = passed.site.registry.received
-    done = passed.promote(*WHOLE)
-    assert passed.site.registry.received == received, "nothing is sent"
-    assert (
-        done.images[0].reference
-        == f"{passed.site.production.repository}@{passed.image.manifest.digest}"
-    )
-    assert {NAME, "latest"} < set(done.tags)
+def test_a_promotion_sends_nothing_and_moves_the_tags(staged: StagedImage) -> None:
+    received = staged.repositories.registry.received
+
+    result = staged.promote(*STATIC_AND_GPU)
+
+    assert staged.repositories.registry.received == received
+    production = staged.repositories.production.repository
+    assert result.images[0].reference == f"{production}@{staged.image.manifest.digest}"
+    assert {NAME, "latest"} < set(result.tags)
 
 
-def test_what_the_gate_refuses_is_not_copied(passed: Passed) -> None:
+def test_what_the_gate_refuses_is_not_copied(staged: StagedImage) -> None:
     with pytest.raises(UserError, match="the cpu tier was not judged"):
-        passed.promote(Tier.STATIC, Tier.CPU)
-    assert passed.site.named(passed.image.manifest.digest) is None
+        staged.promote(Tier.STATIC, Tier.CPU)
+
+    assert staged.repositories.digest_in_production(staged.image.manifest.digest) is None
 
 
-@pytest.mark.parametrize("gate", [WHOLE, STATIC])
-def test_what_failed_in_the_other_repository_alone_is_promoted_by_no_gate(
-    passed: Passed, gate: tuple[Tier, ...]
+@pytest.mark.parametrize("gate", [STATIC_AND_GPU, STATIC], ids=["static and gpu", "static"])
+def test_no_gate_promotes_an_image_that_failed_in_production_only(
+    staged: StagedImage, gate: tuple[Tier, ...]
 ) -> None:
-    passed.fail_there()
+    staged.copy_and_fail_in_production()
+
     with pytest.raises(UserError, match=r"/production@sha256:\w+: pins/pip-on-gpu \(gpu\) is FAIL"):
-        passed.promote(*gate)
-    assert passed.site.named(NAME) is None
+        staged.promote(*gate)
+
+    assert staged.repositories.digest_in_production(NAME) is None
 
 
-def test_what_others_signed_in_the_other_repository_stays(passed: Passed) -> None:
-    at, site = attachments.attached_tag(passed.image.manifest.digest, "sig"), passed.site
-    for place, content in ((site.staging, b"ours"), (site.production, b"theirs")):
-        for blob in (b"{}", content):
-            place.put_blob(blob)
-        signature = Descriptor.of("application/vnd.dev.cosign.simplesigning.v1+json", content)
-        place.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), [signature]), at)
-    passed.promote(Tier.STATIC)
-    assert [site.production.blob(one) for one in site.production.get(at).layers] == [
-        b"theirs",
-        b"ours",
-    ]
+def test_signatures_of_others_in_production_stay(staged: StagedImage) -> None:
+    tag = attachments.attached_tag(staged.image.manifest.digest, "sig")
+    staging, production = staged.repositories.staging, staged.repositories.production
+    for repository, content in ((staging, b"ours"), (production, b"theirs")):
+        put_signature(repository, tag, content)
+
+    staged.promote(Tier.STATIC)
+
+    contents = [production.blob(layer) for layer in production.get(tag).layers]
+    assert contents == [b"theirs", b"ours"]
+
+
+def put_signature(repository: Registry, tag: str, content: bytes) -> None:
+    """Store some bytes as a signature that cosign made."""
+    config = b"{}"
+    repository.put_blob(config)
+    repository.put_blob(content)
+    layer = Descriptor.of("application/vnd.dev.cosign.simplesigning.v1+json", content)
+    repository.put(image_manifest(Descriptor.of(OCI_CONFIG, config), [layer]), tag)
