@@ -4,10 +4,9 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -23,35 +22,57 @@ from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import Reply, Server, serving
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
-
-
 VERSION = ImageVersion(name=NAME, torch="2.7.1", created=NOW)
+"""The version of the new image in every test."""
 
 
-def test_an_images_version_is_read_from_its_labels() -> None:
-    labels = {"dev.truetag.torch": "2.7.1", "dev.truetag.image": NAME}
-    found = ImageVersion.of(labels, "2026-11-21T03:20:36.065910682Z")
-    assert found and found.created == datetime(2026, 11, 21, 3, 20, 36, 65910, tzinfo=UTC)
-    assert ImageVersion.of({}, "2026-11-21T03:20:36Z") is None
-    assert ImageVersion.of({**labels, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z") is None
-    assert ImageVersion.of(labels, "yesterday") is None
+# --- versions -------------------------------------------------------------------------------------
+
+LABELS = {"dev.truetag.torch": "2.7.1", "dev.truetag.image": NAME}
+
+
+def test_an_images_version_is_read_from_its_labels_and_date() -> None:
+    version = ImageVersion.of(LABELS, "2026-11-21T03:20:36.065910682Z")
+
+    assert version
+    assert version.torch == "2.7.1"
+    assert version.created == datetime(2026, 11, 21, 3, 20, 36, 65910, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("labels", "created"),
+    [
+        pytest.param({}, "2026-11-21T03:20:36Z", id="no labels"),
+        pytest.param(
+            {**LABELS, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z", id="no torch version"
+        ),
+        pytest.param(LABELS, "yesterday", id="no date"),
+    ],
+)
+def test_an_image_with_unreadable_labels_or_date_has_no_version(
+    labels: dict[str, str], created: str
+) -> None:
+    assert ImageVersion.of(labels, created) is None
+
+
+# --- a registry -----------------------------------------------------------------------------------
 
 
 @dataclass
-class Store:
-    """A registry that can be told to refuse tags, and a client of it."""
+class ImageStore:
+    """A repository that can refuse requests, and a client of it."""
 
     server: Server
     client: Registry
-    refused: set[str] = field(default_factory=set)
+    refused_requests: set[str] = field(default_factory=set)
     """`PUT latest`: these requests get status 403."""
 
-    def image(
-        self, torch: str = "2.7.1", age: int = 0, *, tag: str = "", labelled: bool = True
+    def store_image(
+        self, *, torch: str = "2.7.1", hours_old: int = 0, tag: str = "", labelled: bool = True
     ) -> Manifest:
-        """Store an image of some hours, and let a tag name it."""
-        labels = {"dev.truetag.torch": torch, "dev.truetag.image": NAME} if labelled else {}
-        created = f"{NOW - timedelta(hours=age):%Y-%m-%dT%H:%M:%SZ}"
+        """Store an image that was built some hours before NOW, and let a tag name it."""
+        labels = {**LABELS, "dev.truetag.torch": torch} if labelled else {}
+        created = f"{NOW - timedelta(hours=hours_old):%Y-%m-%dT%H:%M:%SZ}"
         config = json.dumps({"created": created, "config": {"Labels": labels}}).encode()
         self.client.put_blob(config)
         data = {"config": Descriptor.of("application/x.config", config).as_json(), "layers": []}
@@ -59,223 +80,277 @@ class Store:
         self.client.put(manifest, tag)
         return manifest
 
-    def named(self, *names: str) -> list[str | None]:
-        """The digests that tags name."""
-        return [found.digest if (found := self.client.find(name)) else None for name in names]
+    def digests(self, *names: str) -> list[str | None]:
+        """What tags name; None for a tag that does not exist."""
+        manifests = [self.client.find(name) for name in names]
+        return [manifest.digest if manifest else None for manifest in manifests]
 
-    def plan(self, manifest: Manifest, refusal: str = "") -> list[TagChange]:
-        """Of NAME and two aliases."""
+    def plan(self, manifest: Manifest, alias_refusal: str = "") -> list[TagChange]:
+        """Plan that NAME and two aliases shall name an image."""
         kinds = {NAME: TagKind.NAME, "latest": TagKind.ALIAS, "cu126": TagKind.ALIAS}
-        return tags.plan(self.client, manifest, [VERSION], kinds, refusal)
+        return tags.plan(self.client, manifest, [VERSION], kinds, alias_refusal)
+
+    def after_each_request(self, act: Callable[[str, str, bytes], None]) -> None:
+        """Call `act` with method, tag and body of each request, before its answer is sent."""
+        answer = self.server.answer
+
+        def answer_and_act(
+            method: str, path: str, headers: dict[str, str], body: bytes
+        ) -> Reply | None:
+            reply = answer(method, path, headers, body)
+            act(method, tag_in(path), body)
+            return reply
+
+        self.server.answer = answer_and_act
+
+
+def tag_in(path: str) -> str:
+    """The tag that a request to `/v2/x/manifests/TAG` is about."""
+    return path.rpartition("/")[2]
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageStore]:
     monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     with (
         serving() as server,
         Registry(Repository(server.host, "x"), credentials=lambda _: None) as client,
     ):
-        found = Store(server, client)
-        stores = BlobRegistry().answer
+        store = ImageStore(server, client)
+        registry = BlobRegistry()
 
         def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-            if f"{method} {path.rpartition('/')[2]}" in found.refused:
+            if f"{method} {tag_in(path)}" in store.refused_requests:
                 return 403, {}, b""
-            return stores(method, path, headers, body)
+            return registry.answer(method, path, headers, body)
 
         server.answer = answer
-        yield found
+        yield store
 
 
-def actions(changes: list[TagChange]) -> list[tuple[str, Action]]:
-    return [(change.tag, change.action) for change in changes]
+# --- what is planned ------------------------------------------------------------------------------
 
-
-CREATE, KEEP, MOVE, LEAVE, REFUSE = (
-    Action.CREATE,
-    Action.KEEP,
-    Action.MOVE,
-    Action.LEAVE,
-    Action.REFUSE,
-)
+CREATE, KEEP, MOVE = Action.CREATE, Action.KEEP, Action.MOVE
+LEAVE, REFUSE = Action.LEAVE, Action.REFUSE
 
 
 @pytest.mark.parametrize(
-    ("there", "actions"),
+    ("named_now", "for_immutable", "for_name", "for_alias"),
     [
-        (None, (CREATE, CREATE, CREATE)),
-        ({"torch": "2.7.1"}, (KEEP, KEEP, KEEP)),
-        ({"torch": "2.7.1", "age": 5}, (REFUSE, MOVE, MOVE)),
-        ({"torch": "2.6.0", "age": -5}, (REFUSE, MOVE, MOVE)),
-        ({"torch": "2.7.1", "age": -5}, (REFUSE, REFUSE, LEAVE)),
-        ({"torch": "2.10.0", "age": 5}, (REFUSE, REFUSE, LEAVE)),
-        ({"labelled": False}, (REFUSE, REFUSE, LEAVE)),
-    ],
-    ids=[
-        "nothing",
-        "this",
-        "built before",
-        "lower torch",
-        "built later",
-        "higher torch",
-        "not ours",
+        pytest.param(None, CREATE, CREATE, CREATE, id="nothing"),
+        pytest.param({}, KEEP, KEEP, KEEP, id="this image"),
+        pytest.param({"hours_old": 5}, REFUSE, MOVE, MOVE, id="an image built before"),
+        pytest.param(
+            {"torch": "2.6.0", "hours_old": -5}, REFUSE, MOVE, MOVE, id="a lower torch version"
+        ),
+        pytest.param({"hours_old": -5}, REFUSE, REFUSE, LEAVE, id="an image built later"),
+        pytest.param(
+            {"torch": "2.10.0", "hours_old": 5}, REFUSE, REFUSE, LEAVE, id="a higher torch version"
+        ),
+        pytest.param({"labelled": False}, REFUSE, REFUSE, LEAVE, id="something not ours"),
     ],
 )
-def test_what_a_tag_names_decides_what_happens_to_it(
-    store: Store, there: dict[str, Any] | None, actions: tuple[Action, ...]
+def test_what_a_tag_names_now_decides_what_happens_to_it(
+    repository: ImageStore,
+    named_now: dict[str, str | int | bool] | None,
+    for_immutable: Action,
+    for_name: Action,
+    for_alias: Action,
 ) -> None:
-    """The table of the module."""
-    new = store.image()
+    """The table in the docstring of images/publish/tags.py."""
+    new = repository.store_image()
     for kind in TagKind:
-        if there is not None:
-            store.image(**there, tag=kind)
-    changes = tags.plan(store.client, new, [VERSION], {str(kind): kind for kind in TagKind})
-    assert tuple(change.action for change in changes) == actions
-    assert all(bool(change.reason) == (change.action in (LEAVE, REFUSE)) for change in changes)
+        if named_now is not None:
+            repository.store_image(**named_now, tag=kind)  # type: ignore[arg-type]
+
+    changes = tags.plan(repository.client, new, [VERSION], {str(kind): kind for kind in TagKind})
+
+    actions = {change.kind: change.action for change in changes}
+    assert actions == {
+        TagKind.IMMUTABLE: for_immutable,
+        TagKind.NAME: for_name,
+        TagKind.ALIAS: for_alias,
+    }
+    for change in changes:
+        assert bool(change.reason) == (change.action in (LEAVE, REFUSE))
 
 
-def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
-    new = store.image()
-    store.image(age=-5, tag=NAME)
-    store.image("2.8.0", tag="latest")
-    changes = store.plan(new)
-    assert actions(changes) == [
-        (NAME, Action.REFUSE),
-        ("latest", Action.LEAVE),
-        ("cu126", Action.CREATE),
+def test_a_newer_image_refuses_the_name_and_leaves_the_alias(repository: ImageStore) -> None:
+    new = repository.store_image()
+    repository.store_image(hours_old=-5, tag=NAME)
+    repository.store_image(torch="2.8.0", tag="latest")
+
+    changes = repository.plan(new)
+
+    assert [(change.tag, change.action) for change in changes] == [
+        (NAME, REFUSE),
+        ("latest", LEAVE),
+        ("cu126", CREATE),
     ]
     assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
+
+
+def test_a_refused_change_moves_no_tag(repository: ImageStore) -> None:
+    new = repository.store_image()
+    repository.store_image(hours_old=-5, tag=NAME)
+    changes = repository.plan(new)
+
     with pytest.raises(UserError, match=r"is of 2026-11-21 08:00, this of 2026-11-21 03:00"):
-        tags.move(store.client, changes)
-    assert store.named("cu126") == [None]
+        tags.move(repository.client, changes)
+
+    assert repository.digests("cu126") == [None]
 
 
-@pytest.mark.parametrize("foreign", ["unlabelled", "index"])
-def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
-    new = store.image()
+@pytest.mark.parametrize("foreign", ["unlabelled image", "index"])
+def test_what_is_not_ours_is_never_replaced(repository: ImageStore, foreign: str) -> None:
+    new = repository.store_image()
     if foreign == "index":
-        store.client.put(Manifest(media_type=OCI_INDEX, content=b"{}"), NAME)
+        repository.client.put(Manifest(media_type=OCI_INDEX, content=b"{}"), NAME)
     else:
-        store.image(labelled=False, tag=NAME)
-    with pytest.raises(UserError, match="an image that is not ours") as refused:
-        tags.move(store.client, store.plan(new))
-    assert "delete this tag" in refused.value.problems[0].then, "a build anew would be refused, too"
+        repository.store_image(labelled=False, tag=NAME)
+
+    with pytest.raises(UserError, match="an image that is not ours") as error:
+        tags.move(repository.client, repository.plan(new))
+
+    # Building anew would not help: that image would be refused, too.
+    assert "delete this tag" in error.value.problems[0].then
 
 
-def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
-    new = store.image()
-    old = store.image(age=5, tag="latest")
-    changes = store.plan(new, "the gpu tier was not judged")
-    tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [new.digest, old.digest, None]
-    assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {
-        "the gpu tier was not judged"
-    }
+def test_aliases_stay_where_their_gate_is_closed(repository: ImageStore) -> None:
+    new = repository.store_image()
+    old = repository.store_image(hours_old=5, tag="latest")
+    reason = "the gpu tier was not judged"
+
+    changes = repository.plan(new, alias_refusal=reason)
+    tags.move(repository.client, changes)
+
+    assert repository.digests(NAME, "latest", "cu126") == [new.digest, old.digest, None]
+    assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {reason}
 
 
-def test_existing_tags_move_before_new_ones_are_created(store: Store) -> None:
-    new = store.image()
-    store.image(age=5, tag="cu126")
-    changes = store.plan(new)
-    store.server.seen.clear()
-    tags.move(store.client, changes)
-    put = [path.rpartition("/")[2] for method, path, _ in store.server.seen if method == "PUT"]
-    assert put == ["cu126", NAME, "latest"]
+# --- all or nothing -------------------------------------------------------------------------------
 
 
-def test_when_one_tag_is_refused_all_are_put_back(store: Store) -> None:
-    new = store.image()
-    old = store.image(age=5, tag=NAME)
-    store.image(age=5, tag="latest")
-    changes = store.plan(new)
-    store.refused.add("PUT latest")
+def test_existing_tags_move_before_new_ones_are_created(repository: ImageStore) -> None:
+    """Only those that exist can always be put back."""
+    new = repository.store_image()
+    repository.store_image(hours_old=5, tag="cu126")
+    changes = repository.plan(new)
+    repository.server.seen.clear()
+
+    tags.move(repository.client, changes)
+
+    put_tags = [tag_in(path) for method, path, _ in repository.server.seen if method == "PUT"]
+    assert put_tags == ["cu126", NAME, "latest"]
+
+
+def test_when_the_registry_refuses_one_tag_all_are_put_back(repository: ImageStore) -> None:
+    new = repository.store_image()
+    old = repository.store_image(hours_old=5, tag=NAME)
+    repository.store_image(hours_old=5, tag="latest")
+    changes = repository.plan(new)
+    repository.refused_requests.add("PUT latest")
+
     with pytest.raises(UserError, match="403"):
-        tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [old.digest, old.digest, None]
+        tags.move(repository.client, changes)
+
+    assert repository.digests(NAME, "latest", "cu126") == [old.digest, old.digest, None]
 
 
-def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
-    new = store.image()
-    store.image(age=5, tag=NAME)
-    changes = store.plan(new)
-    store.refused |= {"PUT cu126", "DELETE latest"}
+def test_a_tag_that_cannot_be_put_back_is_named(repository: ImageStore) -> None:
+    new = repository.store_image()
+    repository.store_image(hours_old=5, tag=NAME)
+    changes = repository.plan(new)
+    repository.refused_requests |= {"PUT cu126", "DELETE latest"}
+
     with pytest.raises(UserError, match="latest could not be put back"):
-        tags.move(store.client, changes)
+        tags.move(repository.client, changes)
 
 
-def test_an_interrupt_between_two_tags_moves_all_or_none(store: Store) -> None:
-    """None, unless the mover was done before this process was told: the signal has no order with the server's reply."""
-    new = store.image()
-    old = store.image(age=5, tag=NAME)
-    older = store.image(age=9, tag="latest")
-    changes, answer, told = store.plan(new), store.server.answer, threading.Event()
+def test_an_interrupt_between_two_tags_moves_all_or_none(repository: ImageStore) -> None:
+    """None, unless every tag had moved before this process got the signal."""
+    new = repository.store_image()
+    old = repository.store_image(hours_old=5, tag=NAME)
+    older = repository.store_image(hours_old=9, tag="latest")
+    changes = repository.plan(new)
+    got_signal = threading.Event()
+    was_sent = threading.Event()
 
-    def interrupted(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        reply = answer(method, path, headers, body)
-        if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
-            store.server.answer = answer
+    def interrupt_once(method: str, tag: str, _body: bytes) -> None:
+        if (method, tag) == ("PUT", "latest") and not was_sent.is_set():
+            was_sent.set()
             os.kill(os.getpid(), signal.SIGINT)
-            told.wait()
-        return reply
+            got_signal.wait()
 
-    def tell(*_: object) -> None:
-        told.set()
+    def raise_interrupt(*_: object) -> None:
+        got_signal.set()
         raise KeyboardInterrupt
 
-    store.server.answer = interrupted
-    before = signal.signal(signal.SIGINT, tell)
+    repository.after_each_request(interrupt_once)
+    handler_before = signal.signal(signal.SIGINT, raise_interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            tags.move(store.client, changes)
+            tags.move(repository.client, changes)
     finally:
-        signal.signal(signal.SIGINT, before)
-    assert store.named(NAME, "latest", "cu126") in (
-        [old.digest, older.digest, None],
-        [new.digest] * 3,
-    )
+        signal.signal(signal.SIGINT, handler_before)
+
+    none_moved = [old.digest, older.digest, None]
+    all_moved = [new.digest, new.digest, new.digest]
+    assert repository.digests(NAME, "latest", "cu126") in (none_moved, all_moved)
 
 
-def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_him(
-    store: Store,
+# --- other publishers -----------------------------------------------------------------------------
+
+
+def test_a_tag_that_another_publisher_takes_right_after_us_is_left_to_them(
+    repository: ImageStore,
 ) -> None:
-    new, theirs = store.image(), store.image(age=-5)
-    old = store.image(age=5, tag=NAME)
-    store.image(age=5, tag="latest")
-    changes, answer = store.plan(new), store.server.answer
+    new = repository.store_image()
+    theirs = repository.store_image(hours_old=-5)
+    old = repository.store_image(hours_old=5, tag=NAME)
+    repository.store_image(hours_old=5, tag="latest")
+    changes = repository.plan(new)
+    answer = repository.server.answer
 
-    def overtaken(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        reply = answer(method, path, headers, body)
-        if method == "PUT" and path.endswith("/latest") and body == new.content:
-            answer(method, path, {"Content-Type": theirs.media_type}, theirs.content)
-        return reply
+    def overtake(method: str, tag: str, body: bytes) -> None:
+        if (method, tag) == ("PUT", "latest") and body == new.content:
+            headers = {"Content-Type": theirs.media_type}
+            answer("PUT", "/v2/x/manifests/latest", headers, theirs.content)
 
-    store.server.answer = overtaken
+    repository.after_each_request(overtake)
+
     with pytest.raises(UserError, match="latest: somebody else moved it at the same time"):
-        tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
+        tags.move(repository.client, changes)
+
+    assert repository.digests(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["moved", "created"])
-def test_what_another_publisher_changed_since_the_plan_is_not_overwritten(
-    store: Store, there: bool
+@pytest.mark.parametrize("existed", [True, False], ids=["moved", "created"])
+def test_a_tag_that_another_publisher_changed_since_the_plan_is_not_overwritten(
+    repository: ImageStore, existed: bool
 ) -> None:
-    """cosign signs between plan and move."""
-    new = store.image()
-    old = store.image(age=5, tag=NAME)
-    if there:
-        store.image(age=5, tag="latest")
-    changes = store.plan(new)
-    theirs = store.image(age=-5, tag="latest")
+    """Signing with cosign takes a while, between plan and move."""
+    new = repository.store_image()
+    old = repository.store_image(hours_old=5, tag=NAME)
+    if existed:
+        repository.store_image(hours_old=5, tag="latest")
+    changes = repository.plan(new)
+    theirs = repository.store_image(hours_old=-5, tag="latest")
+
     with pytest.raises(UserError, match="latest: somebody else moved it"):
-        tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
+        tags.move(repository.client, changes)
+
+    assert repository.digests(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
 
 
-def test_what_another_run_moved_to_the_same_image_since_the_plan_is_right(store: Store) -> None:
-    new = store.image()
-    store.image(age=5, tag="latest")
-    changes = store.plan(new)
-    store.client.put(new, "latest")
-    tags.move(store.client, changes)
-    assert store.named(NAME, "latest", "cu126") == [new.digest] * 3
+def test_a_tag_that_another_publisher_moved_to_the_same_image_is_no_error(
+    repository: ImageStore,
+) -> None:
+    new = repository.store_image()
+    repository.store_image(hours_old=5, tag="latest")
+    changes = repository.plan(new)
+    repository.client.put(new, "latest")
+
+    tags.move(repository.client, changes)
+
+    assert repository.digests(NAME, "latest", "cu126") == [new.digest] * 3
