@@ -1,4 +1,4 @@
-"""What stands under the tags of cosign: beside what others left there, and whatever others do at the same time."""
+"""What is under cosign's tags: beside what others left there, and while others write, too."""
 
 import json
 import re
@@ -29,174 +29,274 @@ from tests.support.published import (
     pretend_cosign,
     published,
     result_of,
-    said,
     validated,
 )
+from tests.support.published import said as statement_about
 
 TAG = "sha256-0.sig"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving() as found:
-        found.answer = BlobRegistry().answer
-        yield found
+    with serving() as http_server:
+        http_server.answer = BlobRegistry().answer
+        yield http_server
 
 
 @pytest.fixture
 def target(server: Server) -> Iterator[Registry]:
-    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as found:
-        yield found
+    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
+        yield registry
 
 
-def layer(content: bytes, signature: str = "") -> Descriptor:
+# --- the layers under a tag -----------------------------------------------------------------------
+
+
+def layer_of(content: bytes, signature: str = "") -> Descriptor:
     return Descriptor.of("application/x", content, annotations={"signature": signature})
 
 
-OLD, NEW, THEIRS = layer(b"ours of January"), layer(b"ours of March"), layer(b"theirs")
-SIGNED = [layer(b"x", one) for one in "ab"]
+OURS_OF_JANUARY = layer_of(b"ours of January")
+OURS_OF_MARCH = layer_of(b"ours of March")
+THEIRS = layer_of(b"theirs")
+SIGNED_BY_A, SIGNED_BY_B = layer_of(b"x", "a"), layer_of(b"x", "b")
 
 
 @pytest.mark.parametrize(
-    ("there", "new", "old", "left"),
+    ("before", "add", "remove", "after"),
     [
-        ([], [NEW], [], [NEW]),
-        ([OLD, THEIRS], [NEW], [OLD], [THEIRS, NEW]),
-        (SIGNED[:1], SIGNED[1:], [], SIGNED),
-        (SIGNED[:1], SIGNED[:1], [], SIGNED[:1]),
-        ([THEIRS], [NEW], [], [THEIRS, NEW]),
+        pytest.param([], [OURS_OF_MARCH], [], [OURS_OF_MARCH], id="no tag yet"),
+        pytest.param([THEIRS], [OURS_OF_MARCH], [], [THEIRS, OURS_OF_MARCH], id="beside another's"),
+        pytest.param(
+            [OURS_OF_JANUARY, THEIRS],
+            [OURS_OF_MARCH],
+            [OURS_OF_JANUARY],
+            [THEIRS, OURS_OF_MARCH],
+            id="in place of an older one of ours",
+        ),
+        pytest.param(
+            [SIGNED_BY_A],
+            [SIGNED_BY_B],
+            [],
+            [SIGNED_BY_A, SIGNED_BY_B],
+            id="the same content with another signature",
+        ),
+        pytest.param([SIGNED_BY_A], [SIGNED_BY_A], [], [SIGNED_BY_A], id="what is there already"),
     ],
 )
-def test_what_others_left_stays(
+def test_only_the_named_layers_are_added_and_removed(
     target: Registry,
-    there: list[Descriptor],
-    new: list[Descriptor],
-    old: list[Descriptor],
-    left: list[Descriptor],
+    before: list[Descriptor],
+    add: list[Descriptor],
+    remove: list[Descriptor],
+    after: list[Descriptor],
 ) -> None:
     for content in (b"{}", b"x", b"theirs", b"ours of January", b"ours of March"):
         target.put_blob(content)
-    if there:
-        target.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), there), TAG)
-    for _ in range(2):
-        attachments.update_layers(target, TAG, new, old)
-        assert list(target.get(TAG).layers) == left, "the same again changes nothing"
+    if before:
+        target.put(image_manifest(Descriptor.of(OCI_CONFIG, b"{}"), before), TAG)
+
+    attachments.update_layers(target, TAG, add, remove)
+    assert list(target.get(TAG).layers) == after
+
+    attachments.update_layers(target, TAG, add, remove)
+    assert list(target.get(TAG).layers) == after, "the same again changes nothing"
 
 
-@pytest.mark.parametrize(("overwritten", "holds"), [(4, True), (5, False)])
-def test_the_last_of_five_writes_counts(
-    target: Registry, server: Server, overwritten: int, holds: bool
-) -> None:
-    """Another machine writes the tag at the same time: registries have no conditional write."""
-    right, left = server.answer, [overwritten]
+def lose_writes(server: Server, count: int) -> None:
+    """Let another machine overwrite TAG right after each of our first writes of it."""
+    answer = server.answer
+    lost = [TAG] * count
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
-        if method == "PUT" and path.endswith(TAG) and left[0]:
-            left[0] -= 1
+    def answer_or_lose(
+        method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> Reply | None:
+        if method == "PUT" and path.endswith(TAG) and lost:
+            lost.pop()
             return 201, {}, b""
-        return right(method, path, headers, body)
+        return answer(method, path, headers, body)
 
-    server.answer = answer
+    server.answer = answer_or_lose
+
+
+def test_a_tag_that_others_overwrite_is_written_up_to_five_times(
+    target: Registry, server: Server
+) -> None:
+    """Registries have no conditional write."""
+    lose_writes(server, 4)
     target.put_blob(b"theirs")
-    if holds:
-        attachments.update_layers(target, TAG, [THEIRS])
-        assert target.get(TAG).layers == (THEIRS,)
-    else:
-        with pytest.raises(RegistryError, match="concurrent writers"):
-            attachments.update_layers(target, TAG, [THEIRS])
+
+    attachments.update_layers(target, TAG, [THEIRS])
+
+    assert target.get(TAG).layers == (THEIRS,)
     assert server.count("PUT", TAG) == 5
 
 
-def test_what_is_none_of_ours_or_cannot_be_read_counts_for_nothing(target: Registry) -> None:
+def test_a_tag_that_others_overwrite_five_times_is_an_error(
+    target: Registry, server: Server
+) -> None:
+    lose_writes(server, 5)
+    target.put_blob(b"theirs")
+
+    with pytest.raises(RegistryError, match="concurrent writers"):
+        attachments.update_layers(target, TAG, [THEIRS])
+
+    assert server.count("PUT", TAG) == 5
+
+
+# --- which statements count -----------------------------------------------------------------------
+
+ENVELOPE = "application/vnd.dsse.envelope.v1+json"
+
+
+def test_layers_that_are_no_statements_of_ours_count_for_nothing(target: Registry) -> None:
     image = published(target, "one", date=days_ago(1))
+    no_envelope = b"[]"
+    target.put_blob(no_envelope)
+    foreign_layers = []
+    for media_type, predicate_type in (
+        (ENVELOPE, CYCLONEDX),
+        ("application/x", CYCLONEDX),
+        (ENVELOPE, "https://x.org"),
+    ):
+        layer = Descriptor.of(
+            media_type, no_envelope, annotations={"predicateType": predicate_type}
+        )
+        foreign_layers.append(layer)
+
     tag = attached_tag(image.manifest.digest, "att")
-    kinds = {"application/vnd.dsse.envelope.v1+json": CYCLONEDX, "application/x": CYCLONEDX}
-    broken = [
-        Descriptor.of(kind, b"[]", annotations={"predicateType": said})
-        for kind, said in kinds.items()
-    ]
-    other = Descriptor.of(next(iter(kinds)), b"[]", annotations={"predicateType": "https://x.org"})
-    target.put_blob(b"[]")
-    attachments.update_layers(target, tag, [*broken, other])
+    attachments.update_layers(target, tag, foreign_layers)
+
     assert attachments.load(target, image.manifest) == image
 
 
 def test_a_run_of_another_image_is_refused(target: Registry) -> None:
     image = published(target, "one", date=days_ago(1))
-    foreign = result_of([validated(oci_digest(b"another"), days_ago(1))])
-    attach(target, "one", TEST_RESULT, foreign)
+    run_of_another_image = validated(oci_digest(b"another"), days_ago(1))
+    attach(target, "one", TEST_RESULT, result_of([run_of_another_image]))
+
     with pytest.raises(UserError, match="the attestation is of sha256:"):
         _ = attachments.load(target, image.manifest).attestations
 
 
-def test_with_a_key_only_what_it_signed_of_this_image_counts(
+@pytest.fixture
+def image_with_foreign_statements(
     target: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """cosign is pretended. A statement of another image has a signature of the key that is valid, too."""
+) -> tuple[PublishedImage, PublishedImage]:
+    """An image as the key `ours` published it, and with what others attached to it since.
+
+    These are an unsigned SBOM, one that the key `theirs` signed, and a test result of another
+    image, with a valid signature of our key.
+    """
     pretend_cosign(monkeypatch)
-    image, other = (
-        published(target, name, date=days_ago(1), key="ours") for name in ("one", "two")
-    )
+    image = published(target, "one", date=days_ago(1), key="ours")
+    other_image = published(target, "two", date=days_ago(1), key="ours")
     for key in ("", "theirs"):
         attach(target, "one", CYCLONEDX, {"components": []}, key)
-    replayed = other.statements_of(TEST_RESULT)
-    target.put_blob(replayed[0].envelope)
+    (replayed,) = other_image.statements_of(TEST_RESULT)
+    target.put_blob(replayed.envelope)
     attachments.update_layers(
         target,
         attached_tag(image.manifest.digest, "att"),
-        [attachments.statement_layer(replayed[0])],
+        [attachments.statement_layer(replayed)],
     )
-    found = attachments.load(target, image.manifest)
-    assert len(found.statements) == 6 and attachments.drop_untrusted(found, "") == found
-    assert attachments.drop_untrusted(found, "ours").statements == image.statements
-    assert [one.predicate for one in attachments.drop_untrusted(found, "theirs").statements] == [
-        {"components": []}
-    ]
-    assert attachments.drop_untrusted(found, "nobody's").statements == ()
+    return image, attachments.load(target, image.manifest)
 
 
-def test_what_a_promoted_statement_supersedes_goes_and_what_was_judged_there_alone_stays(
-    target: Registry, server: Server
+def test_without_a_key_every_statement_counts(
+    image_with_foreign_statements: tuple[PublishedImage, PublishedImage],
+) -> None:
+    _as_published, now = image_with_foreign_statements
+
+    assert len(now.statements) == 6
+    assert attachments.drop_untrusted(now, "") == now
+
+
+def test_with_a_key_only_what_it_signed_of_this_image_counts(
+    image_with_foreign_statements: tuple[PublishedImage, PublishedImage],
+) -> None:
+    as_published, now = image_with_foreign_statements
+
+    of_theirs = attachments.drop_untrusted(now, "theirs").statements
+    assert attachments.drop_untrusted(now, "ours").statements == as_published.statements
+    assert [statement.predicate for statement in of_theirs] == [{"components": []}]
+    assert attachments.drop_untrusted(now, "nobody's").statements == ()
+
+
+# --- copying to another repository ----------------------------------------------------------------
+
+
+@pytest.fixture
+def production(target: Registry, server: Server) -> Iterator[Registry]:
+    """Another repository, which may link blobs of the first one."""
+    repository = Repository(server.host, "y")
+    with Registry(
+        repository, credentials=lambda _: None, mount_from=[target.repository]
+    ) as registry:
+        yield registry
+
+
+def copy_to(production: Registry, target: Registry, image: PublishedImage) -> None:
+    attachments.mount_blobs(target, production, image.manifest)
+    production.put(image.manifest, "one")
+    attachments.copy_attachments(target, production, image.manifest.digest, "")
+
+
+def test_a_test_result_that_a_copied_one_supersedes_goes(
+    target: Registry, production: Registry
 ) -> None:
     image = published(target, "one", date=days_ago(9))
-    with Registry(
-        Repository(server.host, "y"), credentials=lambda _: None, mount_from=[target.repository]
-    ) as there:
-        attachments.mount_blobs(target, there, image.manifest)
-        there.put(image.manifest, "one")
-        attachments.copy_attachments(target, there, image.manifest.digest, "")
-        judge_again(target, "one", date=days_ago(1))
-        attachments.copy_attachments(target, there, image.manifest.digest, "")
-        assert (
-            attachments.load(there, image.manifest).statements
-            == attachments.load(target, image.manifest).statements
-        )
-        own = said(image, TEST_RESULT, result_of([validated(image.image_id, days_ago(0))]))
-        bare = PublishedImage(
-            repository=there.repository, manifest=image.manifest, config={}, statements=()
-        )
-        attachments.attach(there, bare, [own], "")
-        attachments.copy_attachments(target, there, image.manifest.digest, "")
-        assert own in attachments.load(there, image.manifest).statements
+    copy_to(production, target, image)
 
+    judge_again(target, "one", date=days_ago(1))
+    copy_to(production, target, image)
+
+    in_production = attachments.load(production, image.manifest)
+    assert in_production.statements == attachments.load(target, image.manifest).statements
+
+
+def test_a_test_result_that_is_only_in_the_other_repository_stays(
+    target: Registry, production: Registry
+) -> None:
+    image = published(target, "one", date=days_ago(9))
+    copy_to(production, target, image)
+    run_in_production = validated(image.image_id, days_ago(0))
+    own_result = statement_about(image, TEST_RESULT, result_of([run_in_production]))
+    without_statements = PublishedImage(
+        repository=production.repository, manifest=image.manifest, config={}, statements=()
+    )
+    attachments.attach(production, without_statements, [own_result], "")
+
+    copy_to(production, target, image)
+
+    assert own_result in attachments.load(production, image.manifest).statements
+
+
+# --- the example of an admission policy -----------------------------------------------------------
 
 POLICY = yaml.safe_load((ROOT / "examples" / "kubernetes" / "admission-policy.yaml").read_text())
 
 
-def test_the_example_keeps_to_the_schema_of_its_reader_and_asks_for_what_a_test_result_says() -> (
-    None
-):
-    schema = json.loads((ROOT / "tests" / "support" / "crds" / "clusterpolicies.json").read_text())
-    assert [str(error.instance_path) for error in validator_for(schema).iter_errors(POLICY)] == []
+def test_the_example_policy_fits_the_schema_of_kyverno() -> None:
+    schema_file = ROOT / "tests" / "support" / "crds" / "clusterpolicies.json"
+    validator = validator_for(json.loads(schema_file.read_text()))
+
+    assert [str(error.instance_path) for error in validator.iter_errors(POLICY)] == []
+
+
+def test_the_example_policy_asks_for_what_a_test_result_says() -> None:
+    predicate = result_of([validated(DIGEST, days_ago(1))])
+
     ((images,),) = [rule["verifyImages"] for rule in POLICY["spec"]["rules"]]
     (attestation,) = images["attestations"]
     assert attestation["type"] == TEST_RESULT
-    said = result_of([validated(DIGEST, days_ago(1))])
     conditions = attestation["conditions"][0]["all"]
-    for one in conditions:
-        (path,) = re.findall(r"truetagTiers[.\w]+", one["key"])
-        found: Any = said
-        for key in path.split("."):
-            found = found[key]
-        assert found == one["value"] or path.endswith("measuredOn")
     assert len(conditions) == 3
+    for condition in conditions:
+        # `{{ truetagTiers.gpu.result }}`
+        (path,) = re.findall(r"truetagTiers[.\w]+", condition["key"])
+        value: Any = predicate
+        for key in path.split("."):
+            value = value[key]
+        # A date is compared with the clock of the cluster.
+        assert value == condition["value"] or path.endswith("measuredOn")

@@ -1,4 +1,4 @@
-"""Statements and their envelopes, by the protocol's own test vector; what a test result says, and where it lies."""
+"""Statements and their envelopes, and what a test result says of validation runs."""
 
 import base64
 import lzma
@@ -30,238 +30,345 @@ from validate.evidence import Measurement, Outcome, Record
 from validate.judging import Status
 
 EARLY, LATE = "2026-11-01T10:00:00+00:00", "2026-11-20T12:00:00+02:00"
+EARLY_IN_UTC, LATE_IN_UTC = "2026-11-01T10:00:00Z", "2026-11-20T10:00:00Z"
 
 
-def trial(*claims: Claim, date: str = LATE, **more: Any) -> Attestation:
+def run_of(*claims: Claim, date: str = LATE, **more: Any) -> Attestation:
+    """A validation run that measured these claims. With `version="1"`, they fail."""
     return validated(DIGEST, date, claims, **more)
 
 
-def statement(predicate: Any, kind: str = TEST_RESULT) -> Statement:
-    return Statement.of(kind, predicate, repository="x.org/y", digest=DIGEST)
+def statement_of(predicate: Any, predicate_type: str = TEST_RESULT) -> Statement:
+    return Statement.of(predicate_type, predicate, repository="x.org/y", digest=DIGEST)
 
 
-def test_what_is_signed_is_as_the_protocol_has_it() -> None:
-    """The form of protocol.md's example, with our payload type: lengths in bytes, in decimal."""
+def faults_of(predicate: Any, *runs: Attestation) -> list[str]:
+    """What a test result claims beyond its validation runs."""
+    return list(statements.find_test_result_faults(statement_of(predicate), runs))
+
+
+# --- envelopes ------------------------------------------------------------------------------------
+
+
+def test_what_is_signed_has_the_form_of_the_protocol() -> None:
+    """The example in protocol.md, with our payload type: lengths in bytes, in decimal."""
     signed = Statement(payload="hellö".encode()).signed_bytes
+
     assert signed == b"DSSEv1 28 application/vnd.in-toto+json 6 hell\xc3\xb6"
-
-
-def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
-    origin = Claim(
-        check="origin",
-        subject="layers",
-        tier=Tier.STATIC,
-        probe=ORIGIN_PROBE,
-        statement="x",
-        unproven="by tag",
-    )
-    run = trial(PIP, origin)
-    assert statements.make_test_result([run])[TIERS]["static"]["result"] == UNPROVEN
-    said = statements.make_test_result([run], "the mirror is down")
-    assert (
-        said[statements.ORIGIN_EXCEPTION] == "the mirror is down"
-        and said[TIERS]["static"]["result"] == PASSED
-    )
-    assert said[TIERS]["static"]["unproven"] == ["origin/layers"], (
-        "it is named among what is not proven, too"
-    )
-    assert list(statements.find_test_result_faults(statement(said), [run])) == []
-    silent = {key: value for key, value in said.items() if key != statements.ORIGIN_EXCEPTION}
-    assert list(statements.find_test_result_faults(statement(silent), [run])) == [
-        "the static tier did not pass"
-    ]
-
-
-def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
-    """`build`, then `tools/reproduce --record`, then `publish`: the gate judges the same evidence by the record."""
-
-    def origin(*builds: str) -> Claim:
-        row = {
-            "layer": "base",
-            "recipe": "r",
-            "diff_id": "sha256:1" if builds else "",
-            "written_as": [],
-        }
-        expect = {
-            "recipe": "r",
-            "layers": [{**row, "builds": [*builds]}],
-            "arguments": NAME,
-            "is_derived": False,
-        }
-        return replace(PIP, check="origin", subject="layers", probe=ORIGIN_PROBE, expect=expect)
-
-    evidence = {
-        "recipe": "r",
-        "layers": [{"layer": "base", "diff_id": "sha256:1"}],
-        "canonical": True,
-    }
-    measured = Measurement(
-        subject="layers", seconds=0.1, evidence={**evidence, "beside_suite": [], "changes": []}
-    )
-    record = Record(
-        probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=0.1, measurements=(measured,)
-    )
-    before = trial(PIP, origin()).evidence
-    records = (*(row for row in before.records if row.probe != ORIGIN_PROBE), record)
-    run = statements.read_attestation(replace(before, records=records).dumps().encode(), "a run")
-    assert [row.status for row in run.verdict.claims] == [Status.PASS, Status.UNPROVEN]
-
-    today = gate.judge_by_claims(
-        run.evidence, ClaimSet(image=NAME, claims=(PIP, origin("20.10", "28.5")))
-    )
-    said = statements.make_test_result([replace(run, verdict=today)])
-    assert said[TIERS]["static"]["result"] == PASSED
-    assert list(statements.find_test_result_faults(statement(said), [run])) == []
 
 
 @given(st.dictionaries(st.text(), st.text()), st.binary())
 def test_an_envelope_is_read_back(predicate: dict[str, str], signature: bytes) -> None:
-    said = replace(statement(predicate, PROVENANCE), signature=base64.b64encode(signature).decode())
-    assert Statement.from_envelope(said.envelope) == said
-    assert (said.predicate, said.predicate_type, said.subjects) == (predicate, PROVENANCE, {DIGEST})
+    unsigned = statement_of(predicate, PROVENANCE)
+    statement = replace(unsigned, signature=base64.b64encode(signature).decode())
+
+    assert Statement.from_envelope(statement.envelope) == statement
+    assert statement.predicate == predicate
+    assert statement.predicate_type == PROVENANCE
+    assert statement.subjects == {DIGEST}
+
+
+def envelope_of(payload: bytes, payload_type: bytes = b"application/vnd.in-toto+json") -> bytes:
+    return b'{"payloadType": "%b", "payload": "%b", "signatures": [{"sig": ""}]}' % (
+        payload_type,
+        payload,
+    )
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"{}",
-        b"[]",
-        b"no JSON",
-        b'{"payloadType": "text/plain", "payload": "", "signatures": [{"sig": ""}]}',
-        b'{"payloadType": "application/vnd.in-toto+json", "payload": "???", "signatures": [{"sig": ""}]}',
-        b'{"payloadType": "application/vnd.in-toto+json", "payload": "e30=", "signatures": []}',
-        b'{"payloadType": "application/vnd.in-toto+json", "payload": "W10=", "signatures": []}',
+        pytest.param(b"no JSON", id="no JSON"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"{}", id="without fields"),
+        pytest.param(envelope_of(b"", b"text/plain"), id="of another type"),
+        pytest.param(envelope_of(b"???"), id="a payload that is no base64"),
+        pytest.param(envelope_of(base64.b64encode(b"{}")), id="a statement without fields"),
+        pytest.param(envelope_of(base64.b64encode(b"[]")), id="a list as the statement"),
     ],
 )
-def test_what_is_no_envelope_is_told_as_such(content: bytes) -> None:
+def test_what_is_no_envelope_raises_one_of_few_errors(content: bytes) -> None:
     with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
         Statement.from_envelope(content)
 
 
-def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
-    said = result_of([static := trial(PIP, date=EARLY), gpu := trial(GPU_PIP)])
-    assert said["result"] == PASSED and not said["failedTests"] and not said["warnedTests"]
-    assert said["passedTests"] == ["gpu/pins/pip-on-gpu", "static/pins/pip"]
-    assert said[TIERS]["gpu"] == {
+# --- what a test result says ----------------------------------------------------------------------
+
+
+def test_a_test_result_has_the_result_date_and_evidence_of_each_tier() -> None:
+    static_run, gpu_run = run_of(PIP, date=EARLY), run_of(GPU_PIP)
+
+    predicate = result_of([static_run, gpu_run])
+
+    assert predicate["result"] == PASSED
+    assert predicate["passedTests"] == ["gpu/pins/pip-on-gpu", "static/pins/pip"]
+    assert not predicate["failedTests"]
+    assert not predicate["warnedTests"]
+    assert predicate[TIERS]["gpu"] == {
         "result": PASSED,
-        "measuredOn": "2026-11-20T10:00:00Z",
-        "evidence": f"sha256:{sha256(gpu.evidence_file)}",
+        "measuredOn": LATE_IN_UTC,
+        "evidence": f"sha256:{sha256(gpu_run.evidence_file)}",
         "gpus": ["NVIDIA H100"],
         "driver": "580.95",
         "unproven": [],
     }
-    assert said[TIERS]["static"]["measuredOn"] == "2026-11-01T10:00:00Z"
-    assert set(statement(said).evidence) == {static.evidence_file, gpu.evidence_file}
-    for row in said["configuration"]:
-        assert sha256(base64.b64decode(row["content"])) == row["digest"]["sha256"]
+    assert predicate[TIERS]["static"]["measuredOn"] == EARLY_IN_UTC
+    evidence_files = set(statement_of(predicate).evidence)
+    assert evidence_files == {static_run.evidence_file, gpu_run.evidence_file}
+    for packed in predicate["configuration"]:
+        assert sha256(base64.b64decode(packed["content"])) == packed["digest"]["sha256"]
 
 
-def test_a_tier_that_nobody_judged_is_not_there() -> None:
-    assert list(result_of([trial(PIP)])[TIERS]) == ["static"]
+def test_a_tier_that_no_run_judged_is_left_out() -> None:
+    assert list(result_of([run_of(PIP)])[TIERS]) == ["static"]
+
+
+def test_a_test_result_without_runs_is_failed() -> None:
     assert result_of([])["result"] == FAILED
 
 
-def test_the_newest_run_that_passed_a_tier_decides() -> None:
-    """A newer one that measured a part of it does not make it younger."""
-    other = replace(GPU_PIP, subject="more")
-    claims = replace(CLAIMS, claims=(GPU_PIP, other))
-    found = [trial(GPU_PIP, other, date=EARLY), trial(GPU_PIP, date=LATE)]
-    said = result_of(found, claims)[TIERS]["gpu"]
-    assert (said["result"], said["measuredOn"]) == (PASSED, "2026-11-01T10:00:00Z")
+def test_the_newest_run_that_passed_a_whole_tier_is_the_one_that_is_named() -> None:
+    """A newer one that measured only a part of the tier is not."""
+    second_claim = replace(GPU_PIP, subject="more")
+    whole_run = run_of(GPU_PIP, second_claim, date=EARLY)
+    partial_run = run_of(GPU_PIP, date=LATE)
+
+    predicate = result_of([whole_run, partial_run], replace(CLAIMS, claims=(GPU_PIP, second_claim)))
+
+    assert predicate[TIERS]["gpu"]["result"] == PASSED
+    assert predicate[TIERS]["gpu"]["measuredOn"] == EARLY_IN_UTC
 
 
 @pytest.mark.parametrize(
-    ("found", "result"),
+    ("runs", "result"),
     [
-        ([trial(GPU_PIP, version="1")], FAILED),
-        ([trial(GPU_PIP), trial(GPU_PIP, version="1", date=EARLY)], FAILED),
-        ([trial(replace(GPU_PIP, unproven="no GPU"))], UNPROVEN),
-        ([trial(replace(GPU_PIP, subject="another"))], UNPROVEN),
+        pytest.param([run_of(GPU_PIP, version="1")], FAILED, id="failed"),
+        pytest.param(
+            [run_of(GPU_PIP), run_of(GPU_PIP, version="1", date=EARLY)],
+            FAILED,
+            id="failed in one run and passed in another",
+        ),
+        pytest.param([run_of(replace(GPU_PIP, unproven="no GPU"))], UNPROVEN, id="not measured"),
+        pytest.param(
+            [run_of(replace(GPU_PIP, subject="another"))],
+            UNPROVEN,
+            id="fewer claims than the matrix has",
+        ),
     ],
-    ids=["failed", "failed once", "not measured", "fewer claims than the matrix has"],
 )
-def test_nothing_but_a_whole_tier_that_passed_is_passed(
-    found: list[Attestation], result: str
-) -> None:
-    said = result_of(found, replace(CLAIMS, claims=(GPU_PIP,)))
-    assert said[TIERS]["gpu"]["result"] == result and said["result"] == FAILED
+def test_only_a_whole_tier_that_passed_is_passed(runs: list[Attestation], result: str) -> None:
+    predicate = result_of(runs, replace(CLAIMS, claims=(GPU_PIP,)))
+
+    assert predicate[TIERS]["gpu"]["result"] == result
+    assert predicate["result"] == FAILED
 
 
 def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
-    said = result_of([trial(replace(GPU_PIP, unproven="no GPU"))])
-    assert said["passedTests"] == said["warnedTests"] == said["failedTests"] == []
-    assert said[TIERS]["gpu"]["unproven"] == ["pins/pip-on-gpu"]
+    predicate = result_of([run_of(replace(GPU_PIP, unproven="no GPU"))])
+
+    assert predicate["passedTests"] == []
+    assert predicate["warnedTests"] == []
+    assert predicate["failedTests"] == []
+    assert predicate[TIERS]["gpu"]["unproven"] == ["pins/pip-on-gpu"]
+
+
+# --- an unproven origin ---------------------------------------------------------------------------
+
+ORIGIN_OF_A_BASE_BY_TAG = Claim(
+    check="origin",
+    subject="layers",
+    tier=Tier.STATIC,
+    probe=ORIGIN_PROBE,
+    statement="x",
+    unproven="by tag",
+)
+
+
+def test_an_exception_for_the_origin_is_named_in_the_test_result() -> None:
+    run = run_of(PIP, ORIGIN_OF_A_BASE_BY_TAG)
+
+    predicate = statements.make_test_result([run], "the mirror is down")
+
+    assert predicate[statements.ORIGIN_EXCEPTION] == "the mirror is down"
+    assert predicate[TIERS]["static"]["result"] == PASSED
+    assert predicate[TIERS]["static"]["unproven"] == ["origin/layers"]
+    assert faults_of(predicate, run) == []
+
+
+def test_without_an_exception_a_tier_with_an_unproven_origin_does_not_pass() -> None:
+    run = run_of(PIP, ORIGIN_OF_A_BASE_BY_TAG)
+    with_exception = statements.make_test_result([run], "the mirror is down")
+    exception_removed = {**with_exception}
+    del exception_removed[statements.ORIGIN_EXCEPTION]
+
+    assert statements.make_test_result([run])[TIERS]["static"]["result"] == UNPROVEN
+    assert faults_of(exception_removed, run) == ["the static tier did not pass"]
+
+
+def origin_of_layers(*builds: str) -> Claim:
+    """The claim about the origin of one layer, of which these builds are recorded."""
+    layer = {
+        "layer": "base",
+        "recipe": "r",
+        "diff_id": "sha256:1" if builds else "",
+        "written_as": [],
+        "builds": [*builds],
+    }
+    expect = {"recipe": "r", "layers": [layer], "arguments": NAME, "is_derived": False}
+    return replace(PIP, check="origin", subject="layers", probe=ORIGIN_PROBE, expect=expect)
+
+
+def run_before_its_builds_were_recorded() -> Attestation:
+    """A run that read the layer of `origin_of_layers`, when no build of it was recorded."""
+    measured_layers = {
+        "recipe": "r",
+        "layers": [{"layer": "base", "diff_id": "sha256:1"}],
+        "canonical": True,
+        "beside_suite": [],
+        "changes": [],
+    }
+    measurement = Measurement(subject="layers", seconds=0.1, evidence=measured_layers)
+    record = Record(
+        probe=ORIGIN_PROBE,
+        outcome=Outcome.COMPLETED,
+        seconds=0.1,
+        measurements=(measurement,),
+    )
+    measured = run_of(PIP, origin_of_layers()).evidence
+    other_records = [row for row in measured.records if row.probe != ORIGIN_PROBE]
+    measured = replace(measured, records=(*other_records, record))
+    return statements.read_attestation(measured.dumps().encode(), "a run")
+
+
+def test_an_origin_that_was_recorded_after_the_run_is_no_fault() -> None:
+    """`build`, then `tools/reproduce --record`, then `publish`: no other run is needed."""
+    run = run_before_its_builds_were_recorded()
+    assert [row.status for row in run.verdict.claims] == [Status.PASS, Status.UNPROVEN]
+
+    claims_today = ClaimSet(image=NAME, claims=(PIP, origin_of_layers("20.10", "28.5")))
+    verdict_today = gate.judge_by_claims(run.evidence, claims_today)
+    predicate = statements.make_test_result([replace(run, verdict=verdict_today)])
+
+    assert predicate[TIERS]["static"]["result"] == PASSED
+    assert faults_of(predicate, run) == []
+
+
+# --- test results that say more than their evidence -----------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("whole", "tier", "told"),
+    ("change_of_whole", "change_of_tier", "faults"),
     [
-        ({}, {"result": PASSED}, ["the gpu tier did not pass"]),
-        (
+        pytest.param(
+            {}, {"result": PASSED}, ["the gpu tier did not pass"], id="a tier that passed"
+        ),
+        pytest.param(
             {},
             {"measuredOn": "2026-12-01T00:00:00Z"},
-            ["the gpu tier was measured on 2026-11-20T10:00:00Z"],
+            [f"the gpu tier was measured on {LATE_IN_UTC}"],
+            id="a later day",
         ),
-        (
+        pytest.param(
             {},
             {"evidence": "sha256:" + "0" * 64},
             ["the gpu tier stands on evidence that is not attached"],
+            id="other evidence",
         ),
-        ({"result": PASSED}, {}, ["it says PASSED, and not every tier passed"]),
+        pytest.param(
+            {"result": PASSED},
+            {},
+            ["it says PASSED, and not every tier passed"],
+            id="that all passed",
+        ),
         # A verdict of an older judge, say: what was PASS then may be FAIL now.
-        (
+        pytest.param(
             {"passedTests": ["gpu/pins/pip-on-gpu"], "failedTests": []},
             {},
             [
                 "passedTests differ in gpu/pins/pip-on-gpu",
                 "failedTests differ in gpu/pins/pip-on-gpu",
             ],
+            id="a test that passed",
         ),
     ],
 )
-def test_what_says_more_than_the_evidence_is_a_fault(
-    whole: Any, tier: Any, told: list[str]
+def test_what_a_test_result_says_beyond_its_evidence_is_a_fault(
+    change_of_whole: dict[str, Any], change_of_tier: dict[str, Any], faults: list[str]
 ) -> None:
-    failed = trial(GPU_PIP, version="1")
-    said = {**result_of([failed]), **whole}
-    said[TIERS]["gpu"] |= tier
-    assert list(statements.find_test_result_faults(statement(said), [failed])) == told
+    failed_run = run_of(GPU_PIP, version="1")
+    predicate = {**result_of([failed_run]), **change_of_whole}
+    predicate[TIERS]["gpu"] |= change_of_tier
+
+    assert faults_of(predicate, failed_run) == faults
+
+
+# --- which statement supersedes which -------------------------------------------------------------
 
 
 def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
-    first, later = trial(PIP, date=EARLY), trial(GPU_PIP)
-    one, both = (statement(result_of(found)) for found in ([first], [first, later]))
-    assert both.supersedes(one) and not one.supersedes(both) and not both.supersedes(both)
-    assert not both.supersedes(statement({}, PROVENANCE)) and not statement({}).supersedes(one)
+    first_run, later_run = run_of(PIP, date=EARLY), run_of(GPU_PIP)
+    of_one_run = statement_of(result_of([first_run]))
+    of_both_runs = statement_of(result_of([first_run, later_run]))
+
+    assert of_both_runs.supersedes(of_one_run)
+    assert not of_one_run.supersedes(of_both_runs)
+    assert not of_both_runs.supersedes(of_both_runs)
+
+
+def test_only_readable_test_results_supersede_each_other() -> None:
+    test_result = statement_of(result_of([run_of(PIP)]))
+
+    assert not test_result.supersedes(statement_of({}, PROVENANCE))
+    assert not statement_of({}).supersedes(test_result)
+
+
+# --- evidence -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "content", ["???", "bm8geHo=", base64.b64encode(lzma.compress(b"x" * 100)[:-4]).decode()]
-)
-def test_evidence_that_cannot_be_unpacked_is_told(content: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        _ = statement({"configuration": [{"content": content}]}).evidence
-
-
-def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may push may attach a small file that fills the memory."""
-    monkeypatch.setattr(statements, "_LARGEST_EVIDENCE", 1000)
-    content = base64.b64encode(lzma.compress(bytes(1001))).decode()
-    with pytest.raises(ValueError, match="too much"):
-        _ = statement({"configuration": [{"content": content}]}).evidence
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
+    "content",
     [
-        (lambda e: e.replace(b'"26.3"', b'"26.4"'), "changed after it was measured"),
-        (lambda _: b"no JSON", "no attest"),
-        (
-            lambda e: e.replace(b'"schema_version": 3', b'"schema_version": 2'),
+        pytest.param("???", id="no base64"),
+        pytest.param(base64.b64encode(b"no xz").decode(), id="not packed"),
+        pytest.param(base64.b64encode(lzma.compress(b"x" * 100)[:-4]).decode(), id="cut off"),
+    ],
+)
+def test_evidence_that_cannot_be_unpacked_is_an_error(content: str) -> None:
+    statement = statement_of({"configuration": [{"content": content}]})
+
+    with pytest.raises(ValueError, match=r"."):
+        _ = statement.evidence
+
+
+def test_evidence_that_unpacks_to_too_much_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may push may attach a small file that would fill the memory."""
+    limit = 1000
+    monkeypatch.setattr(statements, "_LARGEST_EVIDENCE", limit)
+    content = base64.b64encode(lzma.compress(bytes(limit + 1))).decode()
+    statement = statement_of({"configuration": [{"content": content}]})
+
+    with pytest.raises(ValueError, match="too much"):
+        _ = statement.evidence
+
+
+@pytest.mark.parametrize(
+    ("edit", "cause"),
+    [
+        pytest.param(
+            lambda file: file.replace(b'"26.3"', b'"26.4"'),
+            "changed after it was measured",
+            id="another version",
+        ),
+        pytest.param(lambda _file: b"no JSON", "no attest", id="no JSON"),
+        pytest.param(
+            lambda file: file.replace(b'"schema_version": 3', b'"schema_version": 2'),
             "claims had numbers.* can't be converted",
+            id="an older schema",
         ),
     ],
 )
-def test_a_run_that_was_edited_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        statements.read_attestation(change(evidence(PIP).dumps().encode()), "here")
+def test_a_run_that_was_edited_is_refused(edit: Callable[[bytes], bytes], cause: str) -> None:
+    evidence_file = evidence(PIP).dumps().encode()
+
+    with pytest.raises(UserError, match=cause):
+        statements.read_attestation(edit(evidence_file), "here")
