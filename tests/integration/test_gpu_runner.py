@@ -50,7 +50,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from validate.checks import _silent
 from validate.checks.gpu import speed, step
 from validate.kernels._sdpa import force_backend
-from validate.kernels.silent import error
+from validate.kernels.silent import measure_error
 
 SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
     "cudnn-attention-mask": dict(length=192), "large-linear": {},
@@ -70,7 +70,7 @@ one, nan, floors = torch.ones(2), torch.ones(2) * torch.nan, ("matmul-bf16", "co
 print(json.dumps({
     **examine("tiny", kernel, device="cpu"),
     "silent": {name: _silent.examine(name, "cpu", **sizes) for name, sizes in SIZES.items()},
-    "nan": [str(error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
+    "nan": [str(measure_error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
     "speed": {name: speed.measure_subject(name, torch, "cpu", dict) for name in floors},
     "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in ("matmul-bf16", "convolution-bf16")],
     "attention": counted(*speed.prepare_attention(force_backend("MATH"), torch, "cpu")),

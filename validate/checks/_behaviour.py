@@ -66,27 +66,27 @@ def judge_figures(
 
     equal, at_most, at_least = equal or {}, at_most or {}, at_least or {}
     problems = [
-        *_unequal(evidence, equal),
-        *_too_large(evidence, at_most),
-        *_too_small(evidence, at_least),
+        *_find_unequal(evidence, equal),
+        *_find_too_large(evidence, at_most),
+        *_find_too_small(evidence, at_least),
     ]
     if problems:
         return failed(listed(problems))
 
     figures = []
     for name in (*equal, *at_most, *at_least):
-        figures.append(f"{name} {_short(evidence[name])}")
+        figures.append(f"{name} {_shorten(evidence[name])}")
     return passed(listed(figures, limit=6))
 
 
-def _unequal(evidence: BehaviourEvidence, equal: Mapping[str, object]) -> Iterator[str]:
+def _find_unequal(evidence: BehaviourEvidence, equal: Mapping[str, object]) -> Iterator[str]:
     """Yield a problem for each figure that has another value than it must have."""
     for key, value in equal.items():
         if evidence[key] != value:
-            yield f"{key} is {_short(evidence[key])}, not {_short(value)}"
+            yield f"{key} is {_shorten(evidence[key])}, not {_shorten(value)}"
 
 
-def _too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Iterator[str]:
+def _find_too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Iterator[str]:
     """Yield a problem for each figure that is larger than its bound, or NaN."""
     for key, bound in at_most.items():
         figure = evidence[key]
@@ -94,7 +94,7 @@ def _too_large(evidence: BehaviourEvidence, at_most: Mapping[str, float]) -> Ite
             yield f"{key} is {figure:.3g}, more than {bound:g}"
 
 
-def _too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> Iterator[str]:
+def _find_too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> Iterator[str]:
     """Yield a problem for each figure that is smaller than its bound, or NaN."""
     for key, bound in at_least.items():
         figure = evidence[key]
@@ -102,7 +102,7 @@ def _too_small(evidence: BehaviourEvidence, at_least: Mapping[str, float]) -> It
             yield f"{key} is {figure:.3g}, less than {bound:g}"
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     """Return a figure as short text: three digits of a float, the first eight items of a list."""
     if isinstance(value, float):
         return f"{value:.3g}"

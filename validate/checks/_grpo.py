@@ -170,21 +170,21 @@ def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
     batch = sample_batch(trainer)
     completions = read_completions(batch)
 
-    first_step, old_scores = compare_step(trainer, batch, shape, completions, old_scores=None)
+    first_deviations, old_scores = compare_step(trainer, batch, shape, completions, old_scores=None)
     # Move each weight against its gradient, by the same distance.
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.sub_(_MOVE * parameter.grad.sign())
-    second_step, _ = compare_step(trainer, batch, shape, completions, old_scores)
+    second_deviations, _ = compare_step(trainer, batch, shape, completions, old_scores)
 
     # Report the larger deviation of both steps. The controls leave a ratio out, which changes
     # nothing in the first step, where the policy's ratio is 1: only the second one counts.
     figures: dict[str, object] = {}
-    for name in first_step:
+    for name in first_deviations:
         if name.startswith("control"):
-            figures[name] = second_step[name]
+            figures[name] = second_deviations[name]
         else:
-            figures[name] = max(first_step[name], second_step[name])
+            figures[name] = max(first_deviations[name], second_deviations[name])
 
     sampler_ratios = batch["importance_sampling_ratio"].flatten()
     return {

@@ -27,7 +27,7 @@ from validate.judging import (
     scientific,
     unproven,
 )
-from validate.kernels.silent import error, function, unwritten
+from validate.kernels.silent import find_function, leave_end_unwritten, measure_error
 
 SETTINGS = Settings(begins_with_torch=True)
 
@@ -94,13 +94,13 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     torch.manual_seed(seeding.seed_of_run() ^ zlib.crc32(subject.encode()))
     start = time.perf_counter()
     # The fault's own function computes a result, and the right one in another way.
-    comparison = function(subject)(torch, device, **sizes)
+    comparison = find_function(subject)(torch, device, **sizes)
     wrong = comparison.wrong
     if wrong is None:
-        wrong = unwritten(torch, comparison.computed)
+        wrong = leave_end_unwritten(torch, comparison.computed)
     evidence: SilentEvidence = {
-        "off": error(torch, comparison.computed, comparison.reference),
-        "control": error(torch, wrong, comparison.reference),
+        "off": measure_error(torch, comparison.computed, comparison.reference),
+        "control": measure_error(torch, wrong, comparison.reference),
     }
     evidence["seconds"] = time.perf_counter() - start
     if on_gpu:

@@ -120,9 +120,9 @@ def advise(hardware: Hardware, stack: Stack) -> Advice:
     """
     usable = [gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability)]
     if usable:
-        settings = [*_settings_for_gpus(usable, hardware, stack)]
+        settings = [*_choose_for_gpus(usable, hardware, stack)]
     else:
-        settings = [*_settings_for_cpu()]
+        settings = [*_choose_for_cpu()]
     warnings = [
         *_warn_about_gpus(usable, hardware, stack),
         *_warn_about_container(usable, hardware),
@@ -138,7 +138,7 @@ def runs_on(targets: tuple[str, ...], capability: tuple[int, int]) -> bool:
     return not targets or any(target_runs_on(target, capability) for target in targets)
 
 
-def _settings_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
+def _choose_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Iterator[Setting]:
     """Yield the settings for the GPUs that this torch has code for.
 
     They are what the weakest can do: a process group needs the same settings everywhere.
@@ -147,9 +147,9 @@ def _settings_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> I
     reason = f"this torch has code for {len(usable)} of {len(hardware.gpus)} GPUs"
     yield Setting("device", "cuda", reason, _TORCH_CUDA)
     if len(usable) < len(hardware.gpus):
-        yield _visible_devices(usable, hardware)
+        yield _hide_unusable_gpus(usable, hardware)
 
-    capability_text = f"compute capability {_dotted(capability)}"
+    capability_text = f"compute capability {_write_dotted(capability)}"
     if capability >= (8, 0):
         reason = f"{capability_text}: bfloat16 from 8.0 (Ampere) on"
         yield Setting("dtype", "bfloat16", reason, _CUDA_GUIDE)
@@ -161,11 +161,11 @@ def _settings_for_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> I
         reason = f"{capability_text}: TF32 products start at 8.0"
         yield Setting("tf32", "no", reason, _CUDA_GUIDE)
 
-    yield _attention([gpu.capability for gpu in usable], stack)
-    yield _fp8(capability)
+    yield _choose_attention([gpu.capability for gpu in usable], stack)
+    yield _choose_fp8(capability)
 
 
-def _visible_devices(usable: list[Gpu], hardware: Hardware) -> Setting:
+def _hide_unusable_gpus(usable: list[Gpu], hardware: Hardware) -> Setting:
     """Return the setting that hides the GPUs without code from torch.
 
     If CUDA_VISIBLE_DEVICES is set already, GPUs are named by its entries, which may be `2` or
@@ -184,7 +184,7 @@ def _visible_devices(usable: list[Gpu], hardware: Hardware) -> Setting:
     return Setting("CUDA_VISIBLE_DEVICES", ",".join(usable_names), reason, _TORCH_CUDA)
 
 
-def _settings_for_cpu() -> Iterator[Setting]:
+def _choose_for_cpu() -> Iterator[Setting]:
     """Yield the settings for a machine without a GPU that this torch has code for."""
     yield Setting("device", "cpu", "no GPU that this torch has code for", _TORCH_CUDA)
     reason = "the type that every CPU computes in"
@@ -192,7 +192,7 @@ def _settings_for_cpu() -> Iterator[Setting]:
     yield Setting("attention", "sdpa", "flash-attn and xformers are GPU code", "their READMEs")
 
 
-def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
+def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
     """Return the fastest attention that works on all GPUs of these compute capabilities.
 
     The first of these that does: flash-attn 4, flash-attn 2, xformers, and torch's SDPA, which
@@ -215,7 +215,7 @@ def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
     )
     if "flash-attn" in stack.packages and has_code_everywhere:
         version = stack.packages["flash-attn"]
-        reason = f"flash-attn {version} is here, with code for {_capabilities(targets)}"
+        reason = f"flash-attn {version} is here, with code for {_list_capabilities(targets)}"
         return Setting("attention", "flash_attention_2", reason, "the image's claims")
 
     # Of the frameworks, only unsloth takes xformers: Axolotl's patch for it reads
@@ -226,13 +226,11 @@ def _attention(capabilities: list[tuple[int, int]], stack: Stack) -> Setting:
         reason = f"no flash-attn 2 for these GPUs; unsloth takes xformers {version}"
         return Setting("attention", "xformers", reason, "unsloth's README")
 
-    reason = _why_not_flash_attention(lowest, targets, stack)
+    reason = _explain_sdpa(lowest, targets, stack)
     return Setting("attention", "sdpa", reason, "https://github.com/Dao-AILab/flash-attention")
 
 
-def _why_not_flash_attention(
-    lowest: tuple[int, int], targets: tuple[str, ...], stack: Stack
-) -> str:
+def _explain_sdpa(lowest: tuple[int, int], targets: tuple[str, ...], stack: Stack) -> str:
     """Return why torch's own attention (SDPA) is proposed and not flash-attn 2.
 
     lowest: the lowest compute capability; targets: those of the image's flash-attn, as far as
@@ -246,7 +244,7 @@ def _why_not_flash_attention(
         return "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
     if targets:
         return (
-            f"this flash-attn has code only for {_capabilities(targets)}; "
+            f"this flash-attn has code only for {_list_capabilities(targets)}; "
             "torch's SDPA has code for these GPUs"
         )
     return (
@@ -254,13 +252,13 @@ def _why_not_flash_attention(
     )
 
 
-def _fp8(capability: tuple[int, int]) -> Setting:
+def _choose_fp8(capability: tuple[int, int]) -> Setting:
     """Return whether FP8 can be used on GPUs of this compute capability.
 
     The tensor cores of 8.9 have FP8, but the frameworks' training requires 9.0.
     """
     source = "torch._scaled_mm; torchao's float8 training"
-    capability_text = f"compute capability {_dotted(capability)}"
+    capability_text = f"compute capability {_write_dotted(capability)}"
     if capability >= (9, 0):
         reason = f"{capability_text}: FP8 training from 9.0 (Hopper) on"
         return Setting("fp8", "yes", reason, source)
@@ -336,11 +334,11 @@ def _warn_about_container(usable: list[Gpu], hardware: Hardware) -> Iterator[str
             )
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _write_dotted(capability: tuple[int, int]) -> str:
     """Return `9.0` for (9, 0)."""
     return f"{capability[0]}.{capability[1]}"
 
 
-def _capabilities(targets: tuple[str, ...]) -> str:
+def _list_capabilities(targets: tuple[str, ...]) -> str:
     """Return `8.0, 9.0` for `sm_80` and `sm_90`."""
     return ", ".join(re.sub(r"\D*(\d+)(\d)", r"\1.\2", target) for target in targets)

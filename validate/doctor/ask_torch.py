@@ -45,7 +45,7 @@ def _report_torch() -> None:
     try:
         torch: Any = importlib.import_module("torch")
     except BaseException as error:  # a broken package may raise anything, SystemExit too
-        report(torch_error=_text(error))
+        report(torch_error=_write_error(error))
         return
 
     report(torch=torch.__version__, cuda=torch.version.cuda)
@@ -66,7 +66,7 @@ def _report_torch() -> None:
             }
             report(gpu=gpu)
     except BaseException as error:
-        report(cuda_error=_text(error))
+        report(cuda_error=_write_error(error))
 
 
 def _report_imported(name: str, module: str) -> None:
@@ -82,7 +82,7 @@ def _report_imported(name: str, module: str) -> None:
         importlib.import_module(module)
         report(package=[name, version])
     except BaseException as error:  # as in _report_torch
-        report(broken=[name, _text(error)])
+        report(broken=[name, _write_error(error)])
 
 
 def _triton_assembles(arch: int) -> bool:
@@ -117,6 +117,6 @@ def _triton_assembles(arch: int) -> bool:
     return not lists_targets or f"'sm_{arch}'" in process.stdout
 
 
-def _text(error: BaseException) -> str:
+def _write_error(error: BaseException) -> str:
     """Return `ImportError: no such file` for an exception."""
     return f"{type(error).__name__}: {error}"

@@ -124,7 +124,7 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
     stack = Stack(
         torch=of_torch.get("torch", ""), archs=tuple(of_torch.get("archs", ())), packages=packages
     )
-    return Inspection(hardware=hardware, stack=stack, troubles=_troubles([*driver, *torch]))
+    return Inspection(hardware=hardware, stack=stack, troubles=_find_troubles([*driver, *torch]))
 
 
 def _make_gpu(facts: Facts) -> Gpu:
@@ -142,7 +142,7 @@ def _make_gpu(facts: Facts) -> Gpu:
     )
 
 
-def _troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
+def _find_troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
     """Return the errors among the facts that processes reported, each text once."""
     troubles = []
     for facts in reported:
@@ -166,11 +166,11 @@ def claimed_code(claims_file: Path) -> dict[str, tuple[str, ...]]:
             if claim.check == "device-code" and claim.expect["kind"] == "kernels":
                 # Architecture (`80`) -> the kind of its code (`cubin`, `jit`).
                 archs = sorted(claim.expect["archs"].items(), key=lambda item: int(item[0]))
-                code[claim.subject] = tuple(_target(arch, kind) for arch, kind in archs)
+                code[claim.subject] = tuple(_name_target(arch, kind) for arch, kind in archs)
     return code
 
 
-def _target(arch: str, kind: str) -> str:
+def _name_target(arch: str, kind: str) -> str:
     """Return `compute_90` for PTX (`jit`), which the driver compiles, else `sm_90`."""
     return f"compute_{arch}" if kind == "jit" else f"sm_{arch}"
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["hint"]:
         return hints.main(words[1:])
-    options = _parser().parse_args(words)
+    options = _make_parser().parse_args(words)
 
     inspection = hardware.inspect()
     advice = advise(inspection.hardware, inspection.stack)
@@ -58,12 +58,12 @@ def json_data(inspection: Inspection, advice: Advice) -> dict[str, Any]:
 def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
     """Yield the lines for people: facts, settings, warnings, and errors with their hints."""
     width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-    yield from _facts(inspection)
+    yield from _write_facts(inspection)
 
     yield ""
     yield "Settings that follow:"
     for setting in advice.settings:
-        yield from _setting_lines(setting, width)
+        yield from _write_setting(setting, width)
 
     problems = [f"! {warning}" for warning in advice.warnings]
     problems += [f"trouble: {trouble}" for trouble in inspection.troubles]
@@ -74,7 +74,7 @@ def text(inspection: Inspection, advice: Advice) -> Iterator[str]:
         yield wrapped(report.advice(hint), width, "  ")
 
 
-def _facts(inspection: Inspection) -> Iterator[str]:
+def _write_facts(inspection: Inspection) -> Iterator[str]:
     """Yield the lines of the report that name the GPUs, torch, the machine and its disks."""
     machine, stack = inspection.hardware, inspection.stack
 
@@ -102,7 +102,7 @@ def _describe_gpu(gpu: Gpu) -> str:
     return f"{gpu.name}, {gpu.memory / GB:.1f} GB{shared}, compute capability {capability}"
 
 
-def _setting_lines(setting: Setting, width: int) -> Iterator[str]:
+def _write_setting(setting: Setting, width: int) -> Iterator[str]:
     """Yield name, value and reason of a setting in columns.
 
     The reason is in a line below if the value is too long for its column. `width`: of the terminal.
@@ -117,7 +117,7 @@ def _setting_lines(setting: Setting, width: int) -> Iterator[str]:
         yield wrapped(name_and_value + reason, width, indent)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     """Return the parser of `doctor`'s options. `hint` has its own (validate/hints.py)."""
     parser = argparse.ArgumentParser(
         prog="doctor",

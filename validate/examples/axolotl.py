@@ -5,7 +5,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from validate.examples.run import Run
 from validate.examples.trained import (
@@ -34,21 +34,10 @@ def read_axolotl(run: Run) -> TrainingResult:
     learned preferences. If the example asked the trained model a question (ask.sh), the fact
     "answered" is the length of the answer in characters.
     """
-    # The weights before training, as `start`; and as they are after loading, if that rounds them
-    # otherwise (`reload_base`).
     config = run.config
     out = run.folder / config["output_dir"]
-    file_weights = read_tensors(run.model)
     dtype = choose_training_dtype(run)
-    # axolotl loads weights in the dtype that it trains in.
-    loaded_weights = {name: weight.to(dtype).float() for name, weight in file_weights.items()}
-    start, reload_base = loaded_weights, None
-    if config.get("load_in_4bit"):
-        # Training dequantises the 4-bit weights to its dtype; `load_result` reads them in float32.
-        float32 = importlib.import_module("torch").float32
-        shape = read_shape(run.model)
-        start = round_to_double_quantised_nf4(loaded_weights, shape, run.device, dtype)
-        reload_base = round_to_double_quantised_nf4(file_weights, shape, run.device, float32)
+    weights = read_starting_weights(run, dtype)
 
     # What was saved: adapters, maybe merged as well, or all weights.
     merged_folder = out / "merged"
@@ -58,7 +47,7 @@ def read_axolotl(run: Run) -> TrainingResult:
         adapters = read_start_of_adapters(out, config)
         saved = pair_adapter_tensors(read_tensors(out))
         if merged_folder.is_dir():
-            merge_base = file_weights if merges_file_by_file(config) else loaded_weights
+            merge_base = weights.stored if merges_file_by_file(config) else weights.loaded
             merge = Merge(merge_base, read_tensors(merged_folder))
     else:
         # Shards are merged into a folder of their own.
@@ -73,8 +62,8 @@ def read_axolotl(run: Run) -> TrainingResult:
     return TrainingResult(
         losses=read_losses(out),
         shape=read_shape(run.model),
-        start=start,
-        reload_base=reload_base,
+        start=weights.start,
+        reload_base=weights.reload_base,
         batches=rebuild_batches(run, rank_count),
         rank_count=rank_count,
         dpo_beta=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
@@ -85,6 +74,30 @@ def read_axolotl(run: Run) -> TrainingResult:
         compute_logits=load_result(run, out, dtype),
         facts=facts,
     )
+
+
+class StartingWeights(NamedTuple):
+    """The weights of a model before axolotl trains it, as different steps have them."""
+
+    stored: Weights  # as its files store them
+    loaded: Weights  # rounded to the dtype of training, in which axolotl loads them
+    start: Weights  # with which training multiplies: rounded to 4 bits as well, if it does so
+    reload_base: Weights | None  # the same as `load_result` has them; None: as at the start
+
+
+def read_starting_weights(run: Run, training_dtype: Any) -> StartingWeights:
+    """Return the weights of a run's model before training, all in float32."""
+    stored = read_tensors(run.model)
+    loaded = {name: weight.to(training_dtype).float() for name, weight in stored.items()}
+    if not run.config.get("load_in_4bit"):
+        return StartingWeights(stored, loaded, start=loaded, reload_base=None)
+
+    # Training dequantises the 4-bit weights to its dtype; `load_result` reads them in float32.
+    float32 = importlib.import_module("torch").float32
+    shape = read_shape(run.model)
+    start = round_to_double_quantised_nf4(loaded, shape, run.device, training_dtype)
+    reload_base = round_to_double_quantised_nf4(stored, shape, run.device, float32)
+    return StartingWeights(stored, loaded, start, reload_base)
 
 
 def choose_training_dtype(run: Run) -> Any:

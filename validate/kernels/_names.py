@@ -49,7 +49,7 @@ def patterns(names: Sequence[Name], versions: Mapping[str, str]) -> tuple[str, .
     used = []
     for name in names:
         version = versions.get(name.distribution, name.since)
-        if _numbers(name.since) <= _numbers(version) < _numbers(name.before):
+        if _read_numbers(name.since) <= _read_numbers(version) < _read_numbers(name.before):
             used.append(name.pattern)
     return tuple(used)
 
@@ -59,10 +59,10 @@ def at_least(versions: Mapping[str, str], name: str, version: str) -> bool:
 
     A distribution that is not in `versions` counts as the newest.
     """
-    return name not in versions or _numbers(versions[name]) >= _numbers(version)
+    return name not in versions or _read_numbers(versions[name]) >= _read_numbers(version)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _read_numbers(version: str) -> tuple[int, ...]:
     """Return 2.7.1+cu126 as (2, 7, 1). A pre-release counts as its release."""
     public_version = version.partition("+")[0]
     return tuple(map(int, re.findall(r"(?:^|\.)(\d+)", public_version)))

@@ -150,7 +150,7 @@ def describe(
         "count": len(seen),
     }
     if works:
-        profile["ran"] = _own_kernels_by_case(names_by_mark, stretches)
+        profile["ran"] = _find_own_kernels(names_by_mark, stretches)
     return profile
 
 
@@ -168,7 +168,7 @@ def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
     return names_by_mark
 
 
-def _own_kernels_by_case(
+def _find_own_kernels(
     names_by_mark: Sequence[set[str]], stretches: Sequence[Stretch | None]
 ) -> Mapping[str, list[str]]:
     """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.

@@ -72,7 +72,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     # `declined`: the library's own reasons why it cannot run here.
     if evidence.get("declined"):
         return _judge_refusal(evidence["declined"])
-    gated = _gated_reasons(evidence)
+    gated = _list_gated_reasons(evidence)
     is_every_case_gated = bool(gated) and len(gated) == len(expect["cases"])
     if is_every_case_gated and not capability:
         return not_applicable(listed(gated))
@@ -80,8 +80,8 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     # Are the results right, and are its libraries loaded? If the profiler lost nothing: was it this
     # kernel that ran?
     problems = [
-        *_case_problems(expect, evidence["cases"]),
-        *_observed_problems(expect, evidence.get("observed", {})),
+        *_find_case_problems(expect, evidence["cases"]),
+        *_find_observed_problems(expect, evidence.get("observed", {})),
     ]
     for pattern in expect["libraries"]:
         if not evidence["libraries"].get(pattern):
@@ -92,13 +92,12 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
-        return unproven(
-            f"the results are right, but {_lost_marks(profile)}: which kernels ran can't be told"
-        )
-    return passed(_summary(expect, evidence))
+        lost_marks = _describe_lost_marks(profile)
+        return unproven(f"the results are right, but {lost_marks}: which kernels ran can't be told")
+    return passed(_summarise(expect, evidence))
 
 
-def _gated_reasons(evidence: KernelEvidence) -> list[str]:
+def _list_gated_reasons(evidence: KernelEvidence) -> list[str]:
     """Return why this GPU could not run some cases, a reason for each."""
     return [case["gated"] for case in evidence["cases"].values() if "gated" in case]
 
@@ -114,7 +113,7 @@ def _judge_refusal(reasons: Sequence[str]) -> Finding:
     return not_applicable(listed(list(reasons)))
 
 
-def _lost_marks(profile: ProfileEvidence) -> str:
+def _describe_lost_marks(profile: ProfileEvidence) -> str:
     """Return what the profiler did not see."""
     marks = profile.get("marks")
     if marks is None:
@@ -125,7 +124,7 @@ def _lost_marks(profile: ProfileEvidence) -> str:
     )
 
 
-def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
+def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> Iterator[str]:
     """Yield why cases do not hold: they were not run, raised an error, or have wrong results."""
     for name in expect["cases"]:
         case = cases.get(name)
@@ -143,7 +142,7 @@ def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> I
         elif case["finite"] is not True:
             yield f"{name}: results are not finite"
         else:
-            yield from _output_problems(name, expect["tolerance"][case["dtype"]], case)
+            yield from _find_output_problems(name, expect["tolerance"][case["dtype"]], case)
 
     # Something must have run in each dtype that the claim has a tolerance for. If a case raised an
     # error, that was said above, and its dtype is not known: it may be the missing one.
@@ -154,7 +153,7 @@ def _case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence]) -> I
         yield f"nothing was run in {listed(sorted(missing_dtypes))}"
 
 
-def _output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
+def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterator[str]:
     """Yield the results of a case that are off, and the controls that the tolerance lets pass.
 
     A control is a result that was spoiled on purpose, so its error must be beyond the tolerance.
@@ -165,7 +164,7 @@ def _output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterat
         yield f"{name} gave no result"
     tolerances = {}
     for result, output in case["outputs"].items():
-        tolerances[result] = _tolerance(rule, output)
+        tolerances[result] = _largest_allowed_error(rule, output)
         if not is_within(output["error"], tolerances[result]):
             error = scientific(output["error"])
             allowed = scientific(tolerances[result])
@@ -182,7 +181,7 @@ def _output_problems(name: str, rule: str | float, case: CaseEvidence) -> Iterat
                 )
 
 
-def _tolerance(rule: str | float, output: Output) -> float:
+def _largest_allowed_error(rule: str | float, output: Output) -> float:
     """Return the largest relative error that a result may have.
 
     rule: this error itself, or RULE_T: then it follows from plain torch's error.
@@ -193,7 +192,7 @@ def _tolerance(rule: str | float, output: Output) -> float:
     return allowed(float(output["plain_error"]))
 
 
-def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
+def _find_observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iterator[str]:
     """Yield figures and facts that are not as expected, and controls that would pass as well."""
     if "error" in observed:
         yield cause(observed["error"])
@@ -206,16 +205,15 @@ def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iter
             continue
         if not is_between(figure["value"], least, most):
             yield (
-                f"{name} is {_five_digits(figure['value'])}, "
-                f"not between {_five_digits(least)} and {_five_digits(most)}"
+                f"{name} is {_write_five_digits(figure['value'])}, "
+                f"not between {_write_five_digits(least)} and {_write_five_digits(most)}"
             )
         if not figure["controls"]:
             yield f"{name} has no control"
         for control, value in figure["controls"].items():
             if is_between(value, least, most):
-                yield (
-                    f"control: {name} of {control} is {_five_digits(value)}, which passes as well"
-                )
+                figure_text = _write_five_digits(value)
+                yield f"control: {name} of {control} is {figure_text}, which passes as well"
 
     for name, expected in expect["facts"].items():
         fact = observed.get("facts", {}).get(name)
@@ -223,15 +221,15 @@ def _observed_problems(expect: KernelExpect, observed: ObservedEvidence) -> Iter
             yield f"{name}: {fact!r}, not {expected!r}"
 
 
-def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
+def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
     """Return the reason of a PASS.
 
     It says how much of the tolerance was used, gives the figures, names the kernels that ran, and
     the cases that were not claimed.
     """
     parts = []
-    gated = _gated_reasons(evidence)
-    shares = list(_shares_of_tolerance(expect, evidence["cases"]))
+    gated = _list_gated_reasons(evidence)
+    shares = list(_measure_shares_of_tolerance(expect, evidence["cases"]))
     if shares:
         count = len(expect["cases"]) - len(gated)
         cases = f"{count} case{'s' if count > 1 else ''}"
@@ -241,12 +239,14 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
 
     figures = evidence.get("observed", {}).get("figures", {})
     for name in expect["figures"]:
-        parts.append(f"{name} {_five_digits(figures[name]['value'])}")
+        parts.append(f"{name} {_write_five_digits(figures[name]['value'])}")
 
     # Name one kernel of each part that ran.
-    kernels = [bare(names[0]) for names in evidence["kernels"]["matching"].values() if names]
+    kernels = [
+        shorten_name(names[0]) for names in evidence["kernels"]["matching"].values() if names
+    ]
     if kernels:
-        parts.append(f"ran {_listed_once(kernels)}")
+        parts.append(f"ran {_list_once(kernels)}")
     remark = _remark_on_unknown_kernels(expect, evidence)
     if remark:
         parts.append(remark)
@@ -257,12 +257,12 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     return "; ".join(parts)
 
 
-def _listed_once(names: Sequence[str]) -> str:
+def _list_once(names: Sequence[str]) -> str:
     """Return names as a phrase, without repetitions."""
     return listed(list(dict.fromkeys(names)))
 
 
-def _shares_of_tolerance(
+def _measure_shares_of_tolerance(
     expect: KernelExpect, cases: Mapping[str, CaseEvidence]
 ) -> Iterator[float]:
     """Yield each result's error as a share of the error that it may have."""
@@ -272,10 +272,10 @@ def _shares_of_tolerance(
         rule = expect["tolerance"][case["dtype"]]
         for output in case["outputs"].values():
             # A tolerance of 0 was kept by an error of 0: its share is 0.
-            yield output["error"] / (_tolerance(rule, output) or math.inf)
+            yield output["error"] / (_largest_allowed_error(rule, output) or math.inf)
 
 
-def _five_digits(value: object) -> str:
+def _write_five_digits(value: object) -> str:
     """Return a figure with five digits, and anything else as text."""
     return f"{value:.5g}" if isinstance(value, int | float) else str(value)
 
@@ -291,11 +291,11 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
         # Evidence from before 2026-11-22 does not tell plain torch's kernels apart, so each name
         # that is expected must have been seen.
         matched = [pattern for pattern in patterns if profile["matching"].get(pattern)]
-        yield from _missing_patterns(patterns, matched, profile["others"])
+        yield from _find_missing_patterns(patterns, matched, profile["others"])
         return
 
     # In each case by itself: did another kernel run, or none?
-    names_by_case = _own_kernels_by_case(evidence)
+    names_by_case = _read_own_kernels(evidence)
     faults: list[str] = []
     for case, names in names_by_case.items():
         faults.extend(_find_wrong_kernel_of_case(expect, case, names))
@@ -305,33 +305,33 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
     # said if an unknown kernel ran, because it may be the missing part. If a case has a fault, the
     # missing part follows from it.
     all_names = list(chain.from_iterable(names_by_case.values()))
-    if not faults and not _unknown_kernels(expect, all_names):
+    if not faults and not _find_unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
-        yield from _missing_patterns(patterns, matched, all_names)
+        yield from _find_missing_patterns(patterns, matched, all_names)
 
 
 def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
     """Return which unknown kernels ran instead of expected ones that did not; empty: none.
 
-    That is no fault: the kernel may have a new name in this version, which _names.py should have.
+    That is no fault: they may be the kernel's own under a name that _names.py does not have yet.
     """
     # Nothing is expected by name, or the claim is older than names of versions (2026-11-22).
     if "names_of" not in expect:
         return ""
     patterns = expect["expected_kernels"]
-    names = list(chain.from_iterable(_own_kernels_by_case(evidence).values()))
+    names = list(chain.from_iterable(_read_own_kernels(evidence).values()))
     have_all_parts_run = all(_any_matches(names, pattern) for pattern in patterns)
     # Without patterns, no name is known in these versions, so unknown kernels are worth a remark.
     if patterns and have_all_parts_run:
         return ""
 
-    unknown = [bare(name) for name in _unknown_kernels(expect, names)]
+    unknown = [shorten_name(name) for name in _find_unknown_kernels(expect, names)]
     if unknown:
-        return f"ran as {_listed_once(unknown)}: no name is known for {expect['names_of']}"
+        return f"ran as {_list_once(unknown)}: no name is known for {expect['names_of']}"
     return ""
 
 
-def bare(kernel: str) -> str:
+def shorten_name(kernel: str) -> str:
     """Return a CUDA kernel's name without its parameters, at most 60 characters.
 
     `void flash::flash_fwd<Traits, 0>(Params)` becomes `flash::flash_fwd`.
@@ -340,7 +340,7 @@ def bare(kernel: str) -> str:
     return re.split(r"[<(]", name, maxsplit=1)[0][:60]
 
 
-def _own_kernels_by_case(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
+def _read_own_kernels(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
     """Return case -> the kernels that ran for it, and that plain torch did not run.
 
     Cases that raised an error are left out: they have a problem already.
@@ -369,16 +369,16 @@ def _find_wrong_kernel_of_case(
     for name in names:
         for pattern, owner in expect.get("other_kernels", {}).items():
             if re.search(pattern, name):
-                yield f"{case}: ran {bare(name)}, which is {owner}"
+                yield f"{case}: ran {shorten_name(name)}, which is {owner}"
                 return
 
     # An unknown kernel may be its own. Without `names_of` no kernel is expected by name, or the
     # claim is older than this rule.
-    if "names_of" in expect and not _unknown_kernels(expect, names):
-        yield f"{case}: no kernel of its own ran ({_seen(names)})"
+    if "names_of" in expect and not _find_unknown_kernels(expect, names):
+        yield f"{case}: no kernel of its own ran ({_describe_seen(names)})"
 
 
-def _unknown_kernels(expect: KernelExpect, names: Sequence[str]) -> list[str]:
+def _find_unknown_kernels(expect: KernelExpect, names: Sequence[str]) -> list[str]:
     """Return the kernels that match no pattern: each may be the expected one under a new name."""
     known = [
         *expect["expected_kernels"],
@@ -398,7 +398,7 @@ def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _missing_patterns(
+def _find_missing_patterns(
     patterns: Sequence[str], matched: Sequence[str], names: Sequence[str]
 ) -> Iterator[str]:
     """Yield a fault for each pattern that is not among the matched ones.
@@ -407,11 +407,11 @@ def _missing_patterns(
     """
     for pattern in patterns:
         if pattern not in matched:
-            yield f"no CUDA kernel like {pattern} ran ({_seen(names)})"
+            yield f"no CUDA kernel like {pattern} ran ({_describe_seen(names)})"
 
 
-def _seen(names: Sequence[str]) -> str:
+def _describe_seen(names: Sequence[str]) -> str:
     """Return a phrase about the kernels that were seen."""
     if not names:
         return "none was seen"
-    return f"seen were {_listed_once([bare(name) for name in names])}"
+    return f"seen were {_list_once([shorten_name(name) for name in names])}"

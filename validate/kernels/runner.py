@@ -77,7 +77,7 @@ def examine(
     # Ask whether this GPU can run the kernel. Versions are not asked about again: the host knew
     # them when it made the claim.
     evidence = {"device": device_facts(torch)}
-    reason = kernel.supports(_capability(torch), {})
+    reason = kernel.supports(_read_capability(torch), {})
     if reason:
         return {**evidence, "gated": reason}
     if kernel.declines:
@@ -119,7 +119,7 @@ def _run_cases(
     # Case -> why this GPU cannot run it.
     gated: Mapping[str, str] = {}
     if device == "cuda":
-        gated = kernel.gated(_capability(torch))
+        gated = kernel.gated(_read_capability(torch))
 
     by_case: dict[str, CaseEvidence] = {}
     for name, make_case in kernel.cases.items():
@@ -147,7 +147,7 @@ def device_facts(torch: Any) -> DeviceFacts:
     """Return the GPU as torch sees it in this process."""
     return {
         "name": torch.cuda.get_device_name(0),
-        "capability": list(_capability(torch)),
+        "capability": list(_read_capability(torch)),
         "torch": torch.__version__,
     }
 
@@ -167,19 +167,19 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     exact_dtype = torch.float64 if dtype.is_floating_point else torch.int64
     rounded = {name: _cast(value, dtype) for name, value in case.inputs.items()}
     exact_inputs = {name: _cast(value, exact_dtype) for name, value in rounded.items()}
-    reference = _results(rng, case, case.plain, exact_inputs)
+    reference = _compute_results(rng, case, case.plain, exact_inputs)
 
     # On the device, first by plain torch and then by the kernel. Each is a stretch of the profile,
     # which so tells apart which CUDA kernels each of them runs.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
     if dtype.is_floating_point:
-        plain = _results(rng, case, case.plain, on_device)
+        plain = _compute_results(rng, case, case.plain, on_device)
     else:
         # Whole numbers are not rounded: plain torch's result is the exact one.
         plain = reference
     rng.begin(CLAIMED)
-    results = _results(rng, case, case.run, on_device)
+    results = _compute_results(rng, case, case.run, on_device)
     rng.begin(None)
 
     outputs: dict[str, Output] = {}
@@ -194,11 +194,11 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
         "shapes": {name: list(value.shape) for name, value in case.inputs.items()},
         "finite": all(bool(torch.isfinite(value).all()) for value in results.values()),
         "outputs": outputs,
-        "controls": _controls(case, results, reference),
+        "controls": _measure_controls(case, results, reference),
     }
 
 
-def _controls(
+def _measure_controls(
     case: Case, results: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
     """Return control -> result -> error, of results that are spoiled here on purpose.
@@ -221,7 +221,7 @@ def _controls(
 
 
 def _is_gradient(name: str) -> bool:
-    """Return whether a result of `_results` is a gradient."""
+    """Return whether a result of `_compute_results` is a gradient."""
     return name.startswith("gradient ")
 
 
@@ -235,7 +235,7 @@ def _cast(value: Any, dtype: Any) -> Any:
     return value
 
 
-def _results(
+def _compute_results(
     rng: SeededRandom, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the outputs of a function and the gradients of a case's `grad_inputs`, on the CPU.
@@ -256,7 +256,7 @@ def _results(
     outputs = returned if isinstance(returned, Mapping) else {"output": returned}
     results = {name: value.detach().cpu() for name, value in outputs.items()}
     if case.grad_inputs:
-        upstream = [_upstream(rng, name, value) for name, value in outputs.items()]
+        upstream = [_draw_upstream(rng, name, value) for name, value in outputs.items()]
         differentiated = [leaves[name] for name in case.grad_inputs]
         gradients = torch.autograd.grad(list(outputs.values()), differentiated, upstream)
         for name, gradient in zip(case.grad_inputs, gradients, strict=True):
@@ -264,7 +264,7 @@ def _results(
     return results
 
 
-def _upstream(rng: SeededRandom, name: str, output: Any) -> Any:
+def _draw_upstream(rng: SeededRandom, name: str, output: Any) -> Any:
     """Return the gradient of an output from which a backward pass starts.
 
     It is the same in every dtype and on every device: small whole numbers, which no dtype rounds,
@@ -277,7 +277,7 @@ def _upstream(rng: SeededRandom, name: str, output: Any) -> Any:
     return numbers.to(device=output.device, dtype=output.dtype)
 
 
-def _capability(torch: Any) -> tuple[int, int]:
+def _read_capability(torch: Any) -> tuple[int, int]:
     """Return the compute capability of the first GPU."""
     major, minor = torch.cuda.get_device_capability(0)
     return major, minor

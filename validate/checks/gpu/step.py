@@ -175,10 +175,7 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
     # The seed is the same for every run: different ones moved the last loss by 0.07, which is more
     # than LOSS_SLACK.
     torch.manual_seed(seeding.FIXED_SEED)
-    length = _TOKENS if device == "cuda" else 64
-    generator = torch.Generator().manual_seed(seeding.FIXED_SEED)
-    tokens = torch.randint(0, _DISTINCT_TOKENS, (rows, length), generator=generator).to(device)
-
+    tokens = draw_tokens(torch, device, rows)
     model = VARIANTS[variant].make_model(torch, device)
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=VARIANTS[variant].learning_rate, fused=True)
@@ -225,6 +222,16 @@ def train(variant: str, torch: Any, device: str, rows: int, watch: Watch) -> Tra
         "parameters": sum(weight.numel() for weight in model.parameters()),
     }
     return {"trained": trained, "reference": reference, "under_load": [reading]}
+
+
+def draw_tokens(torch: Any, device: str, rows: int) -> Any:
+    """Return the batch, tokens [rows, length] on the device: the same in every run.
+
+    On a CPU rows are short, for a rehearsal.
+    """
+    length = _TOKENS if device == "cuda" else 64
+    generator = torch.Generator().manual_seed(seeding.FIXED_SEED)
+    return torch.randint(0, _DISTINCT_TOKENS, (rows, length), generator=generator).to(device)
 
 
 def compute_float32_loss(torch: Any, model: Any, tokens: Any) -> float:

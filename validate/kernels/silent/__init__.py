@@ -21,12 +21,12 @@ class Comparison(NamedTuple):
     reference: Any
     """The right result."""
     wrong: Any = None
-    """A result that is surely wrong, which must be noticed. None: `unwritten` makes it."""
+    """A result that is surely wrong, which must be noticed. None: leave_end_unwritten makes it."""
     figures: Mapping[str, float] | None = None
     """Further measurements. `times`: how many times as long it took as the right way."""
 
 
-def function(subject: str) -> Callable[..., Comparison]:
+def find_function(subject: str) -> Callable[..., Comparison]:
     """Return the function of a silent fault, which is named like its row.
 
     Raises LookupError if no file has it.
@@ -39,7 +39,7 @@ def function(subject: str) -> Callable[..., Comparison]:
     raise LookupError(f"there is no function of the silent fault {subject}")
 
 
-def error(torch: Any, computed: Any, reference: Any) -> float:
+def measure_error(torch: Any, computed: Any, reference: Any) -> float:
     """Return max |computed - reference| / max |reference|: how far a result is off at most.
 
     Each is a tensor or a list of tensors. For lists this is done for each pair of tensors, and the
@@ -59,7 +59,7 @@ def _as_list(torch: Any, result: Any) -> list[Any]:
 
 
 def _tensor_error(computed: Any, reference: Any) -> float:
-    """Return the error of one tensor, as `error` defines it.
+    """Return the error of one tensor, as `measure_error` defines it.
 
     If all right values are 0, the difference itself counts.
     """
@@ -73,7 +73,7 @@ def _tensor_error(computed: Any, reference: Any) -> float:
     return largest_difference / (float(reference.abs().max()) or 1.0)
 
 
-def unwritten(torch: Any, computed: Any) -> list[Any]:
+def leave_end_unwritten(torch: Any, computed: Any) -> list[Any]:
     """Return copies of a result's tensors, in which the last 64th of each is 0.
 
     A kernel leaves such a part unwritten if its index has 32 bits and runs over. It is the result
