@@ -26,7 +26,7 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
     assert {path.stem for path in FOLDER.glob("[a-z]*.py")} == {*corpus.FILES}
     assert len(silent.faults()) >= 25
     with pytest.raises(LookupError, match="no function of the silent fault conv9d"):
-        corpus.function("conv9d")
+        corpus.find_function("conv9d")
 
 
 @pytest.mark.parametrize(("versions", "subject", "has"), cases(__file__, "versions"))
