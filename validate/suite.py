@@ -86,8 +86,9 @@ _OFFLINE = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite, and print the record of each probe as JSON, signed with this run's key.
 
-    With `--probe` only measure a group of probes: so the suite starts itself for each group.
-    Returns 0 whatever was measured: verdicts are made on the host.
+    The key comes on standard input (channel.py). With `--probe`, this is the process of a group,
+    which the suite has started: only measure these probes, and write their records to it. Returns 0
+    whatever was measured: verdicts are made on the host.
     """
     options = _parser().parse_args(arguments)
     claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))

@@ -148,28 +148,39 @@ def fork_each(
             running[pid] = _RunningFork(number, time.monotonic())
 
         for pid, fork in list(running.items()):
-            # Look whether it has ended, without waiting. `os.wait` would also take other children
-            # of this process.
-            ended_pid, status = os.waitpid(pid, os.WNOHANG)
-            seconds = time.monotonic() - fork.started
-            exit_code: int | None
-            if ended_pid == pid:
-                exit_code = os.waitstatus_to_exitcode(status)
-            elif seconds >= works[fork.number].seconds:
-                exit_code = None
-            else:
-                continue
-
-            # This kills a fork that is late, and whatever one that has ended left running.
-            if own_sessions:
-                end_session(pid)
-            # A fork that was killed just now is still to be waited for, or it stays a zombie.
-            if exit_code is None:
-                os.waitpid(pid, 0)
-            del running[pid]
-            yield ForkEnd(fork.number, exit_code, seconds)
+            end = _end_of_fork(pid, fork, works[fork.number].seconds, own_session=own_sessions)
+            if end:
+                del running[pid]
+                yield end
         if running:
             time.sleep(_POLL_SECONDS)
+
+
+def _end_of_fork(
+    pid: int, fork: _RunningFork, deadline: float, *, own_session: bool
+) -> ForkEnd | None:
+    """Return how a fork ended, or that it was killed because it is late; None: it still runs.
+
+    `deadline`: the seconds that it may run. If it leads a session (`own_session`), all processes
+    of that are killed with it.
+    """
+    # Look whether it has ended, without waiting. `os.wait` would also take other children of this
+    # process.
+    ended_pid, status = os.waitpid(pid, os.WNOHANG)
+    seconds = time.monotonic() - fork.started
+    if ended_pid == pid:
+        # It may have left processes running.
+        if own_session:
+            end_session(pid)
+        return ForkEnd(fork.number, os.waitstatus_to_exitcode(status), seconds)
+
+    if seconds >= deadline:
+        if own_session:
+            end_session(pid)
+        # A process that was killed is still to be waited for, or it stays a zombie.
+        os.waitpid(pid, 0)
+        return ForkEnd(fork.number, None, seconds)
+    return None
 
 
 def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
@@ -184,6 +195,7 @@ def _do_work_and_exit(work: Work, *, own_session: bool) -> NoReturn:
             # If the parent is killed, nobody ends this session: let the kernel kill this process
             # then (prctl(2), PR_SET_PDEATHSIG).
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # By descriptor for C code and further processes, and by new streams for Python.
         output = os.open(work.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)

@@ -79,13 +79,7 @@ def compile_function() -> CompileEvidence:
         """Return softmax(gelu(value * weight + 1)) over each row, as a function to compile."""
         return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
 
-    seed = seeding.seed_of_run()
-    generator = torch.Generator().manual_seed(seed)
-    # The seed of the run chooses the shape, too, so that an old kernel can't pass as new.
-    rows = _ROWS[seed % len(_ROWS)]
-    columns = _COLUMNS[seed % len(_COLUMNS)]
-    value = torch.randn(rows, columns, generator=generator)
-    weight = torch.randn(columns, generator=generator)
+    value, weight = draw_inputs(torch)
     exact = function(value.double(), weight.double())
     result = torch.compile(function, fullgraph=True)(value, weight)
 
@@ -109,6 +103,20 @@ def compile_function() -> CompileEvidence:
         "found_error": relative_error(result, exact),
         "control_error": relative_error(result * _CONTROL_SCALE, exact),
     }
+
+
+def draw_inputs(torch: Any) -> tuple[Any, Any]:
+    """Return a random matrix, and a random weight for each of its columns, both float32.
+
+    The seed of the run chooses their shape, too, so that an old kernel can't pass as new.
+    """
+    seed = seeding.seed_of_run()
+    generator = torch.Generator().manual_seed(seed)
+    rows = _ROWS[seed % len(_ROWS)]
+    columns = _COLUMNS[seed % len(_COLUMNS)]
+    value = torch.randn(rows, columns, generator=generator)
+    weight = torch.randn(columns, generator=generator)
+    return value, weight
 
 
 def skip_other_compilations(config: Any) -> None:

@@ -34,7 +34,10 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
     json.dump({"world": torch.distributed.get_world_size(), "seconds": seconds}, file)
 torch.distributed.destroy_process_group()
 """
+"""Each rank forms the process group as axolotl does, and writes a GroupTimeout into the folder of
+its first argument, to the file `RANK`."""
 DEFAULT_TIMEOUT_SECONDS = 1800.0
+"""How long ranks of axolotl wait without the variable."""
 
 
 class GroupTimeout(TypedDict):
@@ -63,9 +66,10 @@ def measure_timeouts() -> TimeoutEvidence:
 
 
 def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
-    """Start ranks of axolotl with these variables, and return the process group of rank 0.
+    """Start two ranks of axolotl with these variables, and return the process group of rank 0.
 
-    Raises RuntimeError if a rank fails, with the end of the output.
+    Raises RuntimeError if a rank fails, with the end of the output, and TimeoutExpired if they do
+    not end.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         program = Path(folder, "program.py")
@@ -73,6 +77,7 @@ def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
         command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}"]
         command += [str(program), folder]
+        # On the CPU, and over this machine's own network alone.
         environ = {
             **os.environ,
             "ACCELERATE_USE_CPU": "true",
@@ -85,8 +90,8 @@ def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
         if done.returncode:
             output = done.stdout + done.stderr
             raise RuntimeError(f"a rank failed: {output[-LOG_TAIL_CHARACTERS:]}")
-        result: GroupTimeout = json.loads(Path(folder, "0").read_text())
-        return result
+        rank_0: GroupTimeout = json.loads(Path(folder, "0").read_text())
+        return rank_0
 
 
 measure = partial(measure_claimed_subjects, measures={"AXOLOTL_NCCL_TIMEOUT": measure_timeouts})

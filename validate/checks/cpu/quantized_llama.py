@@ -126,7 +126,7 @@ Evidence = LogitsEvidence | WeightsEvidence | LoraEvidence
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     """Yield each claimed subject of `weights`, `logits` and `lora-step`, and its evidence."""
-    # SETTINGS promises that torch is imported first.
+    # Before bitsandbytes and the others: SETTINGS says that this probe begins with torch.
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
