@@ -219,10 +219,11 @@ def run(
 
 
 def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) -> dict[str, str]:
-    """Return the variables with which these probes run. `user` is that of `run`.
+    """Return the environment variables with which these probes run. `user` is that of `run`.
 
-    One variable hands the environment of the user who is looked at to them, which they read by
-    `user_environment.recorded`. Raises LookupError if there is no Python whose start files tell.
+    One of them holds the whole environment of the user who is looked at, for probes to read with
+    `user_environment.recorded`. Raises LookupError if a probe reads files, and the image has no
+    Python with packages.
     """
     looked_at = user or user_environment.of_this_process()
     # Probes that read files start no Python of the image, so files must say how it would start.
