@@ -1,4 +1,4 @@
-"""Each known error is found by its own row, what only resembles it by another, and nothing healthy by any."""
+"""Each known error finds its own row of hints.yaml; what only resembles it or is well does not."""
 
 import difflib
 import json
@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import BeforeValidator, Field
@@ -24,8 +24,8 @@ from validate.judge import ClaimVerdict, Verdict, explain
 from validate.judging import Status
 
 
-def compiled(pattern: str) -> str:
-    """A pattern that is a regular expression."""
+def regular_expression(pattern: str) -> str:
+    """Return the pattern; raise ValueError if it is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -34,10 +34,10 @@ def compiled(pattern: str) -> str:
 
 
 class HintRow(Row):
-    """A row of hints.yaml, whole."""
+    """A row of hints.yaml with all its keys, also those that are only for these tests."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-    pattern: Annotated[str, BeforeValidator(compiled)]
+    pattern: Annotated[str, BeforeValidator(regular_expression)]
     examples: list[Sentence] = Field(min_length=1)
     near_miss: Sentence
     cause: Sentence
@@ -45,39 +45,41 @@ class HintRow(Row):
     source: Annotated[
         str, Field(pattern=r"\w/[\w.-]+#\d|https?://|seed:\w|\.(py|pth)\b|\bseen (in|on|with) ")
     ]
-    """`OWNER/REPOSITORY#NUMBER`, a page, `seed:PAGE`, the file that raises it, or where we saw it."""
+    """`OWNER/REPOSITORY#NUMBER`, a page, `seed:PAGE`, the file that raises it, or where we saw it.
+    """
 
 
 class Table(Row):
     hints: list[HintRow] = Field(min_length=1)
 
 
-def table() -> tuple[HintRow, ...]:
-    """Every row, checked: a fault is told with its line."""
+def validated_rows() -> tuple[HintRow, ...]:
+    """Every row of hints.yaml; a row with a wrong key or value is an error that names its line."""
     file = yamlfile.parse(hints.TABLE.name, hints.TABLE.read_text(encoding="utf-8"))
     return tuple(yamlfile.validated(Table, file, "docs/hints.md").hints)
 
 
-ROWS = table()
+ROWS = validated_rows()
 KNOWN = {hint.id: hint for hint in hints.known()}
 EXAMPLES = [(row.id, example) for row in ROWS for example in row.examples]
-SEEDS = {
+COMMON_ERRORS = {
     "axolotl-cuda-gpu": 5,
     "axolotl-multi-gpu": 5,
     "colossalai-cuda": 6,
     "transformers-cuda": 4,
 }
-"""The rows of "Common Errors" of the reference pages, by page."""
-
+"""Reference page -> how many rows of hints.yaml explain its "Common Errors"."""
 THREADS = """
-marin#7344 cutlass#3259 pytorch#134929 pytorch#119932 pytorch#80637 flash-attention#1832 flash-attention#975
-flash-attention#1708 flash-attention#1638 flash-attention#2168 xformers#1329 axolotl#2525 nvidia-docker#1256
-pytorch#116696 pytorch#140765 DeepSpeed#1886
+marin#7344 cutlass#3259 pytorch#134929 pytorch#119932 pytorch#80637 flash-attention#1832
+flash-attention#975 flash-attention#1708 flash-attention#1638 flash-attention#2168 xformers#1329
+axolotl#2525 nvidia-docker#1256 pytorch#116696 pytorch#140765 DeepSpeed#1886
 """
+"""Bug reports whose errors must be explained."""
 
 
-def only(lines: str) -> list[str]:
-    return [hint.id for hint in hints.find([lines])]
+def ids_of_hints(text: str) -> list[str]:
+    """The rows that explain a text."""
+    return [hint.id for hint in hints.find([text])]
 
 
 def test_each_row_has_a_name_of_its_own() -> None:
@@ -88,144 +90,205 @@ def test_each_row_has_a_name_of_its_own() -> None:
     ("row", "example"), EXAMPLES, ids=[f"{row}-{n}" for n, (row, _) in enumerate(EXAMPLES)]
 )
 def test_each_example_finds_its_own_row_first(row: str, example: str) -> None:
-    assert only(example) == [row]
-    assert only(example.upper()) == [row], "whatever the case"
+    assert ids_of_hints(example) == [row]
+    assert ids_of_hints(example.upper()) == [row], "whatever the case"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_no_row_matches_what_only_resembles_its_error(row: HintRow) -> None:
-    """The same error of another package, version or cause: it has to be like an example, and must not match."""
+    """A near miss is the same error of another package, version or cause."""
+    likeness = []
+    for example in row.examples:
+        matcher = difflib.SequenceMatcher(None, row.near_miss, example, autojunk=False)
+        likeness.append(matcher.ratio())
+
     assert not KNOWN[row.id].matches(row.near_miss)
-    likeness = [
-        difflib.SequenceMatcher(None, row.near_miss, one, autojunk=False).ratio()
-        for one in row.examples
-    ]
     assert max(likeness) >= 0.5, "it misses by far"
 
 
-@pytest.mark.parametrize("page", SEEDS)
+@pytest.mark.parametrize("page", COMMON_ERRORS)
 def test_every_common_error_of_the_reference_pages_has_a_row(page: str) -> None:
-    named = [row.id for row in ROWS if f"seed:{page}" in row.source.split(", ")]
-    # `CUDA extension build fails` and the like share a row with no other page; out of memory is on two pages.
-    assert len(named) == SEEDS[page], named
+    rows = [row.id for row in ROWS if f"seed:{page}" in row.source.split(", ")]
+
+    # An error that is on several pages, such as out of memory, has one row that names them all.
+    assert len(rows) == COMMON_ERRORS[page], rows
 
 
 def test_every_thread_of_the_catalogue_has_a_row() -> None:
     sources = " ".join(row.source for row in ROWS)
+
     for thread in THREADS.split():
         assert thread in sources
 
 
 def test_a_healthy_image_is_given_no_hint() -> None:
     evidence = json.loads((ROOT / "tests" / "support" / "recorded_cpu.json").read_text())
-    denied = "foreign-folder"  # what `users` tries there is a folder that nobody may write to
     for record in evidence["records"]:
-        record["measurements"] = [one for one in record["measurements"] if one["subject"] != denied]
-    found = hints.find(hints.texts(evidence))
-    assert [hint.id for hint in found] == []
+        # There, `users` tries a folder that nobody may write to.
+        record["measurements"] = [
+            measurement
+            for measurement in record["measurements"]
+            if measurement["subject"] != "foreign-folder"
+        ]
+
+    assert [hint.id for hint in hints.find(hints.texts(evidence))] == []
 
 
 def test_lines_that_people_reported_find_their_row() -> None:
-    lines = (ROOT / "tests/validate/hint_lines.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    wanted = [tuple(line.split("\t")) for line in lines]
-    assert [(hints.find([line])[0].id, line) for _, line in wanted] == wanted
+    file = ROOT / "tests/validate/hint_lines.tsv"
+    # Below a heading: the row that must be found, and the line.
+    rows = [tuple(row.split("\t")) for row in file.read_text(encoding="utf-8").splitlines()[1:]]
+
+    found = [(hints.find([line])[0].id, line) for _, line in rows]
+
+    assert found == rows
 
 
 def test_healthy_logs_are_given_no_hint() -> None:
-    """Of pip, training, NCCL's INFO, builds, the driver's start; and registries' errors, which are in no row."""
-    assert [
-        *hints.explain_lines([(ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")])
-    ] == []
+    """Of pip, training, NCCL's INFO, builds and the driver's start.
+
+    Errors of registries are among them, which are in no row.
+    """
+    log = (ROOT / "tests/validate/healthy.log").read_text(encoding="utf-8")
+
+    assert [*hints.explain_lines([log])] == []
 
 
-def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
+def test_at_most_three_hints_are_given_in_the_order_of_the_lines_each_once() -> None:
     lines = [
         "CUDA out of memory",
         "nothing",
         "Bus error",
         "CUDA out of memory, again",
         "libcuda.so.1: cannot open",
+        "GLIBC_2.3 not found",
     ]
-    assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == [
-        "cuda-out-of-memory",
-        "shared-memory",
-        "no-libcuda",
-    ], "three at most"
+
+    assert ids_of_hints("\n".join(lines)) == ["cuda-out-of-memory", "shared-memory", "no-libcuda"]
 
 
 @pytest.mark.parametrize("status", Status)
-def test_only_what_is_not_well_is_explained(status: Status) -> None:
+def test_only_what_failed_or_is_unproven_is_explained(status: Status) -> None:
     claim = Claim(check="attention", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
-    evidence = {
-        "error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-    }
-    one = ClaimVerdict(
-        claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    judged = ClaimVerdict(
+        claim=claim,
+        status=status,
+        reason="it does not run",
+        seconds=1.0,
+        evidence={"error": error},
     )
-    (found,) = explain(Verdict(image="i", digest="d", claims=(one,))).claims
-    assert bool(found.hints) is (status in (Status.FAIL, Status.UNPROVEN))
+
+    (explained,) = explain(Verdict(image="i", digest="d", claims=(judged,))).claims
+
+    assert bool(explained.hints) is (status in (Status.FAIL, Status.UNPROVEN))
 
 
-def test_the_verb_reads_a_pipe_a_file_and_arguments(tmp_path: Path) -> None:
-    """On the host, and in an image by `doctor hint`."""
-    doctor = [str(suite_folder.lay_out(tmp_path / "image")), "doctor", "hint"]
-    (tmp_path / "log").write_text(
-        "step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n"
+# ---- the command: `hint` on the host, `doctor hint` in an image
+
+NO_GPU = "No CUDA GPUs are available"
+LOG_WITH_COLOURS = "step 1\n\x1b[31mRuntimeError: No CUDA GPUs\x1b[0m are available\n"
+COLUMNS = 80
+
+
+@pytest.fixture(params=["on the host", "in an image"])
+def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    if request.param == "on the host":
+        return [sys.executable, "-m", "images", "hint"]
+    suite = suite_folder.lay_out(tmp_path / "image")
+    return [sys.executable, "-I", "-S", str(suite), "doctor", "hint"]
+
+
+@pytest.mark.parametrize("way", ["file", "argument", "pipe"])
+def test_the_command_reads_a_file_an_argument_and_a_pipe(
+    command: list[str], tmp_path: Path, way: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOG_WITH_COLOURS)
+    arguments = {"file": [str(log)], "argument": [NO_GPU], "pipe": []}[way]
+
+    done = subprocess.run(
+        [*command, *arguments],
+        input=NO_GPU if way == "pipe" else "",
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": str(COLUMNS)},
     )
-    for given, piped in (
-        ([str(tmp_path / "log")], ""),
-        (["No CUDA GPUs are available"], ""),
-        ([], "No CUDA GPUs are available"),
-    ):
-        how: Any = {"input": piped, "capture_output": True, "text": True, "check": True}
-        how["env"] = {**os.environ, "COLUMNS": "80"}
-        for verb in (["-m", "images", "hint"], ["-I", "-S", *doctor]):
-            done = subprocess.run([sys.executable, *verb, *given], cwd=ROOT, **how)
-            assert (
-                "  cause: The container has no GPU" in done.stdout
-                and "  source: seed:" in done.stdout
-            )
-            assert max(map(len, done.stdout.splitlines())) <= 80
-    assert [
-        row["id"]
-        for row in json.loads(call("hint", "--json", "--", "-lcuda: Bus error").stdout)["hints"]
-    ] == ["shared-memory"]
-    none = call("hint", "all is well")
-    assert (none.returncode, none.stdout) == (
-        1,
-        "",
-    ) and "no known error in 1 line\n      next: " in none.stderr
+
+    assert "  cause: The container has no GPU" in done.stdout
+    assert "  source: seed:" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= COLUMNS
+
+
+def test_json_has_the_row_of_a_text_that_begins_like_an_option() -> None:
+    done = call("hint", "--json", "--", "-lcuda: Bus error")
+
+    assert [row["id"] for row in json.loads(done.stdout)["hints"]] == ["shared-memory"]
+
+
+def test_a_text_without_a_known_error_says_where_to_search_on() -> None:
+    done = call("hint", "all is well")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no known error in 1 line\n      next: " in done.stderr
+
+
+def test_json_of_a_text_without_a_known_error_has_no_hint() -> None:
+    done = call("hint", "--json", "all is well")
+
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"hints": []}
+
+
+def test_an_empty_file_says_how_to_give_a_text(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert (
-        "no known error in 0 lines\n      next: give the error"
-        in call("hint", str(tmp_path / "empty")).stderr
-    )
-    (tmp_path / "a folder").mkdir()
-    for name in (
-        "/tmp/missing.log",
-        "train.log",
-        "nohup.out",
-        str(tmp_path),
-        str(tmp_path / "a folder"),
-    ):
-        lost = call("hint", name)
-        assert (
-            (lost.returncode, lost.stdout) == (2, "")
-            and f"{name} is " in lost.stderr
-            and "next: " in lost.stderr
-        )
-    assert '`nox -s plan -- "torch>=2.5"`' in call("hint", "PyTorch version is too old").stdout
+
+    done = call("hint", str(tmp_path / "empty"))
+
+    assert "no known error in 0 lines\n      next: give the error" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["/tmp/missing.log", "train.log", "nohup.out"])
+def test_a_name_of_a_file_that_is_missing_is_refused(name: str) -> None:
+    assert_refused(name)
+
+
+@pytest.mark.parametrize("name", ["folder", "a folder"])
+def test_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+
+    assert_refused(str(tmp_path / name))
+
+
+def assert_refused(name: str) -> None:
+    done = call("hint", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{name} is " in done.stderr
+    assert "next: " in done.stderr
+
+
+def test_a_fix_names_commands_of_this_checkout() -> None:
+    done = call("hint", "PyTorch version is too old")
+
+    assert '`nox -s plan -- "torch>=2.5"`' in done.stdout
 
 
 def test_patterns_do_not_run_away() -> None:
     """A line of 20,000 characters, as a compiler's command line can be, is read in no time."""
     line = "gcc -I" + "/include" * 2500
-    assert only(line) == []
+
+    assert ids_of_hints(line) == []
 
 
 def test_containers_have_the_same_rows_as_json() -> None:
-    """Their Python has no YAML. The same table gives the same bytes, so the suite's layer never varies."""
+    """Their Python has no YAML.
+
+    The same table gives the same bytes, so the suite's layer never varies.
+    """
     files = suite_files(ClaimSet(image="", claims=()))
+
     assert "validate/hints.yaml" not in files
     assert files["validate/hints.json"] == hints.as_json()
     rows = json.loads(files["validate/hints.json"])

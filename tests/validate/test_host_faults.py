@@ -1,6 +1,7 @@
-"""Simulated machines: each fault is named, explained, and never blamed on the image that ran there."""
+"""Faults of simulated machines are named, explained, and never blamed on an image."""
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,35 @@ from validate.harness.forked import describe_error
 from validate.judge import OF_HOST, ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
-WELL = {
+HEALTHY_GPU = {
     "memory": [1, 9],
     "ecc": [0],
     "remapped": [3, 0, 0, 0],
     "mig": [0, 0],
     "mode": [0],
     "fabric": 3,
+    "instances": False,
+    "processes": 0,
 }
-BUS = "sys/bus/pci/devices/0000:3b:00.0"
-XID = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', said\n"
-HOST = {
-    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n",
-    f"{BUS}/vendor": "0x10de\n",
-    f"{BUS}/class": "0x030200\n",
-    f"{BUS}/config": "\x10",
+"""What NVML tells of a GPU that is well (nvml.read_health)."""
+PCI_DEVICE = "sys/bus/pci/devices/0000:3b:00.0"
+XID_OF_A_PROGRAM = "6,2,2,-;NVRM: Xid (PCI:0000:3b:00): 31, pid='<unknown>', said\n"
+HEALTHY_HOST = {
+    "proc/driver/nvidia/version": (
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n"
+    ),
+    f"{PCI_DEVICE}/vendor": "0x10de\n",
+    f"{PCI_DEVICE}/class": "0x030200\n",
+    f"{PCI_DEVICE}/config": "\x10",
     "dev/nvidiactl": "",
     "dev/nvidia-uvm": "",
     "dev/nvidia-caps": "",
-    "dev/kmsg": XID.format(31),  # a program's own
+    "dev/kmsg": XID_OF_A_PROGRAM,
 }
+"""Files of a host with a GPU that is well."""
 FAULTS = yaml.safe_load(Path(__file__).with_name("test_host_faults.yaml").read_text())
-WRONG = ArithmeticError("wrong results")
+WRONG_RESULTS = ArithmeticError("wrong results")
+"""A failure that has no number of the machine."""
 
 
 class AcceleratorError(RuntimeError):
@@ -53,19 +61,29 @@ class DistBackendError(RuntimeError):
     """As torch.distributed raises it."""
 
 
-COUNTING = (
-    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
-    "NumCudaDevices() that might have already set an error? Error {}"
+def error_at_start(number_and_text: str) -> RuntimeError:
+    """What `torch.cuda.init` raises where the driver does not start."""
+    return RuntimeError(
+        "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+        "calling NumCudaDevices() that might have already set an error? "
+        f"Error {number_and_text}"
+    )
+
+
+def error_of_registering_memory(text: str) -> DistBackendError:
+    """What NCCL raises where InfiniBand can't use memory; `text` is that of the kernel's number."""
+    return DistBackendError(f"NCCL error\nLast error:\nCall to ibv_reg_mr failed with error {text}")
+
+
+MULTICAST_FAILS = (
+    "NCCL error\nLast error:\n"
+    "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"
 )
-REGISTERING = "NCCL error\nLast error:\nCall to ibv_reg_mr failed with error {}"
-NVLS = "NCCL error\nLast error:\nFailed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"
-BUSY, ECC = (
-    "all CUDA-capable devices are busy or unavailable",
-    "uncorrectable ECC error encountered",
-)
-HOSTS: dict[str, BaseException] = {
+BUSY = "all CUDA-capable devices are busy or unavailable"
+ECC = "uncorrectable ECC error encountered"
+ERRORS_OF_THE_MACHINE: dict[str, BaseException] = {
     "fabric manager": nvml.DriverError("cuInit answers 802", call="cuInit", code=802),
-    "fabric manager, by torch": RuntimeError(COUNTING.format("802: system not yet initialized")),
+    "fabric manager, by torch": error_at_start("802: system not yet initialized"),
     "fabric manager, by the runtime": AcceleratorError(
         "CUDA error: system not yet initialized", 802
     ),
@@ -76,15 +94,15 @@ HOSTS: dict[str, BaseException] = {
     "memory": AcceleratorError("CUDA error", 214),
     "memory, before torch 2.8": RuntimeError(f"CUDA error: {ECC}"),
     "NVLink": AcceleratorError("CUDA error", 220),
-    "WSL": RuntimeError(COUNTING.format("500: named symbol not found")),
-    "multicast": DistBackendError(NVLS),
+    "WSL": error_at_start("500: named symbol not found"),
+    "multicast": DistBackendError(MULTICAST_FAILS),
     "ptrace": RuntimeError("pidfd_getfd: Operation not permitted"),
-    "locked memory": DistBackendError(REGISTERING.format("Cannot allocate memory")),
+    "locked memory": error_of_registering_memory("Cannot allocate memory"),
 }
-"""Errors whose numbers are the machine's."""
-IMAGES: dict[str, BaseException] = {
+"""Errors whose numbers stand for a fault of the machine."""
+ERRORS_OF_THE_IMAGE: dict[str, BaseException] = {
     "its own libcuda": nvml.DriverError("cuInit answers 803", call="cuInit", code=803),
-    "hidden devices": RuntimeError(COUNTING.format("100: no CUDA-capable device is detected")),
+    "hidden devices": error_at_start("100: no CUDA-capable device is detected"),
     "code for another GPU": AcceleratorError("CUDA error: no kernel image is available", 209),
     "a library's symbol": AcceleratorError("CUDA error: named symbol not found", 500),
     "NVML's own number": nvml.DriverError("nvmlInit answers 46", call="nvmlInit", code=46),
@@ -97,121 +115,168 @@ IMAGES: dict[str, BaseException] = {
         "nvls.cc:295 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory"
     ),
     "a file that is closed": RuntimeError("pidfd_getfd: Bad file descriptor"),
-    "a wrong address": DistBackendError(REGISTERING.format("Bad address")),
+    "a wrong address": error_of_registering_memory("Bad address"),
     "results": ArithmeticError("wrong results, Error 802: system not yet initialized"),
 }
-"""Errors like them that say nothing of the machine."""
+"""Errors that look like these, and say nothing of the machine."""
 
 
-def look(
-    patch: pytest.MonkeyPatch, root: Path, files: dict[str, str | None], gpu: Any, error: str
+def faults_of_machine(
+    patch: pytest.MonkeyPatch,
+    root: Path,
+    *,
+    files: Mapping[str, str | None] | None = None,
+    gpu: Mapping[str, Any] | None = None,
+    error: str = "",
 ) -> list[str]:
-    for name, text in {**HOST, **files}.items():
-        if text is not None:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="latin-1")
+    """The faults of a simulated host with two GPUs, which is well but for what is given.
 
-    def health(_folder: object) -> list[dict[str, Any]]:
+    files: path -> content of a file that differs; None: it is missing.
+    gpu: what NVML tells otherwise of the second GPU.
+    error: what NVML says instead of any answer.
+    """
+    for path, content in {**HEALTHY_HOST, **(files or {})}.items():
+        if content is not None:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(content, encoding="latin-1")
+
+    def read_health(_folder: object) -> list[dict[str, Any]]:
         if error:
             raise nvml.DriverError(error)
-        return [{**WELL, "instances": False, "processes": 0, **one} for one in ({}, gpu)]
+        return [dict(HEALTHY_GPU), {**HEALTHY_GPU, **(gpu or {})}]
 
-    patch.setattr(nvml, "read_health", health)
+    patch.setattr(nvml, "read_health", read_health)
     return host_faults.of_machine(host.read(root))
 
 
-def judged(
-    error: BaseException, faults: list[str], tier: Tier = Tier.GPU
+def judge_error(
+    error: BaseException, *, faults: list[str] | None = None, tier: Tier = Tier.GPU
 ) -> tuple[ClaimVerdict, str]:
-    """A claim whose probe met this error on a host with these faults, and why the image has no name."""
+    """Judge a claim whose probe met this error on a host with these faults.
+
+    Returns the claim's verdict, and why the image does not get its name.
+    """
     claim = Claim(check="device", subject="devices", tier=tier, probe="gpu.device", statement="-")
-    seen = {
+    measured = {
         "cuda": {"error": describe_error(error)},
         "torch": {},
         "nvml": {},
         "libcuda": [],
         "environment": {},
     }
-    found = Measurement(subject="devices", seconds=1.0, evidence=seen)
     record = Record(
-        probe="gpu.device", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,)
+        probe="gpu.device",
+        outcome=Outcome.COMPLETED,
+        seconds=1.0,
+        measurements=(Measurement(subject="devices", seconds=1.0, evidence=measured),),
     )
     evidence = Evidence(
-        image="i", digest="d", records=(record,), host={"faults": faults}, claims=(claim,)
+        image="i",
+        digest="d",
+        records=(record,),
+        host={"faults": faults or []},
+        claims=(claim,),
     )
     verdict = judge(evidence.claim_set, evidence)
     return verdict.claims[0], why_withheld(verdict, evidence, tuple(Tier))
 
 
-def blames_the_host(one: ClaimVerdict, withheld: str) -> None:
-    assert (
-        one.status is Status.UNPROVEN
-        and one.reason.startswith(OF_HOST)
-        and "; here: " in one.reason
-    )
-    assert withheld == one.reason
+def assert_blames_the_host(judged: ClaimVerdict, withheld: str) -> None:
+    assert judged.status is Status.UNPROVEN
+    assert judged.reason.startswith(OF_HOST)
+    assert "; here: " in judged.reason
+    assert withheld == judged.reason
 
 
 def test_a_healthy_host_has_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert look(monkeypatch, tmp_path, {}, {}, "") == []
-    assert look(monkeypatch, tmp_path, {}, {}, "") == host_faults.of_machine(
-        host.read(tmp_path / "no GPU at all")
-    )
+    assert faults_of_machine(monkeypatch, tmp_path) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def test_a_host_without_a_gpu_has_no_fault(tmp_path: Path) -> None:
+    assert host_faults.of_machine(host.read(tmp_path / "no GPU at all")) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_host_is_named_and_not_the_images(
-    fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    one = {"files": {}, "gpu": {}, "error": "", **FAULTS[fault]}
-    found = look(monkeypatch, tmp_path, one["files"], one["gpu"], one["error"])
-    (hint,) = hints.find(found)
-    assert hint.id == one["row"], "what to do about it stands in hints.yaml"
-    said = "\n".join(report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(found))))
-    assert f"HOST  {found[0]}\n    hint: {hint.cause} {hint.fix}" in said
-    blames_the_host(*judged(WRONG, found))
-    assert judged(WRONG, found, Tier.STATIC)[0].status is Status.FAIL, (
-        "files say nothing of a machine"
-    )
+    row = dict(FAULTS[name])
+    hint_id = row.pop("row")
+
+    faults = faults_of_machine(monkeypatch, tmp_path, **row)
+
+    # What to do about it stands in hints.yaml.
+    (hint,) = hints.find(faults)
+    assert hint.id == hint_id
+    lines = report.lines(Verdict(image="i", digest="d", claims=(), faults=tuple(faults)))
+    assert f"HOST  {faults[0]}\n    hint: {hint.cause} {hint.fix}" in "\n".join(lines)
+    assert_blames_the_host(*judge_error(WRONG_RESULTS, faults=faults))
+    # Files say nothing of a machine.
+    of_files, _ = judge_error(WRONG_RESULTS, faults=faults, tier=Tier.STATIC)
+    assert of_files.status is Status.FAIL
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", ERRORS_OF_THE_MACHINE)
 def test_an_error_with_a_number_of_the_machine_is_not_the_images(name: str) -> None:
-    blames_the_host(*judged(HOSTS[name], []))
-    assert judged(HOSTS[name], [], Tier.CPU)[0].status is Status.FAIL, "no GPU takes part"
+    error = ERRORS_OF_THE_MACHINE[name]
+
+    assert_blames_the_host(*judge_error(error))
+    # In the cpu tier no GPU takes part.
+    of_cpu, _ = judge_error(error, tier=Tier.CPU)
+    assert of_cpu.status is Status.FAIL
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", ERRORS_OF_THE_IMAGE)
 def test_the_images_own_faults_stay_its_own(name: str) -> None:
-    assert judged(IMAGES[name], [])[0].status is Status.FAIL
+    judged, _ = judge_error(ERRORS_OF_THE_IMAGE[name])
+
+    assert judged.status is Status.FAIL
 
 
-def test_the_error_of_one_rank_is_found() -> None:
-    ranks = {"ranks": [{"comparisons": {}}, {"error": describe_error(HOSTS["multicast"])}]}
-    assert host_faults.of_evidence(ranks) == "NCCL can't set NVLink SHARP's multicast up"
-    assert (
-        host_faults.of_evidence(
-            {"ranks": [{"error": 0.1}, {"error": describe_error(IMAGES["results"])}]}
-        )
-        == ""
-    )
+def test_the_error_of_one_rank_explains_the_evidence_of_all() -> None:
+    error = describe_error(ERRORS_OF_THE_MACHINE["multicast"])
+    evidence = {"ranks": [{"comparisons": {}}, {"error": error}]}
+
+    assert host_faults.of_evidence(evidence) == "NCCL can't set NVLink SHARP's multicast up"
+
+
+def test_a_number_called_error_and_an_error_of_the_image_explain_nothing() -> None:
+    error = describe_error(ERRORS_OF_THE_IMAGE["results"])
+    evidence = {"ranks": [{"error": 0.1}, {"error": error}]}
+
+    assert host_faults.of_evidence(evidence) == ""
+
+
+FABRIC_STATE_OFFSET, FABRIC_IN_PROGRESS = 24, 2
+"""Offset in nvmlGpuFabricInfo_t, and NVML_GPU_FABRIC_STATE_IN_PROGRESS (nvml.h)."""
+NOT_SUPPORTED = 3
+"""NVML_ERROR_NOT_SUPPORTED (nvml.h)."""
+
+
+class NvmlOfAnIllGpu(Library):
+    """NVML on a machine whose GPU waits for remapped rows and for its fabric, and has no MIG."""
+
+    def _nvmlDeviceGetRemappedRows(self, _device: object, *counts: Any) -> int:  # noqa: N802
+        for number, count in enumerate(counts):
+            count._obj.value = number
+        return 0
+
+    def _nvmlDeviceGetMigMode(self, *_: object) -> int:  # noqa: N802
+        return NOT_SUPPORTED
+
+    def _nvmlDeviceGetGpuFabricInfo(self, _device: object, info: Any) -> int:  # noqa: N802
+        state = ctypes.addressof(info._obj) + FABRIC_STATE_OFFSET
+        ctypes.memset(state, FABRIC_IN_PROGRESS, 1)
+        return 0
 
 
 def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ill(Library):
-        def _nvmlDeviceGetRemappedRows(self, _device: object, *counts: Any) -> int:  # noqa: N802
-            for number, count in enumerate(counts):
-                count._obj.value = number
-            return 0
+    monkeypatch.setattr(nvml, "_load", lambda *_: NvmlOfAnIllGpu(0))
 
-        def _nvmlDeviceGetMigMode(self, *_: object) -> int:  # noqa: N802
-            return 3
+    (health,) = nvml.read_health()
 
-        def _nvmlDeviceGetGpuFabricInfo(self, _device: object, info: Any) -> int:  # noqa: N802
-            ctypes.memset(ctypes.addressof(info._obj) + 24, 2, 1)
-            return 0
-
-    monkeypatch.setattr(nvml, "_load", lambda *_: Ill(0))
-    (found,) = nvml.read_health()
-    assert (found["remapped"], found["fabric"], "mig" in found) == ([0, 1, 2, 3], 2, False)
-    assert [text.split()[0] for text in host_faults.of_gpu(found)] == ["rows", "the"]
+    assert health["remapped"] == [0, 1, 2, 3]
+    assert health["fabric"] == FABRIC_IN_PROGRESS
+    assert "mig" not in health
+    first_words = [fault.split()[0] for fault in host_faults.of_gpu(health)]
+    assert first_words == ["rows", "the"]

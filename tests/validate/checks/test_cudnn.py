@@ -7,18 +7,22 @@ from validate.judging import Status
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "said"),
+    ("running", "status", "words"),
     [
-        ({"version": 91501}, Status.PASS, "torch runs with cuDNN 9.15.1.9"),
-        (
-            {"version": 91002},
+        pytest.param(91501, Status.PASS, "torch runs with cuDNN 9.15.1.9", id="the locked one"),
+        pytest.param(
+            91002,
             Status.FAIL,
             "torch runs with cuDNN 91002, the lock has 9.15.1.9 (91501)",
+            id="another one",
         ),
-        ({"version": None}, Status.FAIL, "torch runs with cuDNN None"),
+        pytest.param(None, Status.FAIL, "torch runs with cuDNN None", id="none"),
     ],
 )
-def test_the_version_that_runs_decides(found: dict[str, object], status: Status, said: str) -> None:
-    got = judge("cudnn", {"version": "9.15.1.9"}, found)  # type: ignore[arg-type]
-    assert got.status is status
-    assert said in got.reason
+def test_torch_must_run_with_the_locked_version(
+    running: int | None, status: Status, words: str
+) -> None:
+    finding = judge("cudnn", {"version": "9.15.1.9"}, {"version": running})  # type: ignore[typeddict-item]
+
+    assert finding.status is status
+    assert words in finding.reason

@@ -6,38 +6,46 @@ import pytest
 
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record, strict_json
-from validate.judge import Verdict, judge
+from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status, failed, not_applicable, passed, unproven
 
 JUDGES = {
-    "T1": lambda subject, expect, evidence: passed("fine") if evidence["ok"] else failed("bad"),
-    "T2": lambda subject, expect, evidence: not_applicable("no such GPU"),
-    "T3": lambda subject, expect, evidence: unproven("could not tell"),
+    "reads-ok": lambda subject, expect, evidence: (
+        passed("fine") if evidence["ok"] else failed("bad")
+    ),
+    "not-applicable": lambda subject, expect, evidence: not_applicable("no such GPU"),
+    "unproven": lambda subject, expect, evidence: unproven("could not tell"),
 }
+"""The judges of these tests, by check."""
+WITHOUT_JUDGE = "unheard-of"
+SECONDS_OF_PROBE, SECONDS_OF_MEASUREMENT = 2.0, 0.5
 RAISED = {"error": {"kind": "OSError", "message": "no libx.so"}, "environment": {"LD_PRELOAD": "y"}}
+"""The evidence of a measurement that raised, and what may explain it."""
 
 
-def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
+def claim(check: str = "reads-ok", subject: str = "x", **fields: object) -> Claim:
+    """A claim that the probe `static.t` measures."""
     return Claim(
-        check=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more
-    )  # type: ignore[arg-type]
+        check=check,
+        subject=subject,
+        tier=Tier.STATIC,
+        probe="static.t",
+        statement="it holds",
+        **fields,  # type: ignore[arg-type]
+    )
 
 
-def record(
-    outcome: Outcome = Outcome.COMPLETED,
-    *,
-    measured: bool = True,
-    log: str = "",
-    **evidence: object,
-) -> Record:
-    found = (
-        (Measurement(subject="x", seconds=0.5, evidence=evidence or {"ok": True}),)
-        if measured
-        else ()
+def record(outcome: Outcome = Outcome.COMPLETED, *, log: str = "", **evidence: object) -> Record:
+    """A record of `static.t` that measured this evidence for `x`; without any: `{"ok": True}`."""
+    measurement = Measurement(
+        subject="x", seconds=SECONDS_OF_MEASUREMENT, evidence=evidence or {"ok": True}
     )
-    return Record(
-        probe="static.t", outcome=outcome, seconds=2.0, measurements=found, exit_code=1, log=log
-    )
+    return replace(record_of_nothing(outcome, log=log), measurements=(measurement,))
+
+
+def record_of_nothing(outcome: Outcome = Outcome.COMPLETED, *, log: str = "") -> Record:
+    """A record of `static.t` that measured nothing."""
+    return Record(probe="static.t", outcome=outcome, seconds=SECONDS_OF_PROBE, exit_code=1, log=log)
 
 
 def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
@@ -45,20 +53,42 @@ def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
     return judge(ClaimSet(image="i", claims=claims), evidence, judges=JUDGES)
 
 
+def claim_verdict(claim: Claim, *records: Record) -> ClaimVerdict:
+    (judged,) = verdict(claim, records=records).claims
+    return judged
+
+
 @pytest.mark.parametrize(
     ("claims", "records", "overall"),
     [
-        ((claim(),), (record(),), Status.PASS),
-        ((claim(),), (record(ok=False),), Status.FAIL),
-        ((), (), Status.UNPROVEN),
-        ((claim(required=False),), (record(),), Status.UNPROVEN),
-        ((claim("T9"),), (record(),), Status.UNPROVEN),  # no judge
-        ((claim("T2"),), (record(),), Status.UNPROVEN),  # required, and does not apply
-        ((claim(expect={"not_applicable": "no such GPU"}),), (record(),), Status.UNPROVEN),
-        ((claim("T9", "y"), claim()), (record(ok=False),), Status.FAIL),
+        pytest.param((claim(),), (record(),), Status.PASS, id="the claim holds"),
+        pytest.param((claim(),), (record(ok=False),), Status.FAIL, id="the claim fails"),
+        pytest.param((), (), Status.UNPROVEN, id="no claim"),
+        pytest.param(
+            (claim(required=False),), (record(),), Status.UNPROVEN, id="no required claim"
+        ),
+        pytest.param((claim(WITHOUT_JUDGE),), (record(),), Status.UNPROVEN, id="no judge"),
+        pytest.param(
+            (claim("not-applicable"),),
+            (record(),),
+            Status.UNPROVEN,
+            id="the judge finds a required claim not applicable",
+        ),
+        pytest.param(
+            (claim(expect={"not_applicable": "no such GPU"}),),
+            (record(),),
+            Status.UNPROVEN,
+            id="a required claim is not applicable",
+        ),
+        pytest.param(
+            (claim(WITHOUT_JUDGE, "y"), claim()),
+            (record(ok=False),),
+            Status.FAIL,
+            id="one claim fails and another has no judge",
+        ),
     ],
 )
-def test_what_is_unproven_is_never_green(
+def test_an_image_passes_only_if_every_required_claim_holds(
     claims: tuple[Claim, ...], records: tuple[Record, ...], overall: Status
 ) -> None:
     assert verdict(*claims, records=records).overall is overall
@@ -67,83 +97,158 @@ def test_what_is_unproven_is_never_green(
 @pytest.mark.parametrize(
     ("records", "status", "words"),
     [
-        ((record(),), Status.PASS, "fine"),
-        ((), Status.UNPROVEN, "was not run"),
-        ((record(Outcome.MISSING, measured=False),), Status.UNPROVEN, "no probe"),
-        ((record(measured=False),), Status.FAIL, "found nothing to measure"),
-        (
-            (record(Outcome.CRASHED, measured=False, log="a\nSegmentation fault"),),
+        pytest.param((record(),), Status.PASS, "fine", id="measured"),
+        pytest.param((), Status.UNPROVEN, "was not run", id="no record"),
+        pytest.param(
+            (record_of_nothing(Outcome.MISSING),), Status.UNPROVEN, "no probe", id="no probe"
+        ),
+        pytest.param(
+            (record_of_nothing(),),
+            Status.FAIL,
+            "found nothing to measure",
+            id="the probe completed and measured nothing",
+        ),
+        pytest.param(
+            (record_of_nothing(Outcome.CRASHED, log="a\nSegmentation fault"),),
             Status.FAIL,
             "Segmentation fault",
+            id="crashed before measuring",
         ),
-        ((record(Outcome.TIMED_OUT, measured=False),), Status.FAIL, "did not end in 2 s"),
-        ((record(Outcome.SILENT, measured=False),), Status.FAIL, "before it was done"),
-        ((record(Outcome.CRASHED),), Status.UNPROVEN, "measured well (fine), but"),
-        ((record(Outcome.CRASHED, ok=False),), Status.FAIL, "bad"),
-        ((record(other=1),), Status.FAIL, "can't be read"),
-        (
+        pytest.param(
+            (record_of_nothing(Outcome.TIMED_OUT),),
+            Status.FAIL,
+            "did not end in 2 s",
+            id="timed out before measuring",
+        ),
+        pytest.param(
+            (record_of_nothing(Outcome.SILENT),),
+            Status.FAIL,
+            "before it was done",
+            id="ended silently before measuring",
+        ),
+        pytest.param(
+            (record(Outcome.CRASHED),),
+            Status.UNPROVEN,
+            "measured well (fine), but",
+            id="crashed after measuring well",
+        ),
+        pytest.param(
+            (record(Outcome.CRASHED, ok=False),),
+            Status.FAIL,
+            "bad",
+            id="crashed after measuring a fault",
+        ),
+        pytest.param(
+            (record(other=1),),
+            Status.FAIL,
+            "can't be read",
+            id="evidence without the key that the judge reads",
+        ),
+        pytest.param(
             (record(ok=True, **RAISED),),
             Status.FAIL,
             "OSError: no libx.so (LD_PRELOAD=y is set). it is known",
+            id="raised",
         ),
     ],
 )
 def test_what_was_not_measured_is_not_green(
     records: tuple[Record, ...], status: Status, words: str
 ) -> None:
-    found = verdict(claim(expect={"fault": "it is known"}), records=records).claims[0]
-    assert found.status is status
-    assert words in found.reason
+    with_known_fault = claim(expect={"fault": "it is known"})
+
+    judged = claim_verdict(with_known_fault, *records)
+
+    assert judged.status is status
+    assert words in judged.reason
 
 
 @pytest.mark.parametrize(
-    ("seeds", "status"),
+    ("seed_of_run", "seed_of_record", "status"),
     [
-        ((7, 7), Status.PASS),
-        ((7, 8), Status.FAIL),
-        ((7, None), Status.FAIL),
-        ((None, 8), Status.PASS),
+        pytest.param(7, 7, Status.PASS, id="the same seed"),
+        pytest.param(7, 8, Status.FAIL, id="another seed"),
+        pytest.param(7, None, Status.FAIL, id="the record has none"),
+        # Evidence from before seeds were recorded, and that of an image's own `validate`.
+        pytest.param(None, 8, Status.PASS, id="the run has none"),
     ],
 )
-def test_an_answer_to_another_runs_inputs_is_none(
-    seeds: tuple[int | None, int | None], status: Status
+def test_a_record_with_another_seed_than_the_run_fails(
+    seed_of_run: int | None, seed_of_record: int | None, status: Status
 ) -> None:
-    """The run's, and the record's. Evidence of before, or of an image's own command, names none for the run."""
-    run, answered = seeds
-    host = {} if run is None else {"seed": run}
     evidence = Evidence(
-        image="i", digest="d", records=(replace(record(), seed=answered),), host=host
+        image="i",
+        digest="d",
+        records=(replace(record(), seed=seed_of_record),),
+        host={} if seed_of_run is None else {"seed": seed_of_run},
     )
-    (found,) = judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges=JUDGES).claims
-    assert found.status is status and (status is Status.PASS or "in another run" in found.reason)
+
+    (judged,) = judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges=JUDGES).claims
+
+    assert judged.status is status
+    assert status is Status.PASS or "in another run" in judged.reason
 
 
-def test_a_name_that_is_no_utf_8_or_moves_the_cursor_is_escaped() -> None:
-    (one,) = verdict(
-        claim(), records=(record(Outcome.CRASHED, measured=False, log="/x\udcff\x1b[2J"),)
-    ).claims
-    assert one.reason.endswith("/x\\udcff\\x1b[2J")
-    assert one.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": "/x\udcff\x1b[2J"}
-    assert strict_json({"a\udcff": ["b\udcff", "\u00fc"]}) == {"a\\udcff": ["b\\udcff", "\u00fc"]}
+BROKEN_UTF_8 = "\udcff"
+"""How Python holds the byte 0xff of a file's name."""
+CLEARS_THE_SCREEN = "\x1b[2J"
+
+
+def test_a_reason_is_escaped_where_it_is_no_utf_8_or_moves_the_cursor() -> None:
+    log = f"/x{BROKEN_UTF_8}{CLEARS_THE_SCREEN}"
+
+    judged = claim_verdict(claim(), record_of_nothing(Outcome.CRASHED, log=log))
+
+    assert judged.reason.endswith("/x\\udcff\\x1b[2J")
+    assert judged.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": log}
+
+
+def test_evidence_is_escaped_where_it_is_no_utf_8() -> None:
+    evidence = {f"a{BROKEN_UTF_8}": [f"b{BROKEN_UTF_8}", "ü"]}
+
+    assert strict_json(evidence) == {"a\\udcff": ["b\\udcff", "ü"]}
 
 
 def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:
-    optional = claim("T3", "y", required=False, unproven="no wheel could be had")
-    found = verdict(claim(), optional, records=(record(),))
-    assert found.overall is Status.PASS
-    assert (found.claims[1].reason, found.claims[1].seconds) == ("no wheel could be had", 0.0)
+    optional = claim("unproven", "y", required=False, unproven="no wheel could be had")
+
+    judged = verdict(claim(), optional, records=(record(),))
+
+    assert judged.overall is Status.PASS
+    assert judged.claims[1].reason == "no wheel could be had"
+    assert judged.claims[1].seconds == 0.0
 
 
-def test_claims_of_other_tiers_are_left_out_and_evidence_of_another_image_is_refused() -> None:
-    claims, evidence = (
-        ClaimSet(image="i", claims=(claim(),)),
-        Evidence(image="i", digest="d", records=(record(),)),
-    )
+def test_claims_of_other_tiers_are_left_out() -> None:
+    claims = ClaimSet(image="i", claims=(claim(),))
+    evidence = Evidence(image="i", digest="d", records=(record(),))
+
     assert judge(claims, evidence, [Tier.GPU], judges=JUDGES).claims == ()
+
+
+def test_evidence_of_another_image_is_refused() -> None:
+    claims = ClaimSet(image="i", claims=(claim(),))
+    evidence = Evidence(image="other", digest="d", records=(record(),))
+
     with pytest.raises(ValueError, match="the evidence is"):
-        judge(claims, replace(evidence, image="other"), judges=JUDGES)
+        judge(claims, evidence, judges=JUDGES)
+
+
+@pytest.mark.parametrize(
+    ("records", "seconds"),
+    [
+        pytest.param((record(),), SECONDS_OF_MEASUREMENT, id="the measurement's"),
+        pytest.param((record_of_nothing(),), SECONDS_OF_PROBE, id="the probe's, if none"),
+        pytest.param((), 0.0, id="none, if it was not run"),
+    ],
+)
+def test_a_claim_has_the_time_that_was_spent_on_it(
+    records: tuple[Record, ...], seconds: float
+) -> None:
+    assert claim_verdict(claim(), *records).seconds == seconds
 
 
 def test_evidence_survives_being_recorded() -> None:
     evidence = Evidence(image="i", digest="d", records=(record(Outcome.CRASHED, log="x"),))
+
     assert Evidence.loads(evidence.dumps()) == evidence

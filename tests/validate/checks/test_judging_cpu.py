@@ -1,4 +1,4 @@
-"""Judges of the cpu tier, on evidence recorded in a healthy cu126-torch27 image and on what faults make of it."""
+"""Judges of the cpu tier, on evidence of a healthy cu126-torch27 image and on spoiled evidence."""
 
 import copy
 import json
@@ -21,104 +21,132 @@ _RECORDED = json.loads(
 )
 CLAIMS = ClaimSet.loads(json.dumps(_RECORDED["claims"]))
 RECORDS = tuple(Record.from_json(record) for record in _RECORDED["records"])
-BNB = "bitsandbytes/libbitsandbytes_cuda126.so"
-XFORMERS = "xformers/_C.so"
+CHECKS = {
+    "imports",
+    "native",
+    "compiler",
+    "triton",
+    "compile",
+    "bridges",
+    "threads",
+    "users",
+    "instructions",
+    "4bit-llama",
+    "additions",
+}
+"""The checks whose evidence is recorded."""
 Q_PROJ = "model.layers.0.self_attn.q_proj"
+UNREAD = {
+    "native": {"version"},
+    "triton": {"environment"},
+    "bridges": {"torch"},
+    "compile": {"environment"},
+    "threads": {"environment"},
+}
+"""Check -> keys of its evidence on which no verdict rests: they are for people."""
 
 
 def claim_of(key: str) -> Claim:
     return next(claim for claim in CLAIMS.claims if claim.key == key)
 
 
-def evidence_of(claim: Claim) -> dict[str, Any]:
-    record = next(record for record in RECORDS if record.probe == claim.probe)
-    return copy.deepcopy(
-        dict(
-            next(found for found in record.measurements if found.subject == claim.subject).evidence
-        )
-    )
+def recorded_evidence(claim: Claim) -> dict[str, Any]:
+    """A copy of what the healthy image measured for a claim."""
+    for record in RECORDS:
+        measurement = record.measurement_of(claim.subject)
+        if record.probe == claim.probe and measurement:
+            return copy.deepcopy(dict(measurement.evidence))
+    raise LookupError(claim.key)
 
 
-def judged(claim: Claim, evidence: dict[str, Any]) -> Finding:
-    """Through judge(), so that evidence a judge can't read is seen as the runner's user sees it."""
-    found = Measurement(subject=claim.subject, seconds=1.0, evidence=evidence)
+def judge_evidence(claim: Claim, evidence: dict[str, Any]) -> Finding:
+    """Judge one claim.
+
+    Through judge(), so that evidence a judge can't read is seen as the runner's user sees it.
+    """
+    measurement = Measurement(subject=claim.subject, seconds=1.0, evidence=evidence)
     record = Record(
-        probe=claim.probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=(found,)
+        probe=claim.probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=(measurement,)
     )
-    verdict = judged_set(ClaimSet(image=CLAIMS.image, claims=(claim,)), (record,)).claims[0]
-    return Finding(verdict.status, verdict.reason)
+    (judged,) = judge_records(ClaimSet(image=CLAIMS.image, claims=(claim,)), (record,)).claims
+    return Finding(judged.status, judged.reason)
 
 
-def judged_set(claims: ClaimSet, records: tuple[Record, ...]) -> Verdict:
-    return judge(
-        claims, Evidence(image=claims.image, digest="sha256:0", records=records), tiers=[Tier.CPU]
-    )
+def judge_records(claims: ClaimSet, records: tuple[Record, ...]) -> Verdict:
+    evidence = Evidence(image=claims.image, digest="sha256:0", records=records)
+    return judge(claims, evidence, tiers=[Tier.CPU])
 
 
-ADAPTER = next(iter(evidence_of(claim_of("4bit-llama/lora-step"))["adapters"]))
+FAULTS = wrong(
+    "cpu",
+    bnb="bitsandbytes/libbitsandbytes_cuda126.so",
+    xformers="xformers/_C.so",
+    q_proj=Q_PROJ,
+    adapter=next(iter(recorded_evidence(claim_of("4bit-llama/lora-step"))["adapters"])),
+)
+"""(claim, what its reason must say, what is changed in its evidence): wrong.yaml."""
 
-ROWS = wrong("cpu", bnb=BNB, xformers=XFORMERS, q_proj=Q_PROJ, adapter=ADAPTER)
 
+def test_a_healthy_image_passes() -> None:
+    verdict = judge_records(CLAIMS, RECORDS)
 
-def test_healthy_image_is_green() -> None:
-    verdict = judged_set(CLAIMS, RECORDS)
-    assert {c.claim.subject: c.reason for c in verdict.claims if c.status is not Status.PASS} == {}
-    assert verdict.overall is Status.PASS
-    assert {claim.check for claim in CLAIMS.claims} == {
-        *(
-            "imports",
-            "native",
-            "compiler",
-            "triton",
-            "compile",
-            "bridges",
-            "threads",
-            "users",
-            "instructions",
-        ),
-        *("4bit-llama", "additions"),
+    not_passed = {
+        judged.claim.subject: judged.reason
+        for judged in verdict.claims
+        if judged.status is not Status.PASS
     }
+    assert not_passed == {}
+    assert verdict.overall is Status.PASS
+    assert {claim.check for claim in CLAIMS.claims} == CHECKS
 
 
 @pytest.mark.parametrize(
-    ("key", "culprit", "changes"), ROWS, ids=[f"{key} {culprit}" for key, culprit, _ in ROWS]
+    ("key", "culprit", "changes"),
+    FAULTS,
+    ids=[f"{key} {culprit}" for key, culprit, _ in FAULTS],
 )
-def test_fault_is_caught_and_named(key: str, culprit: str, changes: dict[str, Any] | None) -> None:
-    status, reason = judged(claim_of(key), spoiled_by(evidence_of(claim_of(key)), changes))
+def test_a_fault_fails_and_its_culprit_is_named(
+    key: str, culprit: str, changes: dict[str, Any] | None
+) -> None:
+    claim = claim_of(key)
+    evidence = spoiled_by(recorded_evidence(claim), changes)
+
+    status, reason = judge_evidence(claim, evidence)
+
     assert status is Status.FAIL
     assert culprit in reason
 
 
-UNREAD = {"native": {"version"}, "triton": {"environment"}, "bridges": {"torch"}}
-UNREAD |= {
-    "compile": {"environment"},
-    "threads": {"environment"},
-}
-"""What a verdict does not rest on."""
-
-
 @pytest.mark.parametrize("claim", CLAIMS.claims, ids=lambda claim: claim.key)
-def test_evidence_with_a_part_missing_is_never_green(claim: Claim) -> None:
-    assert judged(claim, {}).status is not Status.PASS
-    for key in evidence_of(claim).keys() - UNREAD.get(claim.check, set()):
-        assert (
-            judged(claim, spoiled(evidence_of(claim), key, KeyError)).status is not Status.PASS
-        ), key
+def test_evidence_with_a_part_missing_never_passes(claim: Claim) -> None:
+    assert judge_evidence(claim, {}).status is not Status.PASS
+    for key in recorded_evidence(claim).keys() - UNREAD.get(claim.check, set()):
+        evidence = spoiled(recorded_evidence(claim), key, KeyError)
+        assert judge_evidence(claim, evidence).status is not Status.PASS, key
 
 
-@given(st.floats(min_value=0, max_value=1), st.integers(min_value=64, max_value=1 << 22))
-def test_quantiser_bound_is_two_sided_and_shrinks_with_the_sample(
+BLOCK_VALUES, SCALE_BYTES = 64, 4
+PUBLISHED_SAMPLE = 1024 * 1024
+
+
+@given(
+    error=st.floats(min_value=0, max_value=1), blocks=st.integers(min_value=64, max_value=1 << 22)
+)
+def test_the_mean_error_of_nf4_may_differ_both_ways_and_less_the_more_values_there_are(
     error: float, blocks: int
 ) -> None:
     claim = claim_of("4bit-llama/weights")
-    values = blocks * 64
-    facts = evidence_of(claim)["projections"][Q_PROJ]
-    facts |= {
+    values = blocks * BLOCK_VALUES
+    projection = recorded_evidence(claim)["projections"][Q_PROJ]
+    projection |= {
         "values": values,
         "bytes": values // 2,
-        "scale_bytes": blocks * 4,
+        "scale_bytes": blocks * SCALE_BYTES,
         "mean_error": error,
     }
-    bound = 7 * claim.expect["mean_error_sigma"] * math.sqrt(1024 * 1024 / values)
-    inside = abs(error - claim.expect["mean_error"]) <= bound
-    assert (judged(claim, {"projections": {Q_PROJ: facts}}).status is Status.PASS) == inside
+
+    finding = judge_evidence(claim, {"projections": {Q_PROJ: projection}})
+
+    seven_sigmas = 7 * claim.expect["mean_error_sigma"] * math.sqrt(PUBLISHED_SAMPLE / values)
+    is_near = abs(error - claim.expect["mean_error"]) <= seven_sigmas
+    assert (finding.status is Status.PASS) == is_near
