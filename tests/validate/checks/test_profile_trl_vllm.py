@@ -1,4 +1,4 @@
-"""Claims of the trl-vllm profile: healthy evidence passes, and each thing that is off fails by its name."""
+"""Claims of the trl-vllm profile: healthy evidence passes, and each wrong figure fails by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,30 +38,39 @@ HEALTHY: Mapping[str, Mapping[str, Any]] = {
     "rloo": ONLINE,
     "grpo-server": ONLINE,
 }
+"""Subject of a claim -> figures of an image that is well."""
 LARGER_IS_WORSE = ("deviation", "outside", "median")
+"""Ends of the names of figures that must be small. Others must be large, or have one value."""
 
 
-def off(figure: str, value: Any) -> Any:
-    """A value that a broken image yields."""
+def wrong_value(figure: str, healthy_value: Any) -> Any:
+    """A value of a figure that a broken image measures."""
     if figure.endswith(LARGER_IS_WORSE):
         return 2.0
+    # Each of the two values is wrong where the other one is right.
     if figure == "cached":
-        return 0 if value else 100
-    if isinstance(value, str | list):
+        return 0 if healthy_value else 100
+    if isinstance(healthy_value, str | list):
         return ["model.norm.weight"]
     return 0
 
 
 CLAIMS = {
-    one.subject: one
-    for one in profile_claims(ClaimContext(image=image(NAME), facts=SOURCES.facts))
-    if one.subject in HEALTHY
+    claim.subject: claim
+    for claim in profile_claims(ClaimContext(image=image(NAME), facts=SOURCES.facts))
+    if claim.subject in HEALTHY
 }
 
 
 @pytest.mark.parametrize("subject", HEALTHY)
-def test_what_is_off_is_named(subject: str) -> None:
+def test_a_healthy_image_passes(subject: str) -> None:
+    assert judge_claim(CLAIMS[subject], HEALTHY[subject]).status is Status.PASS
+
+
+@pytest.mark.parametrize("subject", HEALTHY)
+def test_each_wrong_figure_fails_by_its_name(subject: str) -> None:
     healthy = HEALTHY[subject]
-    assert judge_claim(CLAIMS[subject], healthy).status is Status.PASS
     for figure, value in healthy.items():
-        fails(judge_claim(CLAIMS[subject], {**healthy, figure: off(figure, value)}), figure)
+        evidence = {**healthy, figure: wrong_value(figure, value)}
+
+        fails(judge_claim(CLAIMS[subject], evidence), figure)

@@ -1,5 +1,7 @@
-"""instructions on AArch64: SVE instructions are told from NEON's, and from the unwinder's question for the vector
-length."""
+"""instructions: which are counted, and when a file asks for them.
+
+On AArch64, SVE instructions are told from NEON's, and from those of libgcc's unwinder.
+"""
 
 import struct
 
@@ -9,58 +11,82 @@ from hypothesis import strategies as st
 
 from validate.checks.cpu import instructions
 
-PTRUE, CNTD, NEON_FADD = (struct.pack("<I", word) for word in (0x2518E3E0, 0x04E0E3E0, 0x4E20D400))
-READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380400, 0xD53BE040))
+CNTD_WORD = 0x04E0E3E0
+"""`cntd x0`: the unwinder's question for the length of a vector."""
 
 
-def sve(code: bytes) -> int:
+def instruction(word: int) -> bytes:
+    """An instruction of AArch64 as it lies in a file."""
+    return struct.pack("<I", word)
+
+
+CNTD = instruction(CNTD_WORD)
+PTRUE, NEON_FADD = instruction(0x2518E3E0), instruction(0x4E20D400)
+READS_ID_AA64PFR0, READS_COUNTER = instruction(0xD5380400), instruction(0xD53BE040)
+
+
+def count_sve(code: bytes) -> int:
     return instructions.count_sve(code, 0, len(code))
 
 
-def test_sve_is_told_from_neon_and_from_the_unwinders_question() -> None:
-    assert sve(NEON_FADD * 100) == 0
-    assert sve(NEON_FADD + PTRUE + NEON_FADD) == 1
-    assert sve((NEON_FADD + CNTD) * 6) == 0
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        pytest.param(NEON_FADD * 100, 0, id="NEON"),
+        pytest.param(NEON_FADD + PTRUE + NEON_FADD, 1, id="one of SVE"),
+        pytest.param((NEON_FADD + CNTD) * 6, 0, id="the unwinder's"),
+    ],
+)
+def test_sve_is_told_from_neon_and_from_the_unwinder(code: bytes, count: int) -> None:
+    assert count_sve(code) == count
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=50))
 def test_an_instruction_is_sves_by_its_bits_25_to_28(words: list[int]) -> None:
-    expected = sum((word >> 25) & 0xF == 0b0010 and word != 0x04E0E3E0 for word in words)
-    assert sve(b"".join(struct.pack("<I", word) for word in words)) == expected
+    expected = sum((word >> 25) & 0xF == 0b0010 and word != CNTD_WORD for word in words)
+
+    assert count_sve(b"".join(map(instruction, words))) == expected
 
 
 @pytest.mark.parametrize(
-    ("word", "asks"), [(READS_ID_AA64PFR0, 1), (READS_COUNTER, 0), (NEON_FADD, 0)]
+    ("last", "count"),
+    [
+        pytest.param(READS_ID_AA64PFR0, 1, id="reads an ID register"),
+        pytest.param(READS_COUNTER, 0, id="reads another register"),
+        pytest.param(NEON_FADD, 0, id="reads none"),
+    ],
 )
-def test_a_file_asks_by_reading_an_id_register(word: bytes, asks: int) -> None:
-    code = NEON_FADD + word
-    assert instructions.count_words(instructions._ID_REGISTER, code, 0, len(code)) == asks
+def test_a_file_asks_by_reading_an_id_register(last: bytes, count: int) -> None:
+    code = NEON_FADD + last
+
+    assert instructions.count_words(instructions._ID_REGISTER, code, 0, len(code)) == count
 
 
 @pytest.mark.parametrize(
     ("code", "asks"),
     [
-        ("b8 01 00 00 00 0f a2", True),
-        (
-            "53 41 50 51 52 56 89 f8 31 c9 0f a2 41 58",
-            True,
-        ),  # x264 and FFmpeg: the leaf is an argument
-        ("49 89 f8 89 f0 89 d1 49 89 d9 0f a2 41 89", True),  # dav1d
-        ("89 e8 89 e9 0f a2 85 c0", True),  # libwebp
-        ("0f f5 25 06 10 a2 00 66 0f f5 2d fe 0f a2 00 66", False),  # bytes of x265's addresses
+        pytest.param("b8 01 00 00 00 0f a2", True, id="the leaf is a constant"),
+        # In x264 and FFmpeg, the leaf is an argument of the function.
+        pytest.param("53 41 50 51 52 56 89 f8 31 c9 0f a2 41 58", True, id="x264"),
+        pytest.param("49 89 f8 89 f0 89 d1 49 89 d9 0f a2 41 89", True, id="dav1d"),
+        pytest.param("89 e8 89 e9 0f a2 85 c0", True, id="libwebp"),
+        # The bytes of CPUID are those of an address here.
+        pytest.param("0f f5 25 06 10 a2 00 66 0f f5 2d fe 0f a2 00 66", False, id="x265"),
     ],
 )
-def test_a_leaf_that_comes_in_a_register_is_a_question_too(code: str, asks: bool) -> None:
+def test_cpuid_counts_with_its_leaf_set_just_before(code: str, asks: bool) -> None:
     assert bool(instructions._CPUID.search(bytes.fromhex(code))) == asks
 
 
-def test_a_library_asks_by_another_that_asks() -> None:
-    assert instructions._CHECKING_SYMBOL.fullmatch(
-        b"av_get_cpu_flags"
-    ) and not instructions._CHECKING_SYMBOL.fullmatch(b"memcpy")
+@pytest.mark.parametrize(("symbol", "asks"), [(b"av_get_cpu_flags", True), (b"memcpy", False)])
+def test_a_library_asks_by_another_that_asks(symbol: bytes, asks: bool) -> None:
+    assert bool(instructions._CHECKING_SYMBOL.fullmatch(symbol)) == asks
 
 
-def test_a_verdict_names_the_instructions_of_its_claim() -> None:
+@pytest.mark.parametrize(("subject", "name"), [("sve", "SVE"), ("avx512", "AVX-512")])
+def test_a_verdict_names_the_instructions_of_its_claim(subject: str, name: str) -> None:
     evidence: instructions.InstructionsEvidence = {"files": 3, "asking": 1, "not_asking": []}
-    assert "that use SVE ask first" in instructions.judge("sve", {}, evidence).reason
-    assert "that use AVX-512 ask first" in instructions.judge("avx512", {}, evidence).reason
+
+    finding = instructions.judge(subject, {}, evidence)
+
+    assert f"that use {name} ask first" in finding.reason
