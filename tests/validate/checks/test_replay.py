@@ -57,7 +57,7 @@ BROKEN = {
 
 @cache
 def judge_run(run_id: str, *tiers: Tier) -> Verdict:
-    """Judge a recorded run by the claims that it was measured for: these tiers, or those of GPUs."""
+    """Judge a recorded run by the claims of its time: those of these tiers, or of the GPU tiers."""
     evidence = recorded.evidence(run_id)
     return judge(evidence.claim_set, evidence, tiers or GPUS)
 
