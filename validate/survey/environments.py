@@ -157,10 +157,13 @@ def _environment(
     package_folders: Sequence[str],
     environ: Mapping[str, str],
 ) -> Environment:
-    """Return the environment of an interpreter (`python`, the path of its program).
+    """Return the environment of an interpreter: where it looks for modules, and how it starts.
 
-    package_folders: those of its own prefix; environ: the variables of the image.
+    `python` is the path of its program and `version` its release (`3.11`). `package_folders` are
+    those of its own prefix; `environ` are the variables of the image.
     """
+    # Empty unless this is a virtual environment. Then `home` is the folder of the program that it
+    # was made with: /usr/bin.
     venv_settings = _read_venv_settings(prefix)
     base = prefix
     if "home" in venv_settings:
@@ -181,6 +184,7 @@ def _environment(
         if Path(user_folder).is_dir() and user_folder not in folders:
             folders.insert(0, user_folder)
 
+    # sys.path, in the order in which Python makes it. A venv has the standard library of its base.
     from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
     entries = [
         *from_variable,
@@ -188,6 +192,7 @@ def _environment(
         *_with_folders_of_pth_files(folders),
     ]
     path = tuple(dict.fromkeys(entries))
+    # The fields of user_environment.Start.
     start = {
         "path": list(path),
         "optimize": int(bool(environ.get("PYTHONOPTIMIZE"))),

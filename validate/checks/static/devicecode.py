@@ -528,6 +528,7 @@ def find_lacking_archs(
     for path, file in with_code.items():
         for arch, form in expect["archs"].items():
             arch_faults = list(find_arch_faults(path, file, arch, form))
+            # Why upstream's own build lacks this architecture; empty if it is not known to.
             gap_reason = find_gap(expect["known_gaps"], path, arch)
             if not gap_reason:
                 faults += arch_faults

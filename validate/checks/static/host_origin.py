@@ -252,13 +252,14 @@ def describe_success(
 ) -> str:
     """Return which builds gave the same bytes, and what a derived image changes on top."""
     builds = set()
-    count = 0
+    layer_count = 0
     for layer in layers.expected:
         builds.update(layer["builds"])
+        # The settings stand among the layers, and are none.
         if layer["layer"] != SETTINGS_ROW:
-            count += 1
+            layer_count += 1
 
-    success = f"{count} layers are, bit for bit, what {listed(sorted(builds))} gave"
+    success = f"{layer_count} layers are, bit for bit, what {listed(sorted(builds))} gave"
     if expect["is_derived"]:
         success += f"; {describe_changes(evidence['changes'])}"
     return success

@@ -473,7 +473,8 @@ def find_link_faults(expect: LibrariesExpect, linked: Sequence[LinkedLibrary]) -
 def judge_library(expect: LibrariesExpect, library: LinkedLibrary) -> JudgedLibrary:
     """Return a library with its troubles: what it needs and does not get, excused or not.
 
-    Libraries of the host's driver are no troubles: the container runtime brings them.
+    `expect["host"]` are patterns of the driver's libraries. That one of these is missing is no
+    trouble: the container runtime brings it from the host.
     """
     missing = [name for name in library["missing"] if not matches(name, expect["host"])]
     of_other_cuda = [name for name in library["needs_cuda"] if is_of_other_cuda(expect, name)]

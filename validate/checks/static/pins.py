@@ -487,7 +487,7 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
     """Fail where a derived image has what is known to fail: a package, variable or combination.
 
     `expect["known"]` are packages and variables that fail in its base image. `conflicts` are
-    releases of packages that fail together.
+    releases of packages that fail together, whether they were added or not.
     """
     measured = evidence["installed"]
     faults = []
@@ -499,6 +499,7 @@ def judge_additions(_subject: str, expect: AdditionsExpect, evidence: LockEviden
     for conflict in expect.get("conflicts", ()):
         packages = conflict["packages"]
         if all(is_installed(name, bounds, evidence) for name, bounds in packages.items()):
+            # `transformers 4.57.1 and peft 0.13.2 fail together: ...`
             releases = [f"{name} {listed(measured[name])}" for name in packages]
             faults.append(f"{' and '.join(releases)} fail together: {conflict['why']}")
 
