@@ -20,7 +20,7 @@ class Entry:
     path: str
     """Absolute and normalised. Links are not followed."""
     sha256: str
-    """URL-safe base64, as RECORD has it. Empty where it has none, as for itself and for bytecode."""
+    """URL-safe base64, as RECORD has it. Empty where there is none, as for itself and bytecode."""
 
     @property
     def unpadded_sha256(self) -> str:
