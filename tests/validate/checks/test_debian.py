@@ -1,4 +1,7 @@
-"""debian/packages: a small system of Debian's packages. What breaks in a real one: tests/integration/faults.yaml."""
+"""debian/packages: a small system of Debian's packages.
+
+tests/integration/faults.yaml has what breaks in a real image.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -13,180 +16,247 @@ from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, walk
 from validate.judging import Finding, Status
 
+PROGRAM, PAGE, SETTINGS = "usr/bin/tool", "usr/share/doc/tool", "etc/tool.conf"
+"""The files of the package `tool`: a program, documentation, and a configuration file."""
+CONTENTS = {PROGRAM: b"a tool", PAGE: b"a page", SETTINGS: b"settings"}
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A system with one package: a program, a page of documentation, and a configuration file."""
-    info = tmp_path / "dpkg/info"
-    info.mkdir(parents=True)
-    files = {
-        "usr/bin/tool": b"a tool",
-        "usr/share/doc/tool": b"a page",
-        "etc/tool.conf": b"settings",
-    }
-    for name, content in files.items():
+    """The root folder of a system with the package `tool`. Its /bin is a link to usr/bin."""
+    for name, content in CONTENTS.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "bin").symlink_to("usr/bin")
-    md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    (info / "tool:amd64.list").write_text(
-        "/.\n" + "".join(f"{tmp_path}/{name}\n" for name in files)
-    )
-    sums = f"{md5['usr/bin/tool']}  {str(tmp_path)[1:]}/bin/tool\n"
+
+    info = tmp_path / "dpkg/info"
+    info.mkdir(parents=True)
+    paths = "".join(f"{tmp_path}/{name}\n" for name in CONTENTS)
+    (info / "tool:amd64.list").write_text(f"/.\n{paths}")
+    # dpkg writes paths without their first slash.
+    program_by_link = f"{str(tmp_path)[1:]}/bin/tool"
     (info / "tool:amd64.md5sums").write_text(
-        f"{sums}{md5['usr/share/doc/tool']}  usr/share/doc/tool\n"
+        f"{md5(CONTENTS[PROGRAM])}  {program_by_link}\n{md5(CONTENTS[PAGE])}  {PAGE}\n"
     )
-    status(
-        tmp_path,
-        "install ok installed",
-        f"Conffiles:\n {tmp_path}/etc/tool.conf {md5['etc/tool.conf']}\n",
-    )
+    settings_sum = f"Conffiles:\n {tmp_path}/{SETTINGS} {md5(CONTENTS[SETTINGS])}\n"
+    write_status(tmp_path, "install ok installed", settings_sum)
+
     debian.read_package_files.cache_clear()
     yield tmp_path
     debian.read_package_files.cache_clear()
 
 
-def status(root: Path, state: str, more: str = "") -> None:
+def write_status(root: Path, state: str, more_fields: str = "") -> None:
+    """Give the package a state, and forget its configuration file unless `more_fields` has it."""
     (root / "dpkg/status").write_text(
-        f"Package: tool\nStatus: {state}\nVersion: 1\n{more}Description: x\n"
+        f"Package: tool\nStatus: {state}\nVersion: 1\n{more_fields}Description: x\n"
     )
 
 
-def only_settings(root: Path) -> None:
-    """Make the package one that has a folder and a configuration file: dpkg writes an empty list of sums for it."""
-    (root / "dpkg/info/tool:amd64.list").write_text(f"/.\n{root}/etc\n{root}/etc/tool.conf\n")
+def keep_only_settings(root: Path) -> None:
+    """Make the package one that has a folder and a configuration file.
+
+    dpkg writes an empty list of sums for it.
+    """
+    (root / "dpkg/info/tool:amd64.list").write_text(f"/.\n{root}/etc\n{root}/{SETTINGS}\n")
     (root / "dpkg/info/tool:amd64.md5sums").write_text("")
 
 
-def judged(root: Path) -> Finding:
+def replace_program_by_a_link(root: Path) -> None:
+    (root / PROGRAM).unlink()
+    (root / PROGRAM).symlink_to("/bin/true")
+
+
+def name_another_package_only(root: Path) -> None:
+    """Cut dpkg's `status` short: `tool` is in none of its stanzas."""
+    (root / "dpkg/status").write_text("Package: first\nStatus: install ok installed\n")
+
+
+def judged(root: Path, kind: ImageKind = ImageKind.OURS) -> Finding:
     image = ImagePaths(dict(walk(str(root), [])), [])
-    return check.judge(
-        "debian", {"image_kind": ImageKind.OURS}, check.compare(f"{root}/dpkg", image)
-    )
+    return check.judge("debian", {"image_kind": kind}, check.compare(f"{root}/dpkg", image))
+
+
+def in_state(state: str) -> Callable[[Path], None]:
+    return lambda root: write_status(root, state)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("damage", "words"),
     [
-        (
-            lambda root: (root / "usr/bin/tool").write_bytes(b"a t"),
+        pytest.param(
+            lambda root: (root / PROGRAM).write_bytes(b"a t"),
             "/usr/bin/tool is not as Debian's tool has it",
+            id="a-file-is-cut-short",
         ),
-        (
-            lambda root: (root / "usr/bin/tool").unlink(),
+        pytest.param(
+            lambda root: (root / PROGRAM).unlink(),
             "/usr/bin/tool of Debian's tool is missing",
+            id="a-file-is-missing",
         ),
-        (
-            lambda root: [
-                (root / "usr/bin/tool").unlink(),
-                (root / "usr/bin/tool").symlink_to("/bin/true"),
-            ],
+        pytest.param(
+            replace_program_by_a_link,
             "/usr/bin/tool is not as Debian's tool has it",
+            id="a-file-is-a-link",
         ),
-        (
-            lambda root: (root / "etc/tool.conf").write_bytes(b""),
+        pytest.param(
+            lambda root: (root / SETTINGS).write_bytes(b""),
             "/etc/tool.conf is not as Debian's tool has it",
+            id="a-configuration-file-is-emptied",
         ),
-        (
-            lambda root: status(root, "install ok half-configured"),
+        pytest.param(
+            in_state("install ok half-configured"),
             "in the state `install ok half-configured`",
+            id="half-configured",
         ),
-        (lambda root: status(root, "install ok unpacked"), "`install ok unpacked`"),
-        (lambda root: status(root, "install ok triggers-pending"), "`install ok triggers-pending`"),
-        (
-            lambda root: status(root, "install reinstreq half-installed"),
+        pytest.param(in_state("install ok unpacked"), "`install ok unpacked`", id="unpacked"),
+        pytest.param(
+            in_state("install ok triggers-pending"),
+            "`install ok triggers-pending`",
+            id="triggers-pending",
+        ),
+        pytest.param(
+            in_state("install reinstreq half-installed"),
             "`install reinstreq half-installed`",
+            id="half-installed",
         ),
-        (lambda root: (root / "dpkg/status").unlink(), "dpkg's database has no package"),
-        (
-            lambda root: (root / "dpkg/status").write_text(
-                "Package: first\nStatus: install ok installed\n"
-            ),
+        pytest.param(
+            lambda root: (root / "dpkg/status").unlink(),
+            "dpkg's database has no package",
+            id="no-states",
+        ),
+        pytest.param(
+            name_another_package_only,
             "Debian's tool is in the state `unknown to dpkg's status`",
+            id="no-state-of-the-package",
         ),
-        (
+        pytest.param(
             lambda root: (root / "dpkg/info/tool:amd64.md5sums").write_text(""),
             "Debian's tool is in the state `without sums of its files`",
+            id="sums-are-emptied",
         ),
-        (
+        pytest.param(
             lambda root: (root / "dpkg/info/tool:amd64.md5sums").unlink(),
             "Debian's tool is in the state `without sums of its files`",
+            id="sums-are-missing",
         ),
     ],
 )
-def test_what_is_broken_is_named(root: Path, fault: Callable[[Path], object], words: str) -> None:
-    fault(root)
-    finding = judged(root)
-    assert finding.status is Status.FAIL and words in finding.reason, finding.reason
+def test_a_damaged_package_fails(root: Path, damage: Callable[[Path], object], words: str) -> None:
+    damage(root)
+
+    status, reason = judged(root)
+
+    assert status is Status.FAIL, reason
+    assert words in reason
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
+        pytest.param(
             lambda root: None,
             "1 Debian packages are wholly installed, and 2 files are as they brought them",
+            id="nothing",
         ),
-        (lambda root: status(root, "hold ok installed"), ""),
-        (lambda root: status(root, "deinstall ok config-files"), ""),
-        (lambda root: (root / "etc/tool.conf").write_bytes(b"mine"), "edited configuration: "),
-        (lambda root: (root / "etc/tool.conf").unlink(), "edited configuration: "),
-        (only_settings, "1 files are as they brought them"),
+        pytest.param(in_state("hold ok installed"), "", id="held-at-its-version"),
+        pytest.param(in_state("deinstall ok config-files"), "", id="removed-but-for-its-settings"),
+        pytest.param(
+            lambda root: (root / SETTINGS).write_bytes(b"mine"),
+            "edited configuration: ",
+            id="settings-edited",
+        ),
+        pytest.param(
+            lambda root: (root / SETTINGS).unlink(), "edited configuration: ", id="settings-removed"
+        ),
+        pytest.param(
+            keep_only_settings, "1 files are as they brought them", id="a-package-of-settings-only"
+        ),
     ],
 )
-def test_what_people_do_is_no_fault(
+def test_what_people_do_to_packages_on_purpose_passes(
     root: Path, change: Callable[[Path], object], words: str
 ) -> None:
     change(root)
-    finding = judged(root)
-    assert finding.status is Status.PASS and words in finding.reason, finding.reason
+
+    status, reason = judged(root)
+
+    assert status is Status.PASS, reason
+    assert words in reason
+
+
+def test_a_custom_base_with_dpkgs_files_but_no_states_fails(root: Path) -> None:
+    (root / "dpkg/status").unlink()
+
+    assert judged(root, ImageKind.ON_CUSTOM_BASE).status is Status.FAIL
 
 
 def test_a_custom_base_need_not_be_debians(root: Path) -> None:
     (root / "dpkg/status").unlink()
-    evidence = check.compare(f"{root}/dpkg", ImagePaths({}, []))
-    assert (
-        check.judge("debian", {"image_kind": ImageKind.ON_CUSTOM_BASE}, evidence).status
-        is Status.FAIL
-    ), "it is"
     (root / "dpkg/info").rename(root / "gone")
-    debian.read_package_files.cache_clear()
-    evidence = check.compare(f"{root}/dpkg", ImagePaths({}, []))
-    assert (
-        check.judge("debian", {"image_kind": ImageKind.ON_CUSTOM_BASE}, evidence).status
-        is Status.PASS
-    )
+
+    assert judged(root, ImageKind.ON_CUSTOM_BASE).status is Status.PASS
 
 
-def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) -> None:
-    root, info = str(tmp_path), tmp_path / "dpkg" / "info"
-    info.mkdir(parents=True)
-    (tmp_path / "usr" / "bin").mkdir(parents=True)
-    (tmp_path / "bin").symlink_to("usr/bin")
-    tool = tmp_path / "usr/bin/tool"
-    tool.write_bytes(b"a tool")
-    digest = hashlib.md5(b"a tool").hexdigest()
-    (info / "tool:amd64.list").write_text(
-        f"/.\n{root}/bin/tool\n{root}/etc/tool.conf\n{root}/bin/moved\n"
+# ---- Reading dpkg's database.
+
+
+def test_a_folder_without_a_database_has_no_packages(tmp_path: Path) -> None:
+    assert debian.read_package_files(str(tmp_path)) == debian.PackageFiles({}, {})
+
+
+def test_files_are_known_by_their_real_paths(root: Path) -> None:
+    """The list of sums names /bin/tool, and /bin is a link to usr/bin."""
+    files = debian.read_package_files(f"{root}/dpkg")
+
+    program = f"{root}/{PROGRAM}"
+    assert files.packages[program] == "tool"
+    assert files.md5[program] == md5(CONTENTS[PROGRAM])
+
+
+def test_a_diverted_file_is_known_where_it_lies(root: Path) -> None:
+    listing, sums = root / "dpkg/info/tool:amd64.list", root / "dpkg/info/tool:amd64.md5sums"
+    listing.write_text(f"{listing.read_text()}{root}/bin/moved\n")
+    sums.write_text(f"{sums.read_text()}{'b' * 32}  {str(root)[1:]}/bin/moved\n")
+    (root / "dpkg/diversions").write_text(f"{root}/bin/moved\n{root}/bin/moved.distrib\nother\n")
+
+    files = debian.read_package_files(f"{root}/dpkg")
+
+    moved = f"{root}/usr/bin/moved.distrib"
+    assert files.packages[moved] == "tool"
+    assert files.md5[moved] == "b" * 32
+    assert f"{root}/usr/bin/moved" not in files.md5
+
+
+def test_sums_of_configuration_files_that_dpkg_will_remove_or_has_not_read_do_not_count(
+    root: Path,
+) -> None:
+    other_package = (
+        f"Package: old\nConffiles:\n {root}/{SETTINGS} {'e' * 32} remove-on-upgrade\n"
+        f" {root}/etc/new newconffile\n"
     )
-    (info / "tool:amd64.md5sums").write_text(
-        f"{digest}  {root[1:]}/bin/tool\n{'b' * 32}  {root[1:]}/bin/moved\n"
-    )
-    (tmp_path / "dpkg/diversions").write_text(
-        f"{root}/bin/moved\n{root}/bin/moved.distrib\nother\n"
-    )
-    (tmp_path / "dpkg/status").write_text(
-        f"Package: tool\nConffiles:\n {root}/etc/tool.conf {'c' * 32}\nDescription: x\n"
-        f"\nPackage: old\nConffiles:\n {root}/etc/tool.conf {'e' * 32} remove-on-upgrade\n {root}/etc/new newconffile\n"
-    )
-    found = debian.read_package_files(str(tmp_path / "dpkg"))
-    assert found.packages[str(tool)] == "tool"
-    moved, settings = f"{root}/usr/bin/moved.distrib", f"{root}/etc/tool.conf"
-    assert found.md5 == {str(tool): digest, moved: "b" * 32, settings: "c" * 32}
-    assert debian.read_package_files(str(tmp_path / "none")) == debian.PackageFiles({}, {})
-    # What runs when Python starts may be Debian's, while it is as packaged.
-    assert environment.is_as_debian_brought(
-        str(tool), found
-    ) and not environment.is_as_debian_brought(moved, found)
-    tool.write_bytes(b"another")
-    assert not environment.is_as_debian_brought(str(tool), found)
+    status = root / "dpkg/status"
+    status.write_text(f"{status.read_text()}\n{other_package}")
+
+    files = debian.read_package_files(f"{root}/dpkg")
+
+    assert files.md5[f"{root}/{SETTINGS}"] == md5(CONTENTS[SETTINGS])
+    assert f"{root}/etc/new" not in files.md5
+
+
+def test_only_an_unchanged_file_is_taken_for_debians(root: Path) -> None:
+    """`environment` asks for this of code that runs whenever Python starts."""
+    program = root / PROGRAM
+    files = debian.read_package_files(f"{root}/dpkg")
+    assert environment.is_as_debian_brought(str(program), files)
+    assert not environment.is_as_debian_brought(f"{root}/usr/bin/other", files)
+
+    program.write_bytes(b"another")
+    assert not environment.is_as_debian_brought(str(program), files)
+
+    program.unlink()
+    assert not environment.is_as_debian_brought(str(program), files)

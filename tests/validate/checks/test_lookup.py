@@ -1,4 +1,7 @@
-"""lookup/paths: what is found in place of another. More, in a real image: tests/integration/faults.yaml."""
+"""lookup/paths: what is found in place of another file.
+
+tests/integration/faults.yaml has what hides something in a real image.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,136 +15,216 @@ from validate.environment import debian, installed
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, Status
 
-OURS = ["/opt/venv/bin", "/usr/local/cuda-12.6/bin", "/usr/bin"]
-GOOD = Measured(path=OURS, programs=[], modules=[], libraries=[], plugins={})
-CONDA = Hidden(
+OUR_PATH = ["/opt/venv/bin", "/usr/local/cuda-12.6/bin", "/usr/bin"]
+NOTHING_HIDDEN = Measured(path=OUR_PATH, programs=[], modules=[], libraries=[], plugins={})
+PYTHON_OF_CONDA = Hidden(
     path="/opt/conda/bin/python3",
     owner="",
     hides="/opt/venv/bin/python3",
     hidden_owner="Debian's python3-minimal",
 )
-CMAKE = Hidden(
+CMAKE_OF_A_WHEEL = Hidden(
     path="/opt/venv/bin/cmake", owner="cmake", hides="/usr/bin/cmake", hidden_owner="Debian's cmake"
 )
-GIT = Hidden(path="/usr/local/bin/git", owner="", hides="/usr/bin/git", hidden_owner="Debian's git")
-NUMPY = Hidden(path="/opt/own/numpy", owner="", hides="/site/numpy", hidden_owner="numpy")
+GIT_OF_NOBODY = Hidden(
+    path="/usr/local/bin/git", owner="", hides="/usr/bin/git", hidden_owner="Debian's git"
+)
+NUMPY_OF_NOBODY = Hidden(path="/opt/own/numpy", owner="", hides="/site/numpy", hidden_owner="numpy")
 
 
-def judged(kind: ImageKind, **changed: Any) -> Finding:
-    return lookup.judge("lookup", Expected(path=OURS, image_kind=kind), {**GOOD, **changed})  # type: ignore[typeddict-item]
+def judged(kind: ImageKind, **measured: Any) -> Finding:
+    """Judge evidence of an image of this kind. What is not given is well."""
+    evidence: Any = {**NOTHING_HIDDEN, **measured}
+    return lookup.judge("lookup", Expected(path=OUR_PATH, image_kind=kind), evidence)
+
+
+# ---- Judging.
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("measured", "words"),
     [
-        (
-            {"path": ["/opt/conda/bin", *OURS], "programs": [CONDA]},
+        pytest.param(
+            {"path": ["/opt/conda/bin", *OUR_PATH], "programs": [PYTHON_OF_CONDA]},
             "/opt/conda/bin/python3 is found before /opt/venv/bin/",
+            id="our-python",
         ),
-        (
-            {"path": ["/usr/local/bin", *OURS], "programs": [GIT]},
+        pytest.param(
+            {"path": ["/usr/local/bin", *OUR_PATH], "programs": [GIT_OF_NOBODY]},
             "/usr/local/bin/git is found before /usr/bin/git of Debian",
+            id="a-program-in-our-folder",
         ),
-        ({"programs": [{**CMAKE, "owner": ""}]}, "/opt/venv/bin/cmake is found before"),
-        ({"modules": [NUMPY]}, "/opt/own/numpy is found before /site/numpy of numpy"),
-        ({"libraries": [NUMPY]}, "/opt/own/numpy is found before"),
-        ({"path": OURS[1:]}, "folders of ours are missing or in another order"),
-        ({"path": ["bin", *OURS]}, "the PATH has 'bin'"),
-    ],
-)
-def test_what_hides_ours_in_somebodys_image_fails(changed: dict[str, Any], words: str) -> None:
-    finding = judged(ImageKind.DERIVED, **changed)
-    assert finding.status is Status.FAIL and words in finding.reason, finding.reason
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({}, ""),
-        ({"path": ["/app/bin", *OURS]}, ""),
-        (
-            {"programs": [CMAKE]},
-            "reported: /opt/venv/bin/cmake of cmake is found before /usr/bin/cmake of Debian's cmake",
+        pytest.param(
+            {"programs": [{**CMAKE_OF_A_WHEEL, "owner": ""}]},
+            "/opt/venv/bin/cmake is found before",
+            id="a-program-of-nobody-in-our-folder",
         ),
-        (
-            {"plugins": {"/usr/lib/libnccl-net.so": "NCCL"}},
-            "reported: /usr/lib/libnccl-net.so is loaded by NCCL",
+        pytest.param(
+            {"modules": [NUMPY_OF_NOBODY]},
+            "/opt/own/numpy is found before /site/numpy of numpy",
+            id="a-module",
+        ),
+        pytest.param(
+            {"libraries": [NUMPY_OF_NOBODY]}, "/opt/own/numpy is found before", id="a-library"
+        ),
+        pytest.param(
+            {"path": OUR_PATH[1:]},
+            "folders of ours are missing or in another order",
+            id="path-lacks-our-folder",
+        ),
+        pytest.param(
+            {"path": ["bin", *OUR_PATH]}, "the PATH has 'bin'", id="path-has-a-relative-folder"
         ),
     ],
 )
-def test_what_somebodys_image_may_bring_is_reported(changed: dict[str, Any], words: str) -> None:
-    finding = judged(ImageKind.DERIVED, **changed)
-    assert finding.status is Status.PASS and words in finding.reason
-    assert judged(ImageKind.OURS, **changed).status is (Status.FAIL if changed else Status.PASS)
+def test_a_derived_image_that_hides_something_of_ours_fails(
+    measured: dict[str, Any], words: str
+) -> None:
+    status, reason = judged(ImageKind.DERIVED, **measured)
+
+    assert status is Status.FAIL, reason
+    assert words in reason
 
 
-def program(file: Path) -> str:
+ALLOWED_IN_DERIVED_IMAGES = [
+    pytest.param({"path": ["/app/bin", *OUR_PATH]}, "", id="a-folder-of-its-own-on-path"),
+    pytest.param(
+        {"programs": [CMAKE_OF_A_WHEEL]},
+        "reported: /opt/venv/bin/cmake of cmake is found before /usr/bin/cmake of Debian's cmake",
+        id="a-program-of-a-package-before-anothers",
+    ),
+    pytest.param(
+        {"plugins": {"/usr/lib/libnccl-net.so": "NCCL"}},
+        "reported: /usr/lib/libnccl-net.so is loaded by NCCL",
+        id="a-plugin",
+    ),
+]
+
+
+@pytest.mark.parametrize(("measured", "words"), ALLOWED_IN_DERIVED_IMAGES)
+def test_what_a_derived_image_may_bring_is_reported(measured: dict[str, Any], words: str) -> None:
+    status, reason = judged(ImageKind.DERIVED, **measured)
+
+    assert status is Status.PASS, reason
+    assert words in reason
+
+
+@pytest.mark.parametrize(("measured", "words"), ALLOWED_IN_DERIVED_IMAGES)
+def test_in_an_image_that_we_build_the_same_fails(measured: dict[str, Any], words: str) -> None:
+    assert judged(ImageKind.OURS, **measured).status is Status.FAIL
+
+
+@pytest.mark.parametrize("kind", [ImageKind.OURS, ImageKind.DERIVED])
+def test_an_image_that_hides_nothing_passes(kind: ImageKind) -> None:
+    assert judged(kind).status is Status.PASS
+
+
+# ---- Measuring.
+
+
+def write(file: Path, content: str = "") -> str:
+    """Write a file with the folders above it. Return its path."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("")
-    file.chmod(0o755)
+    file.write_text(content)
     return str(file)
 
 
-def test_programs_are_followed_along_the_path(tmp_path: Path) -> None:
-    first, second = program(tmp_path / "conda/python3"), program(tmp_path / "venv/python3")
+def write_program(file: Path) -> str:
+    path = write(file)
+    file.chmod(0o755)
+    return path
+
+
+def test_a_program_hides_those_of_its_name_in_later_folders_of_the_path(tmp_path: Path) -> None:
+    condas = write_program(tmp_path / "conda/python3")
+    venvs = write_program(tmp_path / "venv/python3")
+    write(tmp_path / "conda/notes")
     (tmp_path / "link").symlink_to("venv")
-    (tmp_path / "conda/notes").write_text("")
-    folders = [str(tmp_path / name) for name in ("conda", "venv", "link", "gone")]
-    owners = Owners({debian.real_path(second): "python3"}, {debian.real_path(first): "conda"})
-    (hidden, again) = lookup.find_hidden_programs(folders, owners)
-    assert hidden == Hidden(
-        path=first, owner="conda", hides=second, hidden_owner="Debian's python3"
-    )
-    assert again["hides"] == f"{tmp_path}/link/python3"
-    assert not lookup.find_hidden_programs(folders[1:], owners), (
-        "a link to the same program hides nothing"
-    )
+    owners = Owners({debian.real_path(venvs): "python3"}, {debian.real_path(condas): "conda"})
+
+    folders = [f"{tmp_path}/{name}" for name in ("conda", "venv", "link", "gone")]
+    first, second = lookup.find_hidden_programs(folders, owners)
+
+    assert first == Hidden(path=condas, owner="conda", hides=venvs, hidden_owner="Debian's python3")
+    assert second["hides"] == f"{tmp_path}/link/python3"
 
 
-def test_modules_before_the_standard_librarys_are_found(tmp_path: Path) -> None:
-    for name in (
-        "own/random.py",
-        "own/mine.py",
-        "own/alone.py",
-        "own/json/__init__.py",
-        "own/csv/data.txt",
-        "own/tests/__init__.py",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    standard = tmp_path / "python3.11"
+def test_a_link_to_the_same_program_is_not_hidden(tmp_path: Path) -> None:
+    write_program(tmp_path / "venv/python3")
+    (tmp_path / "link").symlink_to("venv")
+
+    folders = [f"{tmp_path}/venv", f"{tmp_path}/link"]
+    assert not lookup.find_hidden_programs(folders, Owners({}, {}))
+
+
+def test_modules_hide_those_of_the_standard_library(tmp_path: Path) -> None:
     for name in ("random.py", "csv.py", "json/__init__.py", "tests/__init__.py"):
-        (standard / name).parent.mkdir(parents=True, exist_ok=True)
-        (standard / name).write_text("")
-    site = tmp_path / "site"
-    for folder, name in ((tmp_path / "own", "mine"), (site, "mine"), (tmp_path / "own", "alone")):
-        info = folder / f"{name}-1.dist-info"
-        info.mkdir(parents=True, exist_ok=True)
-        (info / "RECORD").write_text(f"{name}.py,,\n")
-    distributions = installed.distributions([str(tmp_path / "own"), str(site)])
-    hidden = lookup.find_hidden_modules([str(tmp_path / "own")], [str(standard)], distributions)
-    (mine,) = (one for one in hidden if one["hidden_owner"] == "mine")
-    assert mine["path"] == f"{tmp_path}/own/mine.py" and mine["hides"] == f"{site}/mine"
-    hidden.remove(mine)
-    assert [one["path"] for one in hidden] == [f"{tmp_path}/own/json", f"{tmp_path}/own/random.py"]
-    assert {one["hidden_owner"] for one in hidden} == {"the standard library"}
+        write(tmp_path / "python3.11" / name)
+    own = tmp_path / "own"
+    write(own / "random.py")
+    write(own / "json/__init__.py")
+    write(own / "alone.py")
+    # A folder without __init__.py hides nothing, and neither does a name that most projects have.
+    write(own / "csv/data.txt")
+    write(own / "tests/__init__.py")
+
+    hidden = lookup.find_hidden_modules([str(own)], [f"{tmp_path}/python3.11"], [])
+
+    assert [pair["path"] for pair in hidden] == [f"{own}/json", f"{own}/random.py"]
+    assert {pair["hidden_owner"] for pair in hidden} == {"the standard library"}
 
 
-def test_libraries_are_followed_along_the_loaders_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_hides_that_of_a_distribution_in_another_folder_only(tmp_path: Path) -> None:
+    own, site = tmp_path / "own", tmp_path / "site"
+    for name in ("mine", "alone"):
+        write(own / f"{name}.py")
+    # `mine` is installed in both folders, `alone` only in its own.
+    for folder, name in ((own, "mine"), (site, "mine"), (own, "alone")):
+        write(folder / f"{name}-1.dist-info/RECORD", f"{name}.py,,\n")
+    distributions = installed.distributions([str(own), str(site)])
+
+    (mine,) = lookup.find_hidden_modules([str(own)], [], distributions)
+
+    assert mine["path"] == f"{own}/mine.py"
+    assert mine["hides"] == f"{site}/mine"
+    assert mine["hidden_owner"] == "mine"
+
+
+CUDNN_OF_A_WHEEL = "/site/nvidia/lib/libcudnn.so.9"
+
+
+@pytest.fixture
+def loader_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Two folders that the loader searches: `own`, which nobody owns, before `system`."""
     for name in ("own/libz.so.1", "own/libcudnn.so.9", "own/mine.so", "system/libz.so.1"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    folders = [str(tmp_path / "own"), str(tmp_path / "system")]
-    monkeypatch.setattr(lookup, "loader_folders", lambda _user: folders)
-    owners = Owners(
-        {f"{tmp_path}/system/libz.so.1": "zlib1g"},
-        {"/site/nvidia/lib/libcudnn.so.9": "nvidia-cudnn"},
-    )
-    user = UserEnvironment(environ={}, directory="/", python="")
-    (zlib,) = lookup.find_hidden_libraries(user, owners)
-    assert zlib["hidden_owner"] == "Debian's zlib1g" and zlib["path"] == f"{tmp_path}/own/libz.so.1"
-    told = UserEnvironment(environ={"LD_LIBRARY_PATH": folders[0]}, directory="/", python="")
-    found = lookup.find_hidden_libraries(told, owners)
-    assert {one["hidden_owner"] for one in found} == {"Debian's zlib1g", "nvidia-cudnn"}
+        write(tmp_path / name, name)
+    own, system = f"{tmp_path}/own", f"{tmp_path}/system"
+    monkeypatch.setattr(lookup, "loader_folders", lambda _user: [own, system])
+    return own, system
+
+
+def hidden_libraries(system: str, **environ: str) -> list[Hidden]:
+    owners = Owners({f"{system}/libz.so.1": "zlib1g"}, {CUDNN_OF_A_WHEEL: "nvidia-cudnn"})
+    user = UserEnvironment(environ=environ, directory="/", python="")
+    return lookup.find_hidden_libraries(user, owners)
+
+
+def test_a_library_hides_debians_in_later_folders_of_the_loaders_path(
+    loader_folders: tuple[str, str],
+) -> None:
+    own, system = loader_folders
+
+    (zlib,) = hidden_libraries(system)
+
+    assert zlib["path"] == f"{own}/libz.so.1"
+    assert zlib["hidden_owner"] == "Debian's zlib1g"
+
+
+def test_only_a_folder_of_ld_library_path_hides_a_wheels_library(
+    loader_folders: tuple[str, str],
+) -> None:
+    own, system = loader_folders
+
+    hidden = hidden_libraries(system, LD_LIBRARY_PATH=own)
+
+    assert {pair["hidden_owner"] for pair in hidden} == {"Debian's zlib1g", "nvidia-cudnn"}

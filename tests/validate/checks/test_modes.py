@@ -1,8 +1,12 @@
-"""modes/users: who can read and change what. More, in a real image: tests/integration/faults.yaml."""
+"""modes/users: who can read and change what.
+
+tests/integration/faults.yaml has wrong modes of a real image.
+"""
 
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +15,13 @@ from validate.checks.static.modes import User
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Status
 
+ROOT = User(uid=0, gid=0)
 TRAINER = User(uid=1001, gid=1001)
+FAR_FUTURE = 1 << 40
 
 
 def facts(mode: int, uid: int = 0, gid: int = 0, mtime: int = 0) -> os.stat_result:
+    """Return what lstat says of a path with this mode (its type included) and owner."""
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, mtime, 0))
 
 
@@ -26,41 +33,53 @@ def folder(mode: int, uid: int = 0, gid: int = 0) -> os.stat_result:
     return facts(stat.S_IFDIR | mode, uid, gid)
 
 
+def link() -> os.stat_result:
+    return facts(stat.S_IFLNK | 0o777)
+
+
 @pytest.mark.parametrize(
-    ("path", "found", "fault"),
+    ("path", "lstat", "fault"),
     [
         ("/opt/venv/a.py", file(0o644), ""),
         ("/opt/venv/a.py", file(0o644, uid=1001), "belongs to uid 1001"),
         ("/opt/venv/a.py", file(0o664, gid=7), "may be changed by group 7"),
-        ("/opt/venv/a.py", file(0o664), ""),  # OpenShift's users of any number are of root's group
+        # OpenShift's users, of any number, are in root's group.
+        ("/opt/venv/a.py", file(0o664), ""),
         ("/opt/venv/a.py", file(0o666), "may be changed by every user"),
         ("/opt/venv/bin", folder(0o1777), "is a folder for everybody to put files into"),
+        # uv's lock file, for everybody to take.
         ("/opt/venv/.lock", file(0o666), ""),
-        ("/opt/venv/a", facts(stat.S_IFLNK | 0o777), ""),
-        ("/var/lib/apt", folder(0o700, uid=42), ""),  # a service's
+        ("/opt/venv/a", link(), ""),
+        # A service may own what it keeps in /var, a person may not.
+        ("/var/lib/apt", folder(0o700, uid=42), ""),
         ("/var/lib/dpkg", folder(0o755, uid=1001), "belongs to uid 1001"),
         ("/workspace/x", file(0o666, uid=1001), ""),
     ],
 )
-def test_what_others_than_root_can_change_is_told(
-    path: str, found: os.stat_result, fault: str
+def test_what_others_than_root_can_change_is_a_fault(
+    path: str, lstat: os.stat_result, fault: str
 ) -> None:
-    assert dict(modes.find_changeable({path: found}, {path})) == ({path: fault} if fault else {})
+    faults = dict(modes.find_changeable({path: lstat}, {path}))
+
+    assert faults == ({path: fault} if fault else {})
 
 
-def test_programs_that_a_shell_finds_first_are_no_users_to_change() -> None:
+def test_what_every_user_can_change_where_a_shell_looks_first_is_a_fault() -> None:
     paths = {
         "/usr/local/bin": folder(0o777),
         "/usr/local/bin/entrypoint": file(0o777),
         "/usr/local/bin/tool": file(0o755, uid=1000),
         "/usr/local/share/x": file(0o777),
     }
-    assert modes.find_open_programs(paths) == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
-    assert len(dict(modes.find_changeable(paths, modes.find_open_programs(paths)))) == 2
+
+    open_programs = modes.find_open_programs(paths)
+
+    assert open_programs == {"/usr/local/bin", "/usr/local/bin/entrypoint"}
+    assert set(dict(modes.find_changeable(paths, open_programs))) == open_programs
 
 
 @pytest.mark.parametrize(
-    ("found", "is_fault"),
+    ("lstat", "is_fault"),
     [
         (file(0o600), True),
         (file(0o640), True),
@@ -69,39 +88,59 @@ def test_programs_that_a_shell_finds_first_are_no_users_to_change() -> None:
         (file(0o644), False),
     ],
 )
-def test_what_every_user_needs_is_for_every_user(found: os.stat_result, is_fault: bool) -> None:
-    paths = {"/opt": folder(0o755), "/opt/venv": folder(0o755), "/opt/venv/x": found}
-    told = dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"}))
-    assert bool(told) is is_fault and all("users can't use it" in text for text in told.values())
+def test_what_every_user_needs_must_be_open_to_every_user(
+    lstat: os.stat_result, is_fault: bool
+) -> None:
+    paths = {"/opt": folder(0o755), "/opt/venv": folder(0o755), "/opt/venv/x": lstat}
+
+    faults = dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"}))
+
+    assert bool(faults) is is_fault
+    assert all("users can't use it" in fault for fault in faults.values())
 
 
-def test_a_closed_folder_above_is_told_and_what_lies_below_it_is_not() -> None:
+def test_a_closed_folder_is_one_fault_for_all_that_lies_below_it() -> None:
     paths = {"/opt": folder(0o700), "/opt/venv": folder(0o700), "/opt/venv/x": file(0o600)}
-    assert list(
-        modes.only_topmost(dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"})))
-    ) == ["/opt"]
+
+    faults = dict(modes.find_unreadable_for_all(paths, {"/opt/venv/x"}))
+
+    assert list(modes.only_topmost(faults)) == ["/opt"]
 
 
 @pytest.mark.parametrize(
-    ("path", "found", "is_fault"),
+    ("path", "is_fault"), [("/root", False), ("/root/x", False), ("/rootfs", True)]
+)
+def test_only_the_home_of_root_may_be_closed_to_users(path: str, is_fault: bool) -> None:
+    faults = dict(modes.find_unreadable_for_all({path: folder(0o700)}, {path}))
+
+    assert bool(faults) is is_fault
+
+
+@pytest.mark.parametrize(
+    ("path", "lstat", "is_fault"),
     [
+        # A folder for users' files.
         ("/workspace/train.py", file(0o600), True),
         ("/workspace/train.py", file(0o600, uid=1001), False),
         ("/workspace/train.py", file(0o640, gid=1001), False),
+        # The home, the working directory, and a folder of PYTHONPATH.
         ("/home/trainer/.config/x", file(0o600), True),
         ("/code/x.py", file(0o600), True),
         ("/lib/own/x.py", folder(0o700), True),
+        # A folder that is for nobody.
         ("/var/lib/private/x", file(0o600), False),
+        # The folders themselves, and those above them.
         ("/code", folder(0o700), True),
         ("/home", folder(0o700), True),
         ("/opt", folder(0o700), True),
         ("/lib/own", folder(0o711), True),
         ("/code", folder(0o700, uid=1001), False),
+        # The home of root, although PATH names a folder below it.
         ("/root", folder(0o700), False),
     ],
 )
-def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
-    path: str, found: os.stat_result, is_fault: bool
+def test_what_the_images_own_user_cannot_read_where_its_files_are_is_a_fault(
+    path: str, lstat: os.stat_result, is_fault: bool
 ) -> None:
     environ = {
         "HOME": "/home/trainer",
@@ -109,10 +148,12 @@ def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
         "PYTHONPATH": "/lib/own",
     }
     environment = UserEnvironment(environ=environ, directory="/code", python="")
-    assert bool(dict(modes.find_unreadable_for(TRAINER, environment, {path: found}))) is is_fault
-    assert not dict(modes.find_unreadable_for(User(uid=0, gid=0), environment, {path: found})), (
-        "root reads all"
-    )
+
+    faults = dict(modes.find_unreadable_for(TRAINER, environment, {path: lstat}))
+    faults_for_root = dict(modes.find_unreadable_for(ROOT, environment, {path: lstat}))
+
+    assert bool(faults) is is_fault
+    assert not faults_for_root
 
 
 @pytest.mark.parametrize(
@@ -126,41 +167,75 @@ def test_what_the_images_own_user_cannot_read_where_files_for_it_are_is_told(
         ("nobody-here", 0, 0),
     ],
 )
-def test_the_images_user_is_found_by_number_and_name(
+def test_the_images_user_is_found_by_number_and_by_name(
     tmp_path: Path, user: str, uid: int, gid: int
 ) -> None:
-    (tmp_path / "passwd").write_text(
-        "root:x:0:0::/root:/bin/sh\ntrainer:x:1001:7::/home/trainer:/bin/sh\n"
-    )
-    (tmp_path / "group").write_text("users:x:9:\n")
-    assert modes.read_user(user, str(tmp_path / "passwd"), str(tmp_path / "group")) == User(
-        uid=uid, gid=gid
-    )
+    passwd, group = tmp_path / "passwd", tmp_path / "group"
+    passwd.write_text("root:x:0:0::/root:/bin/sh\ntrainer:x:1001:7::/home/trainer:/bin/sh\n")
+    group.write_text("users:x:9:\n")
+
+    assert modes.read_user(user, str(passwd), str(group)) == User(uid=uid, gid=gid)
 
 
-def test_folders_for_everybody_stay_so_and_nothing_is_of_the_future() -> None:
-    closed = modes.find_closed_folders(
-        {"/tmp": folder(0o1777), "/workspace": folder(0o755)}, ["/tmp", "/workspace"]
-    )
-    assert list(dict(closed)) == ["/workspace"]
-    future = {
-        "/usr/include/a.h": facts(stat.S_IFREG, mtime=1 << 40),
-        "/tmp/a": facts(stat.S_IFREG, mtime=1 << 40),
-    }
-    assert list(dict(modes.find_future(future))) == ["/usr/include/a.h"]
+def test_a_folder_for_everybody_that_is_closed_is_a_fault() -> None:
+    paths = {"/tmp": folder(0o1777), "/workspace": folder(0o755)}
+
+    faults = dict(modes.find_closed_folders(paths, ["/tmp", "/workspace"]))
+
+    assert list(faults) == ["/workspace"]
 
 
-def test_programs_with_more_rights_of_no_package_fail_and_faults_are_counted() -> None:
-    good = modes.Measured(files=9, privileged=[], packaged=13, faults={}, faults_count=0)
-    expect = modes.Expected(image_kind="ours")  # type: ignore[typeddict-item]
-    assert modes.judge("", expect, good).status is Status.PASS
-    for changed, words in (
-        ({"privileged": ["/x has mode 4755"]}, "/x has mode 4755: it runs with more rights"),
-        (
+def test_a_file_from_the_future_is_a_fault_unless_everybody_may_write_it() -> None:
+    from_future = facts(stat.S_IFREG, mtime=FAR_FUTURE)
+    paths = {"/usr/include/a.h": from_future, "/tmp/a": from_future}
+
+    assert list(dict(modes.find_future(paths))) == ["/usr/include/a.h"]
+
+
+# ---- Judging.
+
+WELL: dict[str, Any] = {
+    "files": 9,
+    "privileged": [],
+    "packaged": 13,
+    "faults": {},
+    "faults_count": 0,
+}
+
+
+def judged(**measured: Any) -> tuple[Status, str]:
+    """Judge evidence. What is not given is well."""
+    expect: Any = {"image_kind": "ours"}
+    evidence: Any = {**WELL, **measured}
+    return modes.judge("", expect, evidence)
+
+
+def test_an_image_without_faults_passes() -> None:
+    status, _ = judged()
+
+    assert status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        pytest.param(
+            {"privileged": ["/x has mode 4755"]},
+            "/x has mode 4755: it runs with more rights",
+            id="setuid-program-of-no-package",
+        ),
+        pytest.param(
             {"faults": {"/x": "belongs to uid 7"}, "faults_count": 3},
             "/x belongs to uid 7; 2 more paths have wrong",
+            id="more-faults-than-are-listed",
         ),
-        ({"files": 0}, "no file was looked at"),
-    ):
-        finding = modes.judge("", expect, {**good, **changed})  # type: ignore[typeddict-item]
-        assert finding.status is Status.FAIL and words in finding.reason
+        pytest.param({"files": 0}, "no file was looked at", id="nothing-measured"),
+    ],
+)
+def test_a_fault_fails_and_those_that_are_not_listed_are_counted(
+    measured: dict[str, Any], words: str
+) -> None:
+    status, reason = judged(**measured)
+
+    assert status is Status.FAIL
+    assert words in reason

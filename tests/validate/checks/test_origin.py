@@ -1,145 +1,212 @@
-"""origin/layers, judged: other bytes of one recipe fail, and what no record or engine can tell is UNPROVEN by name."""
+"""origin/layers, judged: other bytes of one recipe fail; what nobody can tell is UNPROVEN."""
 
 from typing import Any
 
 import pytest
 
 from validate.checks.static.host_origin import judge
-from validate.judging import Status
+from validate.judging import Finding, Status
 
 BUILDS = ["Docker 20.10.24", "Docker 26.1.5"]
 RECIPE = "r" * 64
+OTHER_RECIPE = "other"
 
 
-def expected(layer: str, **more: Any) -> dict[str, Any]:
-    return {
+def recorded(layer: str, **changed: Any) -> dict[str, Any]:
+    """Return a layer as the record has it, with two builds. Its diff ID is made of its name."""
+    row = {
         "layer": layer,
         "recipe": layer,
         "diff_id": f"sha256:{layer}",
         "written_as": [],
         "builds": BUILDS,
-        **more,
     }
+    return {**row, **changed}
 
 
-EXPECT: Any = {
+RECORDED_LAYERS = [recorded(layer) for layer in ("base", "debian", "torch", "settings")]
+EXPECT: dict[str, Any] = {
     "recipe": RECIPE,
-    "layers": [expected(layer) for layer in ("base", "debian", "torch", "settings")],
+    "layers": RECORDED_LAYERS,
     "arguments": "cu126-torch25",
     "is_derived": False,
 }
+DERIVED: dict[str, Any] = {**EXPECT, "is_derived": True}
+LAYERS_OF_IMAGE = ("base", "debian", "torch", "suite", "settings")
+"""The suite's layer is in no record."""
 
 
-def evidence(other: dict[str, str] | None = None, **more: Any) -> Any:
-    digests = {
-        layer: f"sha256:{layer}" for layer in ("base", "debian", "torch", "suite", "settings")
-    } | (other or {})
-    layers = [{"layer": layer, "diff_id": diff_id} for layer, diff_id in digests.items() if diff_id]
-    base = {
+def image(other_layers: dict[str, str] | None = None, **changed: Any) -> dict[str, Any]:
+    """Return the evidence of an image that is as recorded, but for some layers (name -> diff ID).
+
+    An empty diff ID leaves a layer out. `changed` replaces whole fields of the evidence.
+    """
+    diff_ids = {layer: f"sha256:{layer}" for layer in LAYERS_OF_IMAGE}
+    diff_ids.update(other_layers or {})
+    evidence = {
         "recipe": RECIPE,
-        "layers": layers,
+        "layers": [
+            {"layer": layer, "diff_id": diff_id} for layer, diff_id in diff_ids.items() if diff_id
+        ],
         "canonical": True,
         "beside_suite": [],
         "changes": [],
     }
-    return {**base, **more}
+    return {**evidence, **changed}
+
+
+WITH_ANOTHER_TORCH = {"torch": "sha256:x"}
+
+
+def judged(measured: dict[str, Any], expect: dict[str, Any] = EXPECT) -> Finding:
+    evidence: Any = measured
+    expectation: Any = expect
+    return judge("layers", expectation, evidence)
 
 
 def test_the_recorded_bytes_pass_and_the_builds_are_named() -> None:
-    found = judge("layers", EXPECT, evidence())
-    assert found.status is Status.PASS and "Docker 26.1.5" in found.reason, found.reason
-    older = evidence(recipe="")
-    assert judge("layers", EXPECT, older).status is Status.PASS, (
-        "of an image that names no recipe, bytes decide"
-    )
+    status, reason = judged(image())
+
+    assert status is Status.PASS, reason
+    assert "Docker 26.1.5" in reason
 
 
-def test_a_recipe_without_layers_proves_nothing() -> None:
-    assert judge("layers", {**EXPECT, "layers": []}, evidence()).status is not Status.PASS
-    derived = {**EXPECT, "layers": [expected("settings")], "is_derived": True}
-    assert judge("layers", derived, evidence()).status is Status.UNPROVEN
+def test_the_recorded_bytes_pass_even_if_the_image_names_no_recipe() -> None:
+    assert judged(image(recipe="")).status is Status.PASS
 
 
 @pytest.mark.parametrize(
-    ("measured", "said"),
+    ("measured", "words"),
     [
-        (
-            evidence({"torch": "sha256:x"}),
+        pytest.param(
+            image(WITH_ANOTHER_TORCH),
             "the layer torch is x; Docker 20.10.24, Docker 26.1.5 gave torch",
+            id="other-bytes",
         ),
-        (
-            evidence({"torch": ""}),
+        pytest.param(
+            image({"torch": ""}),
             "the layer torch is missing; Docker 20.10.24, Docker 26.1.5 gave torch",
+            id="layer-is-missing",
         ),
-        (evidence({"settings": "sha256:x"}), "its settings are x; Docker 20.10.24"),
-        (evidence({"above": "sha256:x"}), "no step of the recipe makes its layer above"),
-        (
-            evidence(beside_suite=["/opt/venv/x.py"]),
+        pytest.param(
+            image({"settings": "sha256:x"}),
+            "its settings are x; Docker 20.10.24",
+            id="other-settings",
+        ),
+        pytest.param(
+            image({"above": "sha256:x"}),
+            "no step of the recipe makes its layer above",
+            id="a-layer-too-many",
+        ),
+        pytest.param(
+            image(beside_suite=["/opt/venv/x.py"]),
             "/opt/venv/x.py is in the suite's layer, and is not the suite's",
+            id="foreign-file-in-the-suites-layer",
         ),
     ],
 )
-def test_other_bytes_of_the_same_recipe_fail_and_are_named(measured: Any, said: str) -> None:
-    found = judge("layers", EXPECT, measured)
-    assert found.status is Status.FAIL and said in found.reason, found.reason
-    if "the layer torch is x" in said:
-        assert (
-            "`python -m tools.reproduce cu126-torch25 --beside IMAGE` names the files"
-            in found.reason
-        )
+def test_other_bytes_of_the_same_recipe_fail(measured: dict[str, Any], words: str) -> None:
+    status, reason = judged(measured)
+
+    assert status is Status.FAIL, reason
+    assert words in reason
 
 
-OTHERS = [expected(layer) for layer in ("base", "debian", "settings")]
-UNKNOWN = [*OTHERS, expected("torch", diff_id="", builds=[])]
-ONCE = [*OTHERS, expected("torch", builds=BUILDS[:1])]
+def test_a_layer_with_other_bytes_comes_with_the_command_that_names_the_files() -> None:
+    reason = judged(image(WITH_ANOTHER_TORCH)).reason
+
+    assert "`python -m tools.reproduce cu126-torch25 --beside IMAGE` names the files" in reason
 
 
 @pytest.mark.parametrize(
-    ("layers", "measured", "said"),
+    ("measured", "words"),
     [
-        (UNKNOWN, evidence(), "no two builds of torch are recorded for this recipe"),
-        (ONCE, evidence(), "no two builds of torch are recorded for this recipe"),
-        (
-            None,
-            evidence({"torch": "sha256:x"}, recipe="other"),
+        pytest.param(
+            image(WITH_ANOTHER_TORCH, recipe=OTHER_RECIPE),
             "built by another recipe than this checkout's",
+            id="another-recipe",
         ),
-        (
-            None,
-            evidence({"torch": "sha256:x"}, recipe=""),
+        pytest.param(
+            image(WITH_ANOTHER_TORCH, recipe=""),
             "built before images named their recipe",
+            id="no-recipe",
         ),
-        (
-            None,
-            evidence({"torch": "sha256:x"}, canonical=False),
+        pytest.param(
+            image(WITH_ANOTHER_TORCH, canonical=False),
             "this engine's layers can't be read here",
+            id="layers-in-another-form",
         ),
-        (None, evidence(canonical=False), "its suite's layer can't be read here"),
-        (None, evidence(layers=[]), "its history has another number of steps than it has layers"),
+        pytest.param(
+            image(canonical=False),
+            "its suite's layer can't be read here",
+            id="suites-layer-in-another-form",
+        ),
+        pytest.param(
+            image(layers=[]),
+            "its history has another number of steps than it has layers",
+            id="layers-without-names",
+        ),
     ],
 )
-def test_what_nobody_can_know_is_unproven_with_what_would_prove_it(
-    layers: Any, measured: Any, said: str
-) -> None:
-    found = judge("layers", {**EXPECT, "layers": layers or EXPECT["layers"]}, measured)
-    assert found.status is Status.UNPROVEN and said in found.reason, found.reason
-    if layers:
-        assert "`python -m tools.reproduce cu126-torch25 --record`" in found.reason
+def test_layers_that_can_not_be_compared_are_unproven(measured: dict[str, Any], words: str) -> None:
+    status, reason = judged(measured)
+
+    assert status is Status.UNPROVEN, reason
+    assert words in reason
 
 
-def test_a_derived_image_has_its_own_settings_and_steps_and_what_these_change_is_listed() -> None:
-    derived = {**EXPECT, "is_derived": True}
-    changes = [
-        {
-            "step": "RUN pip install numpy",
-            "replaced": {"/a": "content"},
-            "removed": ["/b"],
-            "count": 9,
-        }
-    ]
-    measured = evidence({"settings": "sha256:x", "above": "sha256:y"}, changes=changes)
-    found = judge("layers", derived, measured)
-    assert found.status is Status.PASS, found.reason
-    assert "`RUN pip install numpy` changes 9 paths (/b, /a)" in found.reason
-    assert "replace and remove nothing" in judge("layers", derived, evidence()).reason
-    assert judge("layers", derived, evidence({"torch": "sha256:x"})).status is Status.FAIL
+OTHER_LAYERS = [recorded(layer) for layer in ("base", "debian", "settings")]
+
+
+@pytest.mark.parametrize(
+    "torch_layer",
+    [
+        pytest.param(recorded("torch", diff_id="", builds=[]), id="no-build"),
+        pytest.param(recorded("torch", builds=BUILDS[:1]), id="one-build"),
+    ],
+)
+def test_a_layer_of_less_than_two_recorded_builds_is_unproven(torch_layer: dict[str, Any]) -> None:
+    status, reason = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, torch_layer]})
+
+    assert status is Status.UNPROVEN, reason
+    assert "no two builds of torch are recorded for this recipe" in reason
+    assert "`python -m tools.reproduce cu126-torch25 --record`" in reason
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        pytest.param({**EXPECT, "layers": []}, id="none"),
+        pytest.param({**DERIVED, "layers": [recorded("settings")]}, id="only-settings-of-a-parent"),
+    ],
+)
+def test_a_recipe_without_layers_is_unproven(expect: dict[str, Any]) -> None:
+    assert judged(image(), expect).status is Status.UNPROVEN
+
+
+# ---- Derived images.
+
+
+def test_a_derived_image_has_settings_and_layers_of_its_own() -> None:
+    status, reason = judged(image({"settings": "sha256:x", "above": "sha256:y"}), DERIVED)
+
+    assert status is Status.PASS, reason
+    assert "its own steps replace and remove nothing of them" in reason
+
+
+def test_what_the_steps_of_a_derived_image_change_is_listed() -> None:
+    step = {
+        "step": "RUN pip install numpy",
+        "replaced": {"/a": "content"},
+        "removed": ["/b"],
+        "count": 9,
+    }
+
+    status, reason = judged(image({"above": "sha256:y"}, changes=[step]), DERIVED)
+
+    assert status is Status.PASS, reason
+    assert "`RUN pip install numpy` changes 9 paths (/b, /a)" in reason
+
+
+def test_a_derived_image_whose_base_image_has_other_bytes_fails() -> None:
+    assert judged(image(WITH_ANOTHER_TORCH), DERIVED).status is Status.FAIL
