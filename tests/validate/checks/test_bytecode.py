@@ -1,4 +1,4 @@
-"""bytecode/headers: headers of `.pyc` files against their sources."""
+"""bytecode/headers: headers of `.pyc` files against their sources (PEP 552)."""
 
 import importlib.util
 import marshal
@@ -6,80 +6,123 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from validate.checks.static import bytecode
-from validate.judging import Status
+from validate.judging import Finding, Status
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 MAGIC = importlib.util.MAGIC_NUMBER
+MAGIC_OF_ANOTHER_PYTHON = b"\0" + MAGIC[1:]
+BY_TIME, BY_UNCHECKED_HASH, BY_CHECKED_HASH = 0, 1, 3
+"""Flags of a header: how it names its source."""
+
 SOURCE = b"x = 1"
 HASH = importlib.util.source_hash(SOURCE)
 CODE = marshal.dumps(compile(SOURCE, "a.py", "exec"))
-BY_TIME, UNCHECKED_HASH, CHECKED_HASH = 0, 1, 3
+HALF_OF_CODE = CODE[: len(CODE) // 2]
+ANOTHER_STAMP = bytes(8)
+"""The time and size, or the hash, of another source."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    file = tmp_path / "a.py"
+    file.write_bytes(SOURCE)
+    return file
+
+
+def time_and_size(source: Path) -> bytes:
+    facts = source.stat()
+    return struct.pack("<II", int(facts.st_mtime), facts.st_size)
+
+
+def fault_of(
+    source: Path, flags: int, stamp: bytes, *, magic: bytes = MAGIC, code: bytes = CODE
+) -> str:
+    """Return what is wrong with bytecode that has this header and code."""
+    compiled = source.with_suffix(".pyc")
+    compiled.write_bytes(magic + struct.pack("<I", flags) + stamp + code)
+    return bytecode.find_fault(str(compiled), str(source), {str(source): source.lstat()}, PYTHON)
+
+
+def test_the_time_and_size_of_the_source_fit(source: Path) -> None:
+    assert fault_of(source, BY_TIME, time_and_size(source)) == ""
+
+
+@pytest.mark.parametrize("flags", [BY_CHECKED_HASH, BY_UNCHECKED_HASH])
+def test_the_hash_of_the_source_fits(source: Path, flags: int) -> None:
+    assert fault_of(source, flags, HASH) == ""
+
+
+def test_another_time_or_size_is_void(source: Path) -> None:
+    fault = fault_of(source, BY_TIME, ANOTHER_STAMP)
+
+    assert fault == "void: its source has another time or size"
+
+
+@pytest.mark.parametrize("flags", [BY_CHECKED_HASH, BY_UNCHECKED_HASH])
+def test_another_hash_is_stale_even_if_python_does_not_check_it(source: Path, flags: int) -> None:
+    assert fault_of(source, flags, ANOTHER_STAMP) == "stale: it was made of another source"
+
+
+def test_bytecode_of_another_python_is_a_fault(source: Path) -> None:
+    fault = fault_of(source, BY_TIME, time_and_size(source), magic=MAGIC_OF_ANOTHER_PYTHON)
+
+    assert fault == f"not of Python {PYTHON}"
 
 
 @pytest.mark.parametrize(
-    ("magic", "flags", "written", "code", "fault"),
-    [
-        (MAGIC, BY_TIME, None, CODE, ""),
-        (MAGIC, CHECKED_HASH, HASH, CODE, ""),
-        (MAGIC, UNCHECKED_HASH, HASH, CODE, ""),
-        (MAGIC, BY_TIME, bytes(8), CODE, "void: its source has another time or size"),
-        (MAGIC, UNCHECKED_HASH, bytes(8), CODE, "stale: it was made of another source"),
-        (MAGIC, CHECKED_HASH, bytes(8), CODE, "stale: it was made of another source"),
-        (b"\0" + MAGIC[1:], BY_TIME, None, CODE, f"not of Python {PYTHON}"),
-        (MAGIC, BY_TIME, None, b"", "cut short"),
-        (MAGIC, BY_TIME, b"", b"", "cut short"),
-        (MAGIC, BY_TIME, None, CODE[: len(CODE) // 2], "cut short"),
-    ],
+    "code",
+    [pytest.param(b"", id="behind-the-header"), pytest.param(HALF_OF_CODE, id="within-the-code")],
 )
-def test_a_header_that_does_not_fit_is_told(
-    tmp_path: Path, magic: bytes, flags: int, written: bytes | None, code: bytes, fault: str
-) -> None:
-    source, compiled = tmp_path / "a.py", tmp_path / "a.pyc"
-    source.write_bytes(SOURCE)
-    facts = source.stat()
-    if written is None:
-        written = struct.pack("<II", int(facts.st_mtime), facts.st_size)
-    compiled.write_bytes(magic + struct.pack("<I", flags) + written + code)
-    assert bytecode.find_fault(str(compiled), str(source), {str(source): facts}, PYTHON) == fault
+def test_bytecode_whose_code_ends_early_is_cut_short(source: Path, code: bytes) -> None:
+    assert fault_of(source, BY_TIME, time_and_size(source), code=code) == "cut short"
 
 
-def test_the_code_of_another_release_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bytecode_whose_header_ends_early_is_cut_short(source: Path) -> None:
+    assert fault_of(source, BY_TIME, stamp=b"", code=b"") == "cut short"
+
+
+def test_the_code_of_another_python_than_the_readers_is_not_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What marshal writes differs from release to release, so the reader's own can't tell."""
-    source, compiled = tmp_path / "a.py", tmp_path / "a.pyc"
-    source.write_bytes(SOURCE)
-    compiled.write_bytes(MAGIC + struct.pack("<I", CHECKED_HASH) + HASH + CODE[: len(CODE) // 2])
     monkeypatch.setattr(bytecode, "_OWN_MAGIC", 0)
-    assert not bytecode.find_fault(str(compiled), str(source), {str(source): source.stat()}, PYTHON)
+
+    assert fault_of(source, BY_CHECKED_HASH, HASH, code=HALF_OF_CODE) == ""
 
 
-def test_a_link_to_a_source_counts_as_that_source(tmp_path: Path) -> None:
-    source, link = tmp_path / "a.py", tmp_path / "b.py"
-    source.write_bytes(SOURCE)
-    os.utime(source, (1, 1))
+def test_a_link_to_a_source_counts_as_that_source(source: Path) -> None:
+    link = source.with_name("b.py")
     link.symlink_to(source)
-    (tmp_path / "b.pyc").write_bytes(MAGIC + struct.pack("<III", 0, 1, len(SOURCE)) + CODE)
-    assert not bytecode.find_fault(
-        str(tmp_path / "b.pyc"), str(link), {str(link): link.lstat()}, PYTHON
-    )
+    os.utime(source, (1, 1))
+
+    assert fault_of(link, BY_TIME, struct.pack("<II", 1, len(SOURCE))) == ""
 
 
-def test_no_bytecode_is_a_fault_and_faults_that_are_not_listed_are_counted() -> None:
-    def judged(files: int, **faults: str) -> tuple[Status, str]:
-        count = len(faults) + 2 if faults else 0
-        return bytecode.judge(
-            "", {}, {"python": "3.11", "files": files, "faults": faults, "faults_count": count}
-        )
+# ---- Judging.
 
-    assert judged(9)[0] is Status.PASS
-    assert judged(0) == (Status.FAIL, "there is no bytecode: each process compiles what it imports")
-    status, reason = judged(9, a="void")
-    assert (
-        status is Status.FAIL
-        and reason == "a is void; 2 more files of bytecode are not their sources'"
-    )
+
+def judged(**measured: Any) -> Finding:
+    """Judge evidence. What is not given is well."""
+    evidence: Any = {"python": "3.11", "files": 9, "faults": {}, "faults_count": 0, **measured}
+    return bytecode.judge("", {}, evidence)
+
+
+def test_bytecode_without_faults_passes() -> None:
+    assert judged().status is Status.PASS
+
+
+def test_an_image_without_bytecode_fails() -> None:
+    reason = "there is no bytecode: each process compiles what it imports"
+
+    assert judged(files=0) == (Status.FAIL, reason)
+
+
+def test_faults_that_are_not_listed_are_counted() -> None:
+    reason = "a is void; 2 more files of bytecode are not their sources'"
+
+    assert judged(faults={"a": "void"}, faults_count=3) == (Status.FAIL, reason)

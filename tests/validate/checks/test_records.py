@@ -1,63 +1,76 @@
-"""records/locked, judged: what differs is named, what is not known is UNPROVEN and no PASS."""
+"""records/locked, judged: an installed RECORD is that of the locked wheel, or else named."""
 
 from typing import Any
 
 import pytest
 
 from validate.checks.static import records
-from validate.checks.static.records import Expected, LockedWheel
 from validate.judging import Finding, Status
 
-WHEEL = LockedWheel(version="2.7.1", records=["right", "of another platform"])
-EXPECTED = Expected(wheels={"torch": WHEEL}, built=[], unknown={})
+LOCKED_RECORDS = ["right", "of another platform"]
+LOCKED_WHEEL = {"version": "2.7.1", "records": LOCKED_RECORDS}
+EXPECTED: dict[str, Any] = {"wheels": {"torch": LOCKED_WHEEL}, "built": [], "unknown": {}}
+INSTALLED_RECORD: dict[str, Any] = {
+    "path": "/site/torch-2.7.1.dist-info/RECORD",
+    "version": "2.7.1",
+    "digest": "right",
+    "files": 9,
+}
+UNKNOWN_WHEEL = {"unknown": {"einops": "`lock` reads it"}}
 
 
-def judged(found: dict[str, Any], **expected: Any) -> Finding:
-    record = {
-        "path": "/site/torch-2.7.1.dist-info/RECORD",
-        "version": "2.7.1",
-        "digest": "right",
-        "files": 9,
-        **found,
-    }
-    return records.judge("records", {**EXPECTED, **expected}, {"records": {"torch": [record]}})  # type: ignore[typeddict-item]
+def judged(record: dict[str, Any] | None = None, **expected: Any) -> Finding:
+    """Judge an installed RECORD of torch. What is not given is as it should be."""
+    evidence: Any = {"records": {"torch": [{**INSTALLED_RECORD, **(record or {})}]}}
+    expect: Any = {**EXPECTED, **expected}
+    return records.judge("records", expect, evidence)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected", "status", "words"),
-    [
-        ({}, {}, Status.PASS, "1 distributions (9 files)"),
-        ({"digest": "of another platform"}, {}, Status.PASS, ""),
-        (
-            {"digest": "bad"},
-            {},
-            Status.FAIL,
-            "RECORD is not the RECORD of the locked wheel of torch",
-        ),
-        (
-            {"digest": "bad", "version": "2.8.0"},
-            {},
-            Status.FAIL,
-            "no distribution of the lock is installed",
-        ),
-        (
-            {},
-            {"unknown": {"einops": "`lock` reads it"}},
-            Status.UNPROVEN,
-            "of einops it is not known: `lock` reads it",
-        ),
-        ({"digest": "bad"}, {"unknown": {"einops": "`lock` reads it"}}, Status.FAIL, "torch"),
-        ({}, {"wheels": {}, "unknown": {"einops": "`lock` reads it"}}, Status.UNPROVEN, "einops"),
-        (
-            {},
-            {"built": ["antlr4"]},
-            Status.PASS,
-            "built from source, with no wheel to compare with: antlr4",
-        ),
-    ],
-)
-def test_a_record_is_that_of_a_locked_wheel_or_named(
-    found: dict[str, Any], expected: dict[str, Any], status: Status, words: str
-) -> None:
-    finding = judged(found, **expected)
-    assert finding.status is status and words in finding.reason, finding.reason
+@pytest.mark.parametrize("digest", LOCKED_RECORDS)
+def test_the_record_of_any_locked_wheel_passes(digest: str) -> None:
+    status, reason = judged({"digest": digest})
+
+    assert status is Status.PASS
+    assert "1 distributions (9 files)" in reason
+
+
+def test_another_record_fails() -> None:
+    status, reason = judged({"digest": "bad"})
+
+    assert status is Status.FAIL
+    assert "RECORD is not the RECORD of the locked wheel of torch" in reason
+
+
+def test_an_environment_without_any_locked_version_fails() -> None:
+    status, reason = judged({"digest": "bad", "version": "2.8.0"})
+
+    assert status is Status.FAIL
+    assert "no distribution of the lock is installed" in reason
+
+
+def test_a_wheel_whose_record_is_not_known_leaves_the_claim_unproven() -> None:
+    status, reason = judged(**UNKNOWN_WHEEL)
+
+    assert status is Status.UNPROVEN
+    assert "of einops it is not known: `lock` reads it" in reason
+
+
+def test_another_record_fails_although_the_record_of_another_wheel_is_not_known() -> None:
+    status, reason = judged({"digest": "bad"}, **UNKNOWN_WHEEL)
+
+    assert status is Status.FAIL
+    assert "torch" in reason
+
+
+def test_a_lock_of_which_no_record_is_known_is_unproven() -> None:
+    status, reason = judged(wheels={}, **UNKNOWN_WHEEL)
+
+    assert status is Status.UNPROVEN
+    assert "einops" in reason
+
+
+def test_what_is_built_from_source_is_named_as_not_compared() -> None:
+    status, reason = judged(built=["antlr4"])
+
+    assert status is Status.PASS
+    assert "built from source, with no wheel to compare with: antlr4" in reason

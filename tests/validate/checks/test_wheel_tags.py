@@ -1,46 +1,71 @@
-"""wheel-tags/python: which wheels fit an image's Python."""
+"""wheel-tags/python: which wheels fit an image's Python, and what does not fit is named."""
+
+from typing import Any
 
 import pytest
 
 from validate.checks.static import wheel_tags
-from validate.checks.static.wheel_tags import Measured, MisfittingWheel
 from validate.environment.wheel_tags import Target, fits
-from validate.judging import Status
+from validate.judging import Finding, Status
+
+PYTHON_311 = Target(python="3.11", machine="x86_64")
 
 
 @pytest.mark.parametrize(
-    ("tag", "does_fit"),
+    "tag",
     [
-        ("cp311-cp311-manylinux_2_28_x86_64", True),
-        ("cp38-abi3-manylinux2014_x86_64", True),
-        ("py3-none-any", True),
-        ("py2.py3-none-any", True),
-        ("py3-none-manylinux_2_27_x86_64", True),
-        ("cp311-none-linux_x86_64", True),
-        ("cp310-cp310-manylinux_2_28_x86_64", False),
-        ("cp312-abi3-linux_x86_64", False),
-        ("cp311-cp311-musllinux_1_2_x86_64", False),
-        ("cp311-cp311-manylinux_2_28_aarch64", False),
-        ("cp311-cp311-win_amd64", False),
-        ("py2-none-any", False),
-        ("nonsense", False),
+        "cp311-cp311-manylinux_2_28_x86_64",
+        "cp38-abi3-manylinux2014_x86_64",
+        "py3-none-any",
+        "py2.py3-none-any",
+        "py3-none-manylinux_2_27_x86_64",
+        "cp311-none-linux_x86_64",
     ],
 )
-def test_a_tag_fits_a_python_and_a_processor_or_not(tag: str, does_fit: bool) -> None:
-    assert fits(tag, Target(python="3.11", machine="x86_64")) is does_fit
+def test_a_wheel_for_this_python_an_earlier_abi_or_any_python_fits(tag: str) -> None:
+    assert fits(tag, PYTHON_311)
 
 
-def test_a_wheel_of_another_python_is_named() -> None:
-    wheel = MisfittingWheel(name="markupsafe", location="/site", tags=["cp310-cp310-linux_x86_64"])
-    good = Measured(python="3.11", machine="x86_64", wheels=67, misfits=[])
-    assert wheel_tags.judge("", {}, good) == (
-        Status.PASS,
-        "67 wheels are for Python 3.11 on x86_64",
-    )
-    status, reason = wheel_tags.judge("", {}, {**good, "misfits": [wheel]})
-    assert status is Status.FAIL
-    assert (
-        reason
-        == "markupsafe in /site is built for cp310-cp310-linux_x86_64, not for Python 3.11 on x86_64"
-    )
-    assert wheel_tags.judge("", {}, {**good, "wheels": 0}).status is Status.FAIL
+@pytest.mark.parametrize(
+    "tag",
+    [
+        pytest.param("cp310-cp310-manylinux_2_28_x86_64", id="another-python"),
+        pytest.param("cp312-abi3-linux_x86_64", id="stable-abi-of-a-later-python"),
+        pytest.param("cp311-cp311-musllinux_1_2_x86_64", id="musl"),
+        pytest.param("cp311-cp311-manylinux_2_28_aarch64", id="another-processor"),
+        pytest.param("cp311-cp311-win_amd64", id="windows"),
+        pytest.param("py2-none-any", id="python-2"),
+        pytest.param("nonsense", id="no-tag"),
+    ],
+)
+def test_a_wheel_for_something_else_does_not_fit(tag: str) -> None:
+    assert not fits(tag, PYTHON_311)
+
+
+# ---- Judging.
+
+WELL: dict[str, Any] = {"python": "3.11", "machine": "x86_64", "wheels": 67, "misfits": []}
+
+
+def judged(**measured: Any) -> Finding:
+    """Judge evidence. What is not given is well."""
+    evidence: Any = {**WELL, **measured}
+    return wheel_tags.judge("", {}, evidence)
+
+
+def test_wheels_that_fit_pass() -> None:
+    assert judged() == (Status.PASS, "67 wheels are for Python 3.11 on x86_64")
+
+
+def test_a_wheel_of_another_python_fails() -> None:
+    tags = ["cp310-cp310-linux_x86_64"]
+    wheel = {"name": "markupsafe", "location": "/site", "tags": tags}
+
+    finding = judged(misfits=[wheel])
+
+    built_for = "built for cp310-cp310-linux_x86_64, not for Python 3.11 on x86_64"
+    assert finding == (Status.FAIL, f"markupsafe in /site is {built_for}")
+
+
+def test_an_environment_without_wheels_fails() -> None:
+    assert judged(wheels=0).status is Status.FAIL

@@ -1,0 +1,65 @@
+"""image: an image's labels, size, settings, history and layers, judged from evidence."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.cases import cases
+from tests.support.judging import fails, judge_claim, spoiled_by, wrong
+from validate.claims import HOST_PROBE, Claim, Tier
+from validate.judging import Finding, Status
+
+HEALTHY: dict[str, Any] = cases(__file__, "healthy")
+EXPECT: dict[str, Any] = cases(__file__, "expected")
+"""Subject of a claim -> what it expects."""
+
+
+def judged(subject: str, **measured: Any) -> Finding:
+    """Judge evidence. What is not given is well."""
+    claim = Claim(
+        check="image",
+        subject=subject,
+        tier=Tier.STATIC,
+        probe=HOST_PROBE,
+        statement="-",
+        expect=EXPECT[subject],
+    )
+    return judge_claim(claim, {**HEALTHY, **measured})
+
+
+@pytest.mark.parametrize("subject", EXPECT)
+def test_a_healthy_image_passes(subject: str) -> None:
+    assert judged(subject).status is Status.PASS
+
+
+@pytest.mark.parametrize("subject", EXPECT)
+def test_files_that_can_not_be_read_are_no_matter_of_the_host(subject: str) -> None:
+    assert judged(subject, unreadable=["/root"]).status is Status.PASS
+
+
+@pytest.mark.parametrize(("subject", "words", "changes"), wrong("image"))
+def test_a_wrong_label_size_setting_layer_or_step_fails(
+    subject: str, words: str, changes: dict[str, Any]
+) -> None:
+    fails(judged(subject, **spoiled_by(HEALTHY, changes)), words)
+
+
+def test_labels_that_do_not_name_a_silent_fault_are_unproven() -> None:
+    labels = {**HEALTHY["labels"], "dev.truetag.silent-faults": "b#2"}
+
+    status, reason = judged("labels", labels=labels)
+
+    assert status is Status.UNPROVEN
+    assert "does not name a#1" in reason
+
+
+def test_labels_of_another_revision_of_the_matrix_pass_and_it_is_reported() -> None:
+    labels = {
+        **HEALTHY["labels"],
+        "dev.truetag.matrix-revision": "0",
+        "org.opencontainers.image.version": "0",
+    }
+
+    finding = judged("labels", labels=labels)
+
+    assert finding == (Status.PASS, "1 labels say what the matrix says, by revision 0")
