@@ -1,4 +1,4 @@
-"""NVML's answers, from a library of the test's own: a GPU with memory of its own, and one that shares the machine's."""
+"""NVML and libcuda are asked as their headers say, with libraries of the test's own."""
 
 import os
 from pathlib import Path
@@ -8,97 +8,180 @@ import pytest
 
 from validate.environment import nvml
 
-OWN, NOT_SUPPORTED, UNKNOWN = 80 << 30, 3, 999
+OWN_MEMORY = 80 << 30
+SUCCESS, NOT_SUPPORTED, UNKNOWN_ERROR = 0, 3, 999
+"""Codes that NVML's functions return (nvml.h)."""
+CLOCK_OF_THE_CORES = 1
+"""NVML_CLOCK_SM."""
 
 
-class Library:
-    """Answers as libnvidia-ml.so.1 of one GPU; `memory` is the status of the question for its memory."""
+class OneGpu:
+    """Stands in for libnvidia-ml.so.1 of a machine with one GPU.
 
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
+    A function is looked up by its name without `_v2`, with an underscore before it. Functions that
+    are not there succeed, and write no answer. An argument is what ctypes.byref returned: `_obj` is
+    the variable itself.
+    """
+
+    def __init__(self, memory_code: int = SUCCESS) -> None:
+        """`memory_code`: what the function about the GPU's memory returns."""
+        self._memory_code = memory_code
 
     def __getattr__(self, name: str) -> Any:
-        answer = getattr(type(self), f"_{name.removesuffix('_v2')}", None)
-        return (lambda *arguments: answer(self, *arguments)) if answer else lambda *_: 0
+        function = getattr(type(self), f"_{name.removesuffix('_v2')}", None)
+        if function is None:
+            return lambda *_: SUCCESS
+        return lambda *arguments: function(self, *arguments)
 
     def _nvmlDeviceGetCount(self, count: Any) -> int:  # noqa: N802
         count._obj.value = 1
-        return 0
+        return SUCCESS
 
     def _nvmlDeviceGetMemoryInfo(self, _device: object, memory: Any) -> int:  # noqa: N802
-        memory._obj.total = 0 if self._memory else OWN
-        return self._memory
+        memory._obj.total = OWN_MEMORY if self._memory_code == SUCCESS else 0
+        return self._memory_code
 
     def _nvmlDeviceGetName(self, _device: object, buffer: Any, _size: int) -> int:  # noqa: N802
         buffer.value = b"NVIDIA GB10"
-        return 0
+        return SUCCESS
 
     def _nvmlDeviceGetCudaComputeCapability(self, _device: object, major: Any, minor: Any) -> int:  # noqa: N802
         major._obj.value, minor._obj.value = 12, 1
-        return 0
+        return SUCCESS
 
 
-def managed(monkeypatch: pytest.MonkeyPatch, memory: int) -> nvml.Gpu:
-    monkeypatch.setattr(nvml, "_load", lambda *_: Library(memory))
-    (found,) = nvml.read_by_nvml()["gpus"]
-    return found
+# ---- What NVML says of a GPU.
 
 
-def test_a_gpu_tells_its_own_memory_or_shares_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GB10 answers with NVML_ERROR_NOT_SUPPORTED. Another error is one."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    own = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": OWN}
-    assert managed(monkeypatch, 0) == own
-    assert managed(monkeypatch, NOT_SUPPORTED) == {**own, "memory": machine, "unified": True}
-    with pytest.raises(nvml.DriverError, match="nvmlDeviceGetMemoryInfo answers 999"):
-        managed(monkeypatch, UNKNOWN)
+def read_gpu(monkeypatch: pytest.MonkeyPatch, memory_code: int) -> nvml.Gpu:
+    monkeypatch.setattr(nvml, "_load", lambda *_: OneGpu(memory_code))
+    (gpu,) = nvml.read_by_nvml()["gpus"]
+    return gpu
 
 
-def test_libcuda_says_whether_a_gpu_is_integrated() -> None:
-    class Cuda(Library):
-        integrated = 1
+def test_a_gpu_with_memory_of_its_own_has_it_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = read_gpu(monkeypatch, SUCCESS)
 
-        def _cuDeviceTotalMem(self, memory: Any, _device: object) -> int:  # noqa: N802
-            memory._obj.value = OWN
-            return 0
-
-        def _cuDeviceGetAttribute(self, value: Any, attribute: int, _device: object) -> int:  # noqa: N802
-            value._obj.value = {75: 12, 76: 1, 18: self.integrated}[attribute]
-            return 0
-
-    library = Cuda(0)
-    plain = {"name": "", "capability": [12, 1], "memory": OWN}
-    assert nvml._read_gpu_by_cuda(library, 0) == {**plain, "unified": True}  # type: ignore[arg-type]
-    library.integrated = 0
-    assert nvml._read_gpu_by_cuda(library, 0) == plain  # type: ignore[arg-type]
+    assert gpu == {"name": "NVIDIA GB10", "capability": [12, 1], "memory": OWN_MEMORY}
 
 
-def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(
+def test_a_gpu_of_whose_memory_nvml_knows_nothing_shares_the_machines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Watched(Library):
-        asked: ClassVar[list[bytes]] = []
+    gpu = read_gpu(monkeypatch, NOT_SUPPORTED)
 
-        def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, _device: object) -> int:  # noqa: N802
-            self.asked.append(uuid)
-            return 0
+    assert gpu["memory"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert gpu["unified"] is True
 
-        def _nvmlDeviceGetClockInfo(self, _device: object, kind: Any, value: Any) -> int:  # noqa: N802
-            value._obj.value = 1980 if kind.value == 1 else 0
-            return 0
 
-        def _nvmlDeviceGetUtilizationRates(self, _device: object, value: Any) -> int:  # noqa: N802
-            value._obj.value = 97 | 55 << 32  # of the GPU, of its memory
-            return 0
+def test_another_error_of_nvml_is_raised_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(nvml.DriverError, match="nvmlDeviceGetMemoryInfo answers 999"):
+        read_gpu(monkeypatch, UNKNOWN_ERROR)
 
-        def _nvmlDeviceGetTemperature(self, *_: object) -> int:  # noqa: N802
-            return NOT_SUPPORTED
 
-    monkeypatch.setattr(nvml, "_load", lambda *_: Watched(0))
-    with nvml.watch_gpu("GPU-1") as watch:
-        found = watch()
-    assert (found["clock"], found["busy"], "temperature" in found) == (1980, 97, False)
-    assert Watched.asked == [b"GPU-1"]
-    monkeypatch.undo()
-    with nvml.watch_gpu("", Path("/nowhere")) as watch:
-        assert watch() == {}
+# ---- What libcuda says of a GPU.
+
+
+class Cuda(OneGpu):
+    """Stands in for libcuda.so.1."""
+
+    def __init__(self, *, integrated: bool) -> None:
+        super().__init__()
+        # Attributes of the GPU by their numbers in cuda.h: its capability, and whether it is
+        # integrated.
+        self._attributes = {75: 12, 76: 1, 18: int(integrated)}
+
+    def _cuDeviceTotalMem(self, memory: Any, _device: object) -> int:  # noqa: N802
+        memory._obj.value = OWN_MEMORY
+        return SUCCESS
+
+    def _cuDeviceGetAttribute(self, value: Any, attribute: int, _device: object) -> int:  # noqa: N802
+        value._obj.value = self._attributes[attribute]
+        return SUCCESS
+
+
+def test_an_integrated_gpu_shares_the_machines_memory() -> None:
+    library: Any = Cuda(integrated=True)
+
+    assert nvml._read_gpu_by_cuda(library, 0) == {
+        "name": "",
+        "capability": [12, 1],
+        "memory": OWN_MEMORY,
+        "unified": True,
+    }
+
+
+def test_another_gpu_does_not() -> None:
+    library: Any = Cuda(integrated=False)
+
+    gpu = nvml._read_gpu_by_cuda(library, 0)
+
+    assert gpu == {"name": "", "capability": [12, 1], "memory": OWN_MEMORY}
+
+
+# ---- Watching a GPU.
+
+
+class Watched(OneGpu):
+    """A GPU that runs at 1980 MHz, is busy for 97 % of the time, and tells no temperature."""
+
+    uuids: ClassVar[list[bytes]] = []
+    """Those that were asked for."""
+    shutdowns: ClassVar[list[str]] = []
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, _device: object) -> int:  # noqa: N802
+        self.uuids.append(uuid)
+        return SUCCESS
+
+    def _nvmlDeviceGetClockInfo(self, _device: object, kind: Any, value: Any) -> int:  # noqa: N802
+        value._obj.value = 1980 if kind.value == CLOCK_OF_THE_CORES else 0
+        return SUCCESS
+
+    def _nvmlDeviceGetUtilizationRates(self, _device: object, value: Any) -> int:  # noqa: N802
+        busy, busy_memory = 97, 55
+        value._obj.value = busy | busy_memory << 32
+        return SUCCESS
+
+    def _nvmlDeviceGetTemperature(self, *_: object) -> int:  # noqa: N802
+        return NOT_SUPPORTED
+
+    def _nvmlShutdown(self) -> int:  # noqa: N802
+        self.shutdowns.append("shutdown")
+        return SUCCESS
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    """NVML of a machine with a watched GPU. Nothing was asked of it yet."""
+    monkeypatch.setattr(nvml, "_load", lambda *_: Watched())
+    monkeypatch.setattr(Watched, "uuids", [])
+    monkeypatch.setattr(Watched, "shutdowns", [])
+    return Watched
+
+
+def test_a_gpu_is_watched_and_what_nvml_can_not_tell_is_left_out(watched: type[Watched]) -> None:
+    with nvml.watch_gpu("GPU-1") as read:
+        reading = read()
+
+    assert (reading["clock"], reading["busy"]) == (1980, 97)
+    assert "temperature" not in reading
+    assert watched.uuids == [b"GPU-1"]
+    assert len(watched.shutdowns) == 1
+
+
+def test_nvml_is_shut_down_even_if_it_finds_no_gpu(
+    watched: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        watched, "_nvmlDeviceGetHandleByIndex", lambda *_: UNKNOWN_ERROR, raising=False
+    )
+
+    with nvml.watch_gpu("") as read:
+        assert read() == {}
+
+    assert len(watched.shutdowns) == 1
+
+
+def test_without_nvml_there_are_no_readings() -> None:
+    with nvml.watch_gpu("", Path("/nowhere")) as read:
+        assert read() == {}

@@ -1,4 +1,4 @@
-"""Environments are found by their files alone, as site.py would find them."""
+"""Environments are found by their files only, as site.py would find them."""
 
 from pathlib import Path
 
@@ -10,150 +10,235 @@ from tests.support.fatbins import Code
 from validate.environment.user_environment import UserEnvironment
 from validate.survey import environments, main
 
+RELEASE = "3.11"
 
-def _site(
-    prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True
-) -> str:
-    folder = prefix / f"lib/python{version}" / kind
+
+def make_packages_folder(prefix: Path, *, with_python: bool = True) -> str:
+    """Make a folder of packages below a prefix, and the interpreter that it belongs to."""
+    folder = prefix / f"lib/python{RELEASE}/site-packages"
     folder.mkdir(parents=True)
-    if python:
+    if with_python:
         (prefix / "bin").mkdir(exist_ok=True)
-        (prefix / f"bin/python{version}").write_bytes(b"\x7fELF")
+        (prefix / f"bin/python{RELEASE}").write_bytes(b"\x7fELF")
     return str(folder)
 
 
-@pytest.mark.parametrize("both", ["true", "false"])
-def test_a_venv_imports_its_bases_standard_library_and_packages_only_if_it_says_so(
-    tmp_path: Path, both: str
-) -> None:
-    base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
-    (tmp_path / "venv/pyvenv.cfg").write_text(
-        f"home = {tmp_path}/base/bin\ninclude-system-site-packages = {both}\n"
+# ---- Which environments there are.
+
+
+def make_venv(folder: Path, *, system_packages: str) -> tuple[str, str]:
+    """Make a Python `base` and a virtual environment `venv` of it. Return their packages' folders.
+
+    `system_packages`: whether the virtual environment imports the base's (`true` or `false`).
+    """
+    of_base = make_packages_folder(folder / "base")
+    of_venv = make_packages_folder(folder / "venv")
+    (folder / "venv/pyvenv.cfg").write_text(
+        f"home = {folder}/base/bin\ninclude-system-site-packages = {system_packages}\n"
     )
-    found = environments.find_environments([base, own], {})
-    kinds = {one.prefix: one for one in found}
-    venv = kinds[f"{tmp_path}/venv"]
-    assert (venv.kind, kinds[f"{tmp_path}/base"].kind) == ("venv", "system")
-    packages = [path for path in venv.path if path in (own, base)]
-    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11"
-    assert packages == ([own, base] if both == "true" else [own])
+    return of_base, of_venv
 
 
-def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment(
+def test_a_venv_is_told_from_its_base_and_has_the_bases_standard_library(tmp_path: Path) -> None:
+    of_base, of_venv = make_venv(tmp_path, system_packages="false")
+
+    found = environments.find_environments([of_base, of_venv], {})
+
+    by_prefix = {environment.prefix: environment for environment in found}
+    venv, base = by_prefix[f"{tmp_path}/venv"], by_prefix[f"{tmp_path}/base"]
+    assert (venv.kind, base.kind) == ("venv", "system")
+    assert venv.path[0] == f"{tmp_path}/base/lib/python{RELEASE}"
+
+
+@pytest.mark.parametrize("system_packages", ["true", "false"])
+def test_a_venv_imports_its_bases_packages_only_if_it_says_so(
+    tmp_path: Path, system_packages: str
+) -> None:
+    of_base, of_venv = make_venv(tmp_path, system_packages=system_packages)
+
+    found = environments.find_environments([of_base, of_venv], {})
+
+    (venv,) = (environment for environment in found if environment.kind == "venv")
+    packages = [path for path in venv.path if path in (of_base, of_venv)]
+    assert packages == ([of_venv, of_base] if system_packages == "true" else [of_venv])
+
+
+def test_conda_is_known_by_its_folder_and_its_cache_of_packages_is_no_environment(
     tmp_path: Path,
 ) -> None:
-    own = _site(tmp_path / "conda")
+    of_conda = make_packages_folder(tmp_path / "conda")
     (tmp_path / "conda/conda-meta").mkdir()
-    cached = _site(tmp_path / "conda/pkgs/six-1.16", python=False)
-    found = environments.find_environments([own, cached], {})
-    assert [one.kind for one in found] == ["conda"]
+    cached = make_packages_folder(tmp_path / "conda/pkgs/six-1.16", with_python=False)
+
+    found = environments.find_environments([of_conda, cached], {})
+
+    assert [environment.kind for environment in found] == ["conda"]
 
 
-def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> None:
-    folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
+@pytest.mark.parametrize(
+    ("path", "prefixes"),
+    [
+        pytest.param("/nowhere:{root}/b/bin:{root}/a/bin", ["b", "a"], id="by-its-folder"),
+        pytest.param("{root}/link/bin/:{root}/b/bin", ["a", "b"], id="through-a-link"),
+    ],
+)
+def test_the_environment_that_path_finds_first_comes_first(
+    tmp_path: Path, path: str, prefixes: list[str]
+) -> None:
+    folders = [make_packages_folder(tmp_path / name) for name in ("a", "b")]
     for name in ("a", "b"):
-        (tmp_path / name / "bin/python3").symlink_to("python3.11")
-    found = environments.find_environments(
-        folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"}
-    )
-    assert [one.prefix for one in found] == [f"{tmp_path}/b", f"{tmp_path}/a"]
+        (tmp_path / name / "bin/python3").symlink_to(f"python{RELEASE}")
     (tmp_path / "link").symlink_to("a")
-    found = environments.find_environments(
-        folders, {"PATH": f"{tmp_path}/link/bin/:{tmp_path}/b/bin"}
-    )
-    assert [one.prefix for one in found] == [f"{tmp_path}/a", f"{tmp_path}/b"]
+
+    found = environments.find_environments(folders, {"PATH": path.format(root=tmp_path)})
+
+    assert [environment.prefix for environment in found] == [
+        f"{tmp_path}/{name}" for name in prefixes
+    ]
 
 
-def test_files_are_read_for_the_first_python_that_has_packages(
+# ---- How the user's Python would start.
+
+
+def test_the_users_python_is_the_first_on_path_that_has_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that stands in front of it, with none, is a finding of `lookup` and no end of the reading."""
-    folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
+    """A program in front of it that has none is reported by the check `lookup`."""
+    folders = [make_packages_folder(tmp_path / name) for name in ("a", "b")]
+    monkeypatch.setattr(environments, "package_folders", lambda: folders)
     (tmp_path / "front").mkdir()
     (tmp_path / "front/python3").write_text("#!/bin/sh\n")
-    monkeypatch.setattr(environments, "package_folders", lambda: folders)
     path = f"{tmp_path}/front:{tmp_path}/b/bin:{tmp_path}/a/bin"
-    given = UserEnvironment(environ={"PATH": path}, directory="/", python="")
-    found = environments.with_start_from_files(given)
-    assert (found.python, found.start["prefix"]) == (
-        f"{tmp_path}/b/bin/python3.11",
-        f"{tmp_path}/b",
+
+    user = environments.with_start_from_files(
+        UserEnvironment(environ={"PATH": path}, directory="/", python="")
     )
+
+    assert user.python == f"{tmp_path}/b/bin/python{RELEASE}"
+    assert user.start["prefix"] == f"{tmp_path}/b"
+
+
+def test_an_image_without_a_python_that_has_packages_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(environments, "package_folders", list)
+
     with pytest.raises(LookupError, match="no Python with packages is there"):
-        environments.with_start_from_files(given)
+        environments.with_start_from_files(
+            UserEnvironment(environ={"PATH": "/usr/bin"}, directory="/", python="")
+        )
 
 
-def test_the_path_and_what_runs_at_the_start_are_found_where_python_would(tmp_path: Path) -> None:
-    own, user = _site(tmp_path / "a"), _site(tmp_path / "home/.local", python=False)
+def test_the_search_path_is_that_of_site_py(tmp_path: Path) -> None:
+    own = make_packages_folder(tmp_path / "a")
+    of_user = make_packages_folder(tmp_path / "home/.local", with_python=False)
     (tmp_path / "project").mkdir()
     Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
+    environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first"}
+
+    (environment,) = environments.find_environments([own, of_user], environ)
+
+    path = environment.path
+    assert path[0] == "/first"
+    # Packages that the user installed with `pip install --user` come before all others.
+    assert path.index(of_user) < path.index(own)
+    # A .pth file adds the folders that it names and that are there.
+    assert f"{tmp_path}/project" in path
+    assert "/not/there" not in path
+
+
+def test_modules_and_flags_of_the_start_are_found(tmp_path: Path) -> None:
+    own = make_packages_folder(tmp_path / "a")
     Path(own, "sitecustomize.py").write_text("x = 1\n")
-    environ = {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first", "PYTHONOPTIMIZE": "1"}
-    (one,) = environments.find_environments([own, user], environ)
-    assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
-    assert one.start["optimize"] == 1
-    assert (
-        one.path[0] == "/first"
-        and f"{tmp_path}/project" in one.path
-        and "/not/there" not in one.path
-    )
-    assert one.path.index(user) < one.path.index(own)
+
+    (environment,) = environments.find_environments([own], {"PYTHONOPTIMIZE": "1"})
+
+    assert environment.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
+    assert environment.start["optimize"] == 1
 
 
-@pytest.mark.parametrize("suffix", ["dist-info", "egg-info"])
-def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
-    own = _site(tmp_path / "a")
-    info = Path(own, f"some_thing-1.0.{suffix}")
+# ---- What an environment has.
+
+
+@pytest.mark.parametrize(("folder", "file"), [("dist-info", "METADATA"), ("egg-info", "PKG-INFO")])
+def test_metadata_names_a_package_its_installer_and_what_it_requires(
+    tmp_path: Path, folder: str, file: str
+) -> None:
+    own = make_packages_folder(tmp_path / "a")
+    info = Path(own, f"some_thing-1.0.{folder}")
     info.mkdir()
-    name = "METADATA" if suffix == "dist-info" else "PKG-INFO"
-    (info / name).write_text(
-        "Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n\nbody: none\n"
-    )
+    headers = "Name: Some-Thing\nVersion: 1.0\nRequires-Dist: six>=1\n"
+    (info / file).write_text(f"{headers}\nbody: none\n")
     (info / "INSTALLER").write_text("conda\n")
-    (one,) = environments.find_environments([own], {})
-    (found,) = environments.installed_packages(one)
-    assert (found["name"], found["installer"], found["requires"]) == (
-        "some-thing",
-        "conda",
-        ["six>=1"],
-    )
+
+    (environment,) = environments.find_environments([own], {})
+    (package,) = environments.installed_packages(environment)
+
+    assert package["name"] == "some-thing"
+    assert package["installer"] == "conda"
+    assert package["requires"] == ["six>=1"]
 
 
 def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
-    own = _site(tmp_path / "a")
+    own = make_packages_folder(tmp_path / "a")
     Path(own, "torch").mkdir()
     Path(own, "torch/version.py").write_text(
         "__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n"
     )
-    (one,) = environments.find_environments([own], {})
-    torch = main.describe_torch(one)
+
+    (environment,) = environments.find_environments([own], {})
+    torch = main.describe_torch(environment)
+
     assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
-    found = {**one.__dict__, "distributions": [], "torch": torch}
+    # A toolkit beside such a torch is no other than torch's.
+    described = {**environment.__dict__, "distributions": [], "torch": torch}
     toolkit = {"home": "/usr/local/cuda", "version": "12.8"}
-    evidence = survey.environment_evidence(found, [toolkit])["toolkit"]
+    evidence = survey.environment_evidence(described, [toolkit])["toolkit"]
     assert list(survey.find_other_toolkits(evidence)) == []
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
     machine_code = fatbins.region(
-        Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11)
+        Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100})
     )
-    code = fatbins.library(
-        machine_code, fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True))
-    )
-    contents = {
-        "lib.so": code + bytes(4096),
-        "text.so": b"x" * 5000,
-        "cut.so": code[:400] + bytes(4096),
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    rows = {
-        Path(str(row["path"])).name: row
-        for row in main.device_code([str(path) for path in tmp_path.iterdir()])
-    }
-    assert (
-        set(rows["lib.so"]["archs"]) == {"sm_80", "sm_90", "compute_90"} and "text.so" not in rows
-    )
+    ptx = fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True))
+    library = tmp_path / "lib.so"
+    # Smaller files are taken to have no device code.
+    library.write_bytes(fatbins.library(machine_code, ptx) + bytes(4096))
+
+    (row,) = main.device_code([str(library)])
+
+    assert set(row["archs"]) == {"sm_80", "sm_90", "compute_90"}
+
+
+REGION = fatbins.region(Code(arch=80, kernels={"k": 100}))
+
+
+def test_a_library_whose_device_code_is_damaged_is_named_with_the_error(tmp_path: Path) -> None:
+    damaged = bytearray(REGION)
+    damaged[24] = 255
+    library = tmp_path / "damaged.so"
+    library.write_bytes(fatbins.library(bytes(damaged)) + bytes(4096))
+
+    (row,) = main.device_code([str(library)])
+
+    assert row["path"] == str(library)
+    assert row["error"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"x" * 5000, id="text"),
+        pytest.param(fatbins.library(REGION)[:400] + bytes(4096), id="zeros-from-a-place-on"),
+    ],
+)
+def test_a_file_without_device_code_is_left_out(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(content)
+
+    assert main.device_code([str(file)]) == []
+
+
+def test_no_files_have_no_device_code() -> None:
     assert main.device_code([]) == []
