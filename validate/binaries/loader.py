@@ -76,9 +76,9 @@ def machine_named(name: str) -> Machine:
 
 
 def name_machine(number: int) -> str:
-    """Return the name of the machine with this e_machine:
+    """Return what sentences call the machine with this e_machine.
 
-    `x86-64`, or `machine 243` for an unknown one.
+    `x86-64`, or `machine 243` for one that no image is made for.
     """
     for machine in _MACHINES.values():
         if machine.number == number:
@@ -167,7 +167,7 @@ class SearchPath:
         read.
         """
         value = environ.get("LD_LIBRARY_PATH", "")
-        # The loader takes `;` like `:`.
+        # The loader takes `;` like `:`. Relative and empty entries begin in the working directory.
         entries = value.replace(";", ":").split(":") if value else []
         library_path = [str(Path(directory, entry)) for entry in entries]
 
@@ -239,13 +239,13 @@ class Process:
     ) -> None:
         """Begin a process that has loaded these libraries (name -> path), by default none.
 
-        search: where it looks for libraries; files: what was read of them, which processes may
-        share.
+        `search`: where it looks for libraries. `files`: what was read of them; several processes
+        may share it.
         """
         self._search = search
         self._files = files
         self.loaded: dict[str, str] = dict(loaded or {})
-        """File name or soname -> path."""
+        """File name or soname of each loaded library -> its path."""
 
     def copy(self) -> Process:
         """Return a process that has loaded the same libraries, and can load others of its own."""
@@ -267,7 +267,8 @@ class Process:
         """
         missing: list[Missing] = []
         # Each file with those through which it came to be needed, the first of them first. The loop
-        # goes on with the files that it appends. `_remember` notes a file as loaded.
+        # appends to this list, and so also visits what it appends. `_remember` notes a file as
+        # loaded.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
         self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
@@ -305,8 +306,8 @@ class Process:
 
         `needed_by`, `ancestors`: see resolve.
         """
-        file = self._files.get(needed_by)
-        runpath = file.runpath if file else ()
+        needing_file = self._files.get(needed_by)
+        runpath = needing_file.runpath if needing_file else ()
         if not runpath:
             # DT_RPATH also counts for libraries further down. A DT_RUNPATH makes the loader ignore
             # the DT_RPATH of the same file.
@@ -314,10 +315,14 @@ class Process:
                 file = self._files.get(path)
                 if file and not file.runpath:
                     yield from self._expand(file.rpath, path, name)
-        yield from self._search.everywhere(name, self._expand(runpath, needed_by, name))
+        from_runpath = self._expand(runpath, needed_by, name)
+        yield from self._search.everywhere(name, from_runpath)
 
     def _expand(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
-        """Yield where a library would be by DT_RPATH or DT_RUNPATH (`folders`) of a file."""
+        """Yield where a library would be by `folders`, the DT_RPATH or DT_RUNPATH of a file.
+
+        `path`: that file, for whose folder `$ORIGIN` stands. `name`: the library.
+        """
         origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
         for folder in folders:
             expanded = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
@@ -325,9 +330,9 @@ class Process:
             yield f"{expanded}/{name}"
 
     def _remember(self, name: str, path: str) -> None:
-        """Note that a file is loaded, by the name that it was needed by and its soname.
+        """Note that a file is loaded, under the name by which it was needed and under its soname.
 
-        The first of a name stays.
+        A name that is taken keeps the file that was loaded first.
         """
         self.loaded.setdefault(name, path)
         file = self._files.get(path)
@@ -422,28 +427,28 @@ def _add_replacements(for_other_machines: list[dict[str, Any]], libraries: list[
     """Add to rows about files for other machines what their distributions have for this machine.
 
     `alternative`: the path of a library of the same name; else `beside`: that of any library. A row
-    gets neither if there is none.
+    gets neither if its distributions have nothing for this machine.
+
+    `for_other_machines`: rows as read_binaries returns them, which are changed. `libraries`: what
+    this machine can load.
     """
-    same_name: dict[tuple[str, str], str] = {}
-    any_file: dict[str, str] = {}
+    # A distribution may own many libraries: its last one stands for all.
+    path_by_owner_and_name: dict[tuple[str, str], str] = {}
+    path_by_owner: dict[str, str] = {}
     for library in libraries:
         for owner in library.owners:
-            same_name[owner, Path(library.path).name] = library.path
-            any_file[owner] = library.path
+            path_by_owner_and_name[owner, Path(library.path).name] = library.path
+            path_by_owner[owner] = library.path
 
     for row in for_other_machines:
         name = Path(row["path"]).name
-        alternatives = []
-        others = []
-        for owner in row["owners"]:
-            if (owner, name) in same_name:
-                alternatives.append(same_name[owner, name])
-            if owner in any_file:
-                others.append(any_file[owner])
-        if alternatives:
-            row["alternative"] = alternatives[0]
-        elif others:
-            row["beside"] = others[0]
+        owners = row["owners"]
+        with_same_name = [owner for owner in owners if (owner, name) in path_by_owner_and_name]
+        with_any = [owner for owner in owners if owner in path_by_owner]
+        if with_same_name:
+            row["alternative"] = path_by_owner_and_name[with_same_name[0], name]
+        elif with_any:
+            row["beside"] = path_by_owner[with_any[0]]
 
 
 def _should_be_elf(path: str) -> bool:
