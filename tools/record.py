@@ -1,12 +1,12 @@
-"""Appends a validation run to results/runs.jsonl: `python -m tools.record FOLDER... --as WHERE`."""
+"""Append a validation run to results/runs.jsonl: `python -m tools.record FOLDER... --as WHERE`."""
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,13 +20,23 @@ from images.site import records
 from images.validation.rows import read_evidence
 from images.validation.validation_run import merge_records
 from tools import run
-from validate.claims import HOST_PROBE
-from validate.evidence import Evidence, Outcome
+from validate.claims import HOST_PROBE, Claim
+from validate.evidence import Evidence, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
 
-_MACHINE = ("gpus", "driver", "engine", "cpus")
-"""What must be the same. A part whose tiers take no GPU knows of none."""
+_MACHINE_KEYS = ("engine", "cpus")
+"""What evidence says of its machine, and must be the same in all parts of a run."""
+_GPU_KEYS = ("gpus", "driver")
+"""The same for parts that were measured with GPUs. Others don't know of any."""
+
+
+class Part(NamedTuple):
+    """A part of a run, such as its gpu tier."""
+
+    place: str
+    """The folder that it comes from."""
+    evidence: Evidence
 
 
 def main(
@@ -61,132 +71,175 @@ def main(
         typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl; default: results."),
     ] = None,
 ) -> None:
-    """Append a validation run to results/runs.jsonl. Several folders: parts of one run on one machine."""
-    parts = [(str(folder), read_evidence(folder / "evidence.json")) for folder in folders]
+    """Append a validation run to results/runs.jsonl. Several folders: parts of one run."""
+    parts = [Part(str(folder), read_evidence(folder / "evidence.json")) for folder in folders]
     if not experiment:
         require_own(parts, common.sources(None), unchecked=unchecked)
-    evidence = joined(parts)
+    evidence = join(parts)
     verdict = judge(evidence.claim_set, evidence)
     line = records.make_run_line(
         evidence,
         verdict,
         where,
-        size=_size(folders, evidence.digest),
+        size=_image_size(folders, evidence.digest),
         kept=keep,
         experiment=experiment,
     )
-    target = results or paths.CHECKOUT.results
-    # A part that was read keeps its bytes, of whatever version; what was joined is written anew.
-    content = (
-        (folders[0] / "evidence.json").read_bytes()
-        if len(folders) == 1
-        else evidence.dumps().encode() + b"\n"
+
+    # A single part keeps its bytes, whatever version wrote them. What was joined is written anew.
+    if len(folders) == 1:
+        content = (folders[0] / "evidence.json").read_bytes()
+    else:
+        content = evidence.dumps().encode() + b"\n"
+    folder = results or paths.CHECKOUT.results
+    append(folder, line, content)
+    typer.echo(f"{folder / records.LINES}: {line.id}, {verdict.overall}")
+
+
+def require_own(parts: Sequence[Part], sources: Sources, *, unchecked: bool = False) -> None:
+    """Raise UserError unless today's matrix makes the image, and its claims hold as well as then.
+
+    A derived image is refused, because it is held to less than ours, and its faults are not ours.
+    So is a run that passed more claims when it was made than it would by today's. `unchecked`: an
+    image for which today's matrix has no claims is taken.
+    """
+    # Labels are measured by one part only, the one with the static tier.
+    labels_by_digest: dict[str, dict[str, str]] = {}
+    for part in parts:
+        record = part.evidence.record_of(HOST_PROBE)
+        if record and record.measurements:
+            labels_by_digest[part.evidence.digest] = dict(record.measurements[0].evidence["labels"])
+
+    then = (
+        "record a run of the image that `build` made, or give --experiment; "
+        "--unchecked for a run of its day"
     )
-    append(target, line, content)
-    typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
-
-
-def require_own(
-    parts: Sequence[tuple[str, Evidence]], sources: Sources, *, unchecked: bool = False
-) -> None:
-    """Raises UserError for evidence of another image than the matrix's, or that says more than today's claims do.
-
-    An image that stands on one of ours is held to less, and what is wrong in it is not wrong in ours. `unchecked`: one
-    that today's matrix has no claims for is taken.
-    """
-    causes: list[tuple[str, str]] = []
-    read = {
-        part.digest: record
-        for _, part in parts
-        if (record := part.record_of(HOST_PROBE)) and record.measurements
-    }
-    for place, part in parts:
-        record = read.get(part.digest)
-        labels = dict(record.measurements[0].evidence["labels"]) if record else {}
-        name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
-        if steps := part.host.get("steps_above"):
-            causes.append((place, f"is of an image with {steps} steps above {part.image}"))
-        elif name != part.image:
-            causes.append(
-                (place, f"is of an image that is called {name or 'nothing'}, not {part.image}")
-            )
-        elif claims := releases.claims_of_published(labels, part, sources):
-            own, today = judge(part.claim_set, part), gate.judge_by_claims(part, claims)
-            if len(own.claims_with(Status.PASS)) > len(today.claims_with(Status.PASS)):
-                causes.append(
-                    (
-                        place,
-                        "passed by other claims than matrix.yaml writes today: validate it again",
-                    )
-                )
-        elif not unchecked:
-            unread = "does not say how its image was made: no part measured its static tier"
-            another = "matrix.yaml makes another image of this name today, or has no lock of it"
-            causes.append((place, another if labels else unread))
-    if causes:
-        then = "record a run of the image that `build` made, or give --experiment; --unchecked for a run of its day"
-        raise UserError([Problem(where=place, cause=cause, then=then) for place, cause in causes])
-
-
-def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
-    """One evidence of parts, each with the place that it came from.
-
-    Raises UserError: parts of other images or machines, or a claim that two parts measured, as one of them would hide
-    what the other found.
-    """
-    first = parts[0][1]
-    if len(parts) == 1:
-        return first
-    # The host as the first part with GPUs saw it; as the first part, where none had any.
-    machine = next((part.host for _, part in parts if part.host.get("gpus")), first.host)
-    problems: list[Problem] = []
-    measured: dict[str, str] = {}
-    for place, part in parts:
-        then = "record it alone, with another word"
-        keys = [key for key in _MACHINE if part.host.get("gpus") or key not in ("gpus", "driver")]
-        differing = [key for key in keys if part.host.get(key) != machine.get(key)]
-        if (part.image, part.digest) != (first.image, first.digest):
-            cause = f"is of {part.image} {part.digest[:19]}, the first part of {first.image} {first.digest[:19]}"
-            problems.append(Problem(where=place, cause=cause, then=then))
-        elif differing:
-            problems.append(
-                Problem(
-                    where=place, cause=f"is of another machine: {', '.join(differing)}", then=then
-                )
-            )
-        measures = [one for one in part.records if one.outcome is Outcome.COMPLETED]
-        strange = [one.probe for one in measures if one.seed != part.host.get("seed", one.seed)]
-        if strange:
-            cause = f"has records of another run, whose inputs were drawn with another seed: {', '.join(strange)}"
-            problems.append(Problem(where=place, cause=cause, then="validate it again"))
-        for claim in (one.key for one in part.claims):
-            if before := measured.get(claim):
-                cause = (
-                    f"{claim} was measured in {before} already: one of both would hide the other"
-                )
-                then = "record one of them, and the other with another word"
-                problems.append(Problem(where=place, cause=cause, then=then))
-            measured[claim] = place
+    problems = []
+    for part in parts:
+        labels = labels_by_digest.get(part.evidence.digest, {})
+        cause = _why_not_own(part.evidence, labels, sources, unchecked=unchecked)
+        if cause:
+            problems.append(Problem(where=part.place, cause=cause, then=then))
     if problems:
         raise UserError(problems)
-    dates = [part.host["date"] for _, part in parts if part.host.get("date")]
-    ran_out = any(part.host.get("out_of_memory") for _, part in parts)
+
+
+def _why_not_own(
+    part: Evidence, labels: Mapping[str, str], sources: Sources, *, unchecked: bool
+) -> str:
+    """Return why a part is refused (see require_own); empty if it is not.
+
+    `labels`: the image's; empty if no part measured them.
+    """
+    steps = part.host.get("steps_above")
+    if steps:
+        return f"is of an image with {steps} steps above {part.image}"
+    # Older evidence does not note the name that the image bears: its label then says it.
+    name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
+    if name != part.image:
+        return f"is of an image that is called {name or 'nothing'}, not {part.image}"
+
+    claims = releases.claims_of_published(labels, part, sources)
+    if claims:
+        passed_then = judge(part.claim_set, part).claims_with(Status.PASS)
+        passed_today = gate.judge_by_claims(part, claims).claims_with(Status.PASS)
+        if len(passed_then) > len(passed_today):
+            return "passed by other claims than matrix.yaml writes today: validate it again"
+        return ""
+    if unchecked:
+        return ""
+    if not labels:
+        return "does not say how its image was made: no part measured its static tier"
+    return "matrix.yaml makes another image of this name today, or has no lock of it"
+
+
+def join(parts: Sequence[Part]) -> Evidence:
+    """Return the evidence of all parts of a run as one.
+
+    Raises UserError for parts of other images or machines. Also if two parts measured one claim:
+    one result would hide the other.
+    """
+    first = parts[0].evidence
+    if len(parts) == 1:
+        return first
+
+    # The machine as the first part with GPUs saw it, else as the first part did.
+    with_gpus = [part.evidence.host for part in parts if part.evidence.host.get("gpus")]
+    machine = with_gpus[0] if with_gpus else first.host
+
+    problems: list[Problem] = []
+    place_by_claim: dict[str, str] = {}
+    for part in parts:
+        problems += _why_not_of_run(part, first, machine)
+        for claim in part.evidence.claims:
+            if claim.key in place_by_claim:
+                cause = (
+                    f"{claim.key} was measured in {place_by_claim[claim.key]} already: "
+                    "one of both would hide the other"
+                )
+                then = "record one of them, and the other with another word"
+                problems.append(Problem(where=part.place, cause=cause, then=then))
+            place_by_claim[claim.key] = part.place
+    if problems:
+        raise UserError(problems)
+
     host = machine.copy()
-    host.pop("seed", None)  # each part drew its own, which stands in its records
-    host["out_of_memory"] = ran_out
+    # Each part drew a seed of its own, which stands in its records.
+    host.pop("seed", None)
+    host["out_of_memory"] = any(part.evidence.host.get("out_of_memory") for part in parts)
+    dates = [part.evidence.host["date"] for part in parts if part.evidence.host.get("date")]
     if dates:
         host["date"] = min(dates)
+
+    probe_records: list[Record] = []
+    claims: list[Claim] = []
+    for part in parts:
+        probe_records += part.evidence.records
+        claims += part.evidence.claims
     return Evidence(
         image=first.image,
         digest=first.digest,
-        records=merge_records([record for _, part in parts for record in part.records]),
+        records=merge_records(probe_records),
         host=host,
-        claims=tuple(claim for _, part in parts for claim in part.claims),
+        claims=tuple(claims),
     )
 
 
+def _why_not_of_run(part: Part, first: Evidence, machine: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield why a part is not of the same run as the first one, on this machine."""
+    evidence = part.evidence
+    keys = [*_GPU_KEYS, *_MACHINE_KEYS] if evidence.host.get("gpus") else _MACHINE_KEYS
+    differing = [key for key in keys if evidence.host.get(key) != machine.get(key)]
+    then = "record it alone, with another word"
+    if (evidence.image, evidence.digest) != (first.image, first.digest):
+        cause = (
+            f"is of {evidence.image} {evidence.digest[:19]}, "
+            f"the first part of {first.image} {first.digest[:19]}"
+        )
+        yield Problem(where=part.place, cause=cause, then=then)
+    elif differing:
+        cause = f"is of another machine: {', '.join(differing)}"
+        yield Problem(where=part.place, cause=cause, then=then)
+
+    # Inputs of one part are drawn with one seed. A record with another one is left from before.
+    strange = []
+    for record in evidence.records:
+        is_measured = record.outcome is Outcome.COMPLETED
+        if is_measured and record.seed != evidence.host.get("seed", record.seed):
+            strange.append(record.probe)
+    if strange:
+        cause = (
+            "has records of another run, whose inputs were drawn with another seed: "
+            f"{', '.join(strange)}"
+        )
+        yield Problem(where=part.place, cause=cause, then="validate it again")
+
+
 def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
-    """Add a line to FOLDER/runs.jsonl, and its evidence if it is kept. Raises UserError where the id is taken."""
+    """Add a line to FOLDER/runs.jsonl, and write its evidence if it is to be kept.
+
+    Raises UserError if the line's id is taken.
+    """
     if line.id in {known.id for known in records.read(folder)}:
         problem = Problem(
             where=f"--as {line.id}",
@@ -202,18 +255,25 @@ def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
 
 
 def write_evidence(folder: Path, run_id: str, content: bytes) -> Path:
-    """Compress an evidence.json. The same content gives the same bytes."""
+    """Compress an evidence.json into the folder `evidence`, and return the file.
+
+    The same content gives the same bytes.
+    """
     path = folder / "evidence" / f"{run_id}.json.xz"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     return path
 
 
-def _size(folders: Sequence[Path], digest: str) -> int:
-    """What build.json says of this image; 0 where there is none."""
-    files = [folder / "build.json" for folder in folders]
-    built = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-    return next((int(one["bytes"]) for one in built if one.get("digest") == digest), 0)
+def _image_size(folders: Sequence[Path], digest: str) -> int:
+    """Return the bytes of an image by the build.json in one of these folders; 0 if none has it."""
+    for folder in folders:
+        file = folder / "build.json"
+        if file.is_file():
+            build = json.loads(file.read_text(encoding="utf-8"))
+            if build.get("digest") == digest:
+                return int(build["bytes"])
+    return 0
 
 
 if __name__ == "__main__":

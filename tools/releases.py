@@ -1,7 +1,8 @@
-"""Newer releases of the packages that facts.yaml has rows of: what of the facts a machine may renew.
+"""Find newer releases of the packages that facts.yaml has rows of, and write their rows.
 
-`python -m tools.releases [--write]`, or with NAME==VERSION the row of one release. What was measured in wheels (GPU
-archs, ABIs, libraries) is not among it: for that, somebody opens the wheel.
+`python -m tools.releases [--write]`, or with NAME==VERSION the row of one release. A row has what a
+release says of itself. What was measured in wheels (GPU architectures, ABIs, libraries) is not part
+of it: for that, somebody has to open the wheel.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -23,7 +25,7 @@ from packaging.version import Version
 
 from images.config import matrix, paths
 from images.config.facts import BitsandbytesFacts, Facts, Row, TorchaoFacts, XformersFacts
-from images.errors import Problem, UserError
+from images.errors import UserError, failed, wrong
 from images.locking import uv
 from images.locking.inputs import Target
 from images.locking.uv import Runner
@@ -37,67 +39,62 @@ COMPANIONS: Mapping[str, type[Row]] = {
 }
 """Packages whose rows stand in a section of their own, and not under `packages`."""
 _PLATFORM = "x86_64-manylinux_2_36"
-"""Debian bookworm's, by uv's name of it."""
+"""uv's name of Debian bookworm's platform."""
+_INSTALL = "pip install --quiet --no-config --no-deps --no-progress --color never".split()
 
 
 def newest(
     facts: Facts, pythons: Sequence[str], compiled: Collection[str], runner: Runner = uv.run
 ) -> dict[str, str]:
-    """Name -> newest release on the index, of each package with rows. Raises UserError as `uv.resolve_packages` does.
+    """Return the newest release on the index of each package with rows: name -> version.
 
-    `pythons`: a release counts if it is for one of them; what none of the first has is asked of the next.
-    `compiled` are distributions that the matrix has sources of: an index has no wheel of them.
+    `pythons`: a release counts if it is for one of these. They are asked one after another, for the
+    packages that have no release for those before. `compiled`: distributions that the matrix has
+    sources of; an index has no wheel of them. Packages without any release are left out.
+
+    Raises UserError as `uv.resolve_packages` does.
     """
-    sources = {
-        name
-        for name, rows in facts.packages.items()
-        if any(row.form == "source" for row in rows.values())
-    }
-    found: dict[str, str] = {}
+    from_source = set(compiled)
+    for name, rows in facts.packages.items():
+        if any(row.form == "source" for row in rows.values()):
+            from_source.add(name)
+
+    versions: dict[str, str] = {}
     for python in pythons:
-        asked = Target(
-            python=python, platform=_PLATFORM, from_source=tuple(sorted(sources.union(compiled)))
-        )
-        for name in sorted(facts.packages.keys() - found):
+        target = Target(python=python, platform=_PLATFORM, from_source=tuple(sorted(from_source)))
+        for name in sorted(facts.packages.keys() - versions):
             with suppress(uv.NoSolution):
                 packages = uv.resolve_packages(
-                    [name], asked, chosen={}, run=runner, where=FACTS, dependencies=False
+                    [name], target, chosen={}, run=runner, where=FACTS, dependencies=False
                 )
-                found.update((package.name, package.version) for package in packages)
-    return found
+                for package in packages:
+                    versions[package.name] = package.version
+    return versions
 
 
-def unknown(facts: Facts, found: Mapping[str, str]) -> list[str]:
-    """Releases above every row of their package, as NAME==VERSION."""
-    return [
-        f"{name}=={version}"
-        for name, version in sorted(found.items())
-        if all(Version(version) > Version(known) for known in facts.packages[name])
-    ]
+def unknown(facts: Facts, versions: Mapping[str, str]) -> list[str]:
+    """Return releases that are newer than every row of their package, as NAME==VERSION."""
+    newer = []
+    for name, version in sorted(versions.items()):
+        if all(Version(version) > Version(known) for known in facts.packages[name]):
+            newer.append(f"{name}=={version}")
+    return newer
 
 
-def row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> str:
-    """What one release says of itself, as a row of facts.yaml, to be put under `packages`.
+def read_row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> str:
+    """Return what one release says of itself, as a row of facts.yaml for the section `packages`.
 
-    It is installed alone into a scratch folder, and its METADATA read. A release without a wheel is built, which runs
-    its code on this machine. Raises UserError: not `NAME==VERSION`, not on the index, can't be built.
+    The release (NAME==VERSION) is installed into a scratch folder, and its METADATA read. A release
+    without a wheel is built, which runs its code on this machine. `source`: where the row says that
+    it comes from.
+
+    Raises UserError if it is not NAME==VERSION, not on the index, or can't be built.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*==[\w.!]+", requirement):
-        raise UserError(
-            Problem(where=requirement, cause="is not NAME==VERSION", then="name one exact version")
-        )
+        raise wrong(requirement, "is not NAME==VERSION", "name one exact version")
+
     with tempfile.TemporaryDirectory() as scratch:
-        install = [
-            "pip",
-            "install",
-            "--quiet",
-            "--no-config",
-            "--no-deps",
-            "--no-progress",
-            "--color",
-            "never",
-        ]
-        install += ["--python-version", python, "--target", scratch]
+        install = [*_INSTALL, "--python-version", python, "--target", scratch]
         form = "wheel"
         answer = runner([*install, "--only-binary", ":all:", requirement])
         if answer.returncode and "no usable wheels" in answer.stderr:
@@ -105,69 +102,94 @@ def row(requirement: str, python: str, source: str, runner: Runner = uv.run) -> 
             answer = runner([*install, requirement])
         if answer.returncode:
             cause = " ".join(answer.stderr.split()) or "uv failed"
-            raise UserError(
-                Problem(where=requirement, cause=cause, then="fix the name or the version"), code=1
-            )
+            raise failed(requirement, cause, "fix the name or the version")
         (file,) = Path(scratch).glob("*.dist-info/METADATA")
-        return printed(file.read_text(encoding="utf-8"), form, source)
+        return make_row(file.read_text(encoding="utf-8"), form, source)
 
 
-def printed(metadata: str, form: str, source: str) -> str:
-    """The row of a METADATA file. Requirements of an extra are left out: they apply where the extra is asked for."""
+def make_row(metadata: str, form: str, source: str) -> str:
+    """Return the row of a release as YAML text, from its METADATA.
+
+    `form`: `wheel` or `source`. Requirements of extras are left out: they apply only where the
+    extra is asked for.
+    """
     headers = HeaderParser().parsestr(metadata)
-    stated = [Requirement(line) for line in headers.get_all("Requires-Dist", [])]
+    name = canonicalize_name(str(headers["Name"]))
+    requirements = [Requirement(line) for line in headers.get_all("Requires-Dist", [])]
+    python = str(headers["Requires-Python"] or "")
+
+    if name in COMPANIONS:
+        return _make_companion_row(name, headers, requirements, python, source)
     fields = {
         "form": "" if form == "wheel" else form,
-        "python": str(headers["Requires-Python"] or ""),
-        "requires": sorted(str(one) for one in stated if "extra" not in str(one.marker or "")),
+        "python": python,
+        "requires": sorted(
+            str(one) for one in requirements if "extra" not in str(one.marker or "")
+        ),
         "source": source,
     }
-    name, indent, missing = canonicalize_name(str(headers["Name"])), "  ", ""
-    if name in COMPANIONS:  # a section of its own, with what only the wheel tells
-        torch = next(
-            (str(one.specifier) for one in stated if one.name == "torch" and one.specifier), ""
-        )
-        fields, indent = {"torch": torch, "python": fields["python"], "source": source}, ""
-        lacking = [
-            key
-            for key, one in COMPANIONS[name].model_fields.items()
-            if one.is_required() and not fields.get(key)
-        ]
-        missing = f"    # read in the wheel, and add: {', '.join(lacking)}\n"
-    named = {
-        name: {str(headers["Version"]): {key: value for key, value in fields.items() if value}}
-    }
+    return _as_yaml(name, headers, fields, indent="  ")
+
+
+def _make_companion_row(
+    name: str, headers: Message, requirements: Sequence[Requirement], python: str, source: str
+) -> str:
+    """Return the row of a package with a section of its own, and a comment on what it lacks."""
+    torch = ""
+    for requirement in requirements:
+        if requirement.name == "torch" and requirement.specifier:
+            torch = str(requirement.specifier)
+            break
+
+    fields = {"torch": torch, "python": python, "source": source}
+    lacking = []
+    for key, field in COMPANIONS[name].model_fields.items():
+        if field.is_required() and not fields.get(key):
+            lacking.append(key)
+    row = _as_yaml(name, headers, fields, indent="")
+    return f"{row}    # read in the wheel, and add: {', '.join(lacking)}\n"
+
+
+def _as_yaml(name: str, headers: Message, fields: Mapping[str, Any], *, indent: str) -> str:
+    """Return the row of a release, without empty fields; `indent` comes before each line."""
+    row = {key: value for key, value in fields.items() if value}
     text = yaml.safe_dump(
-        named, sort_keys=False, width=130, allow_unicode=True, default_flow_style=None
+        {name: {str(headers["Version"]): row}},
+        sort_keys=False,
+        width=130,
+        allow_unicode=True,
+        default_flow_style=None,
     )
-    return "".join(f"{indent}{line}\n" for line in text.splitlines()) + missing
+    return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
 
-def inserted(text: str, rows: Sequence[str]) -> str:
-    """facts.yaml with rows under their packages, each behind the last one there, and all else untouched.
+def insert(text: str, rows: Sequence[str]) -> str:
+    """Return facts.yaml (`text`) with these rows behind the last one of their packages.
 
-    Raises UserError for a package that has no rows there yet.
+    All other lines stay as they are. Raises UserError for a package that has no rows there yet.
     """
     lines = text.splitlines(keepends=True)
-    for new in rows:
-        head, *content = new.splitlines(keepends=True)
-        if head not in lines[(section := lines.index("packages:\n")) :]:
+    section = lines.index("packages:\n")
+    for row in rows:
+        # The first line of a row names the package, as in facts.yaml: `  axolotl:`.
+        head, *content = row.splitlines(keepends=True)
+        if head not in lines[section:]:
             name = head.strip(" :\n")
-            then = "write the first one by hand"
-            raise UserError(Problem(where=FACTS, cause=f"has no rows of {name}", then=then))
-        start = lines.index(head, section) + 1
-        following = (at for at in range(start, len(lines)) if re.match(r" {0,2}[^ \n]", lines[at]))
-        end = next(following, len(lines))
+            raise wrong(FACTS, f"has no rows of {name}", "write the first one by hand")
+        end = lines.index(head, section) + 1
+        # The package's rows end where a line is indented as its name is, or less.
+        while end < len(lines) and not re.match(r" {0,2}[^ \n]", lines[end]):
+            end += 1
         lines[end:end] = content
     return "".join(lines)
 
 
-def readable(newer: Sequence[str], python: str, source: str) -> list[str]:
-    """The rows of releases; one whose metadata can't be read is named and left out."""
+def read_rows(requirements: Sequence[str], python: str, source: str) -> list[str]:
+    """Return the rows of releases. One whose metadata can't be read is reported and left out."""
     rows = []
-    for requirement in newer:
+    for requirement in requirements:
         try:
-            rows.append(row(requirement, python, source))
+            rows.append(read_row(requirement, python, source))
         except UserError as error:
             cause = error.problems[0].cause.splitlines()[0][:160]
             typer.echo(f"{requirement} gets no row, its metadata can't be read: {cause}", err=True)
@@ -183,24 +205,24 @@ def main(
         str, typer.Option("--python", help="The Python to look for; default: those of all bases.")
     ] = "",
 ) -> None:
-    """Releases that the index has and facts.yaml has no row of."""
+    """Print releases that the index has and facts.yaml has no row of."""
     sources = matrix.load()
-    # The newest first, as some releases are for it alone: axolotl 0.21 is not there for Python 3.11.
-    bases = sorted(
-        {base.python for base in sources.matrix.bases.values()}, key=Version, reverse=True
-    )
-    pythons = [python] if python else bases
-    source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m tools.releases`)"
+    # The newest first, as some releases are only for it: axolotl 0.21 is not there for Python 3.11.
+    bases = {base.python for base in sources.matrix.bases.values()}
+    pythons = [python] if python else sorted(bases, key=Version, reverse=True)
+    day = datetime.now(UTC).date()
+    source = f"Requires-Dist of its METADATA, read {day} (`python -m tools.releases`)"
     if requirement:
-        typer.echo(row(requirement, pythons[0], source), nl=False)
+        typer.echo(read_row(requirement, pythons[0], source), nl=False)
         return
-    compiled = {one.distribution or name for name, one in sources.matrix.sources.items()}
+
+    compiled = {row.distribution or name for name, row in sources.matrix.sources.items()}
     newer = unknown(sources.facts, newest(sources.facts, pythons, compiled))
     typer.echo("\n".join(newer))
     if newer and write:
         file = paths.RESOURCES / FACTS
-        rows = readable(newer, pythons[0], source)
-        file.write_text(inserted(file.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        rows = read_rows(newer, pythons[0], source)
+        file.write_text(insert(file.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -67,9 +67,9 @@ def test_a_release_for_the_newest_python_alone_is_found_and_one_that_stayed_behi
 
 def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> None:
     rows = [
-        releases.printed(metadata(name, "99.0"), "wheel", "tests") for name in ("axolotl", "vllm")
+        releases.make_row(metadata(name, "99.0"), "wheel", "tests") for name in ("axolotl", "vllm")
     ]
-    after = releases.inserted(TEXT, rows)
+    after = releases.insert(TEXT, rows)
     old, new = yaml.safe_load(TEXT), yaml.safe_load(after)
     for name in ("axolotl", "vllm"):
         assert list(new["packages"][name]) == [*old["packages"][name], "99.0"]
@@ -84,7 +84,7 @@ def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> N
 
 
 def test_the_row_of_a_companion_is_of_its_own_section_and_names_what_the_wheel_tells() -> None:
-    text = releases.printed(
+    text = releases.make_row(
         metadata("bitsandbytes", "99.0") + "Requires-Dist: torch<3,>=2.3\n", "wheel", "tests"
     )
     assert (

@@ -439,11 +439,11 @@ def test_metadata_becomes_a_row_without_extras() -> None:
         (folder / "METADATA").write_text(text)
         return CompletedProcess([], 0, "", "")
 
-    row = releases.row("thing-x==1.0", "3.11", "here", run)
+    row = releases.read_row("thing-x==1.0", "3.11", "here", run)
     found = yaml.safe_load(row)["thing-x"]
     assert list(found.values()) == [{"python": ">=3.9", "requires": ["b>=2"], "source": "here"}]
     with pytest.raises(UserError, match="NAME==VERSION"):
-        releases.row("thing-x>=1.0", "3.11", "here", run)
+        releases.read_row("thing-x>=1.0", "3.11", "here", run)
 
 
 SNIPPETS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "using.md").read_text(), re.DOTALL)
