@@ -1,7 +1,9 @@
-"""Refuses a refresh of files by a machine that loses rows: a page that moved or an index that half answers looks so.
+"""Refuse a refresh of files by a machine that loses rows.
 
-`python -m tools.guard [--before REVISION]`. Compared are facts and GPU models (every key and every item of a list),
-locks (their files, and that none is empty), pinned bases, and the nightly results, which are only ever appended to.
+That happens if a page has moved, or an index answers only in part. `python -m tools.guard [--before
+REVISION]` compares the checkout with a commit: facts and GPU models (every key, and every item of a
+list), locks (their files, and that none becomes empty), pinned bases, and the nightly results, to
+which lines are only ever added.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import typer
 import yaml
 
 from images.config.paths import RESOURCES
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, failed, wrong
 from tools import run
 
 _TABLES = ("images/data/facts.yaml", "images/data/gpu_models.yaml", "locks/bases.yaml")
@@ -24,98 +26,116 @@ _LOCKS = "locks/*/*.txt"
 _LINES = "results/nightly/*.jsonl"
 GUARDED = (*_TABLES, _LOCKS, _LINES)
 _SHOWN = 10
+_WHOLE = "all of it"
+"""Stands for a table or a lock as a row of its own: lost if nothing of it is left."""
 Files = Mapping[str, bytes]
 """Path -> content."""
 
 
 def lost(before: Files, after: Files) -> dict[str, list[str]]:
-    """Table or file -> its rows that are gone. Raises UserError for one that is no YAML. Pure.
+    """Return the rows that are gone: table or file -> its lost rows. Pure.
 
-    A newer release may need fewer packages: a lock is lost where it named some and names none.
+    A lock is lost if it named packages and names none. It may name fewer: a newer release may need
+    fewer. Raises UserError for a table that is no YAML.
     """
-    old, new = rows(before), rows(after)
-    found = {
-        table: [row for row in wanted if row not in new.get(table, {})]
-        for table, wanted in old.items()
-    }
-    found |= {
-        path: ["all of it"]
-        for path, content in before.items()
-        if fnmatch(path, _LOCKS) and _names(content) and not _names(after.get(path, b""))
-    }
-    return {table: gone for table, gone in found.items() if gone}
+    rows_after = rows(after)
+    losses: dict[str, list[str]] = {}
+    for table, old_rows in rows(before).items():
+        new_rows = rows_after.get(table, {})
+        losses[table] = [row for row in old_rows if row not in new_rows]
+    for path, content in before.items():
+        if fnmatch(path, _LOCKS) and _packages(content) and not _packages(after.get(path, b"")):
+            losses[path] = [_WHOLE]
+    return {table: lost_rows for table, lost_rows in losses.items() if lost_rows}
 
 
 def rows(files: Files) -> dict[str, dict[str, None]]:
-    """Table -> its rows, in order: keys and list items of a section, and lines of results."""
-    found: dict[str, dict[str, None]] = {}
+    """Return the rows of each table, in their order (the dicts have no values).
+
+    A table is a section of a YAML file, as `images/data/facts.yaml torch`; its rows are keys and
+    list items, as `2.7.1/variants/12.6/archs/7.5`. A file of results is a table of its lines.
+    """
+    rows_by_table: dict[str, dict[str, None]] = {}
     for path, content in files.items():
         if path in _TABLES:
-            for section, value in _parsed(path, content).items():
-                found[f"{path} {section}"] = dict.fromkeys(["all of it", *_paths(value)])
+            for section, value in _parse(path, content).items():
+                rows_by_table[f"{path} {section}"] = dict.fromkeys([_WHOLE, *_paths(value)])
         elif fnmatch(path, _LINES):
             lines = content.decode(errors="replace").splitlines()
-            found[path] = dict.fromkeys(
-                f"line {number}: {line}" for number, line in enumerate(lines, 1)
-            )
-    return found
+            numbered = [f"line {number}: {line}" for number, line in enumerate(lines, 1)]
+            rows_by_table[path] = dict.fromkeys(numbered)
+    return rows_by_table
 
 
-def _parsed(path: str, content: bytes) -> dict[str, Any]:
+def _parse(path: str, content: bytes) -> dict[str, Any]:
+    """Return a YAML file; empty if it is no mapping. Raises UserError if it is no YAML."""
     try:
         data = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise UserError(
-            Problem(where=path, cause=f"is no YAML: {error}", then="do not merge it"), code=1
-        ) from None
+        raise failed(path, f"is no YAML: {error}", "do not merge it") from None
     return data if isinstance(data, dict) else {}
 
 
 def _paths(value: object, above: str = "") -> Iterator[str]:
+    """Yield the path of each key and list item below a value: `2.7.1/variants/12.6`.
+
+    Items that are rows of their own are numbered. Their keys stand without the number, so that a
+    new row in front of them changes no path.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             yield f"{above}{key}"
             yield from _paths(inner, f"{above}{key}/")
     elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield f"{above}{f'row {number + 1}' if isinstance(item, (dict, list)) else item}"
-            yield from _paths(item, above) if isinstance(item, (dict, list)) else ()
+        for number, item in enumerate(value, start=1):
+            if isinstance(item, dict | list):
+                yield f"{above}row {number}"
+                yield from _paths(item, above)
+            else:
+                yield f"{above}{item}"
 
 
-def _names(content: bytes) -> list[str]:
-    """The packages of a lock; the layers of some images have nothing to install."""
-    lines = content.decode(errors="replace").splitlines()
+def _packages(lock: bytes) -> list[str]:
+    """Return the lines of a lock that name packages. Layers of some images have none."""
+    lines = lock.decode(errors="replace").splitlines()
     return [line for line in lines if line and not line.startswith(("#", " ", "-"))]
 
 
 def at_revision(root: Path, revision: str) -> dict[str, bytes]:
-    """The guarded files of a commit. Raises UserError for one that git does not know."""
+    """Return the guarded files of a commit. Raises UserError if git does not know it."""
+    listing = _git(root, revision, "ls-tree", "-r", "--name-only", revision)
+    files = {}
+    for path in listing.decode().splitlines():
+        if _is_guarded(path):
+            files[path] = _git(root, revision, "show", f"{revision}:{path}")
+    return files
 
-    def git(*arguments: str) -> bytes:
-        try:
-            return subprocess.run(
-                ["git", *arguments], cwd=root, capture_output=True, check=True
-            ).stdout
-        except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", b"").decode(errors="replace").strip() or str(error)
-            then = "name a commit that this clone has (a shallow clone lacks older ones)"
-            raise UserError(Problem(where=f"--before {revision}", cause=said, then=then)) from None
 
-    listed = git("ls-tree", "-r", "--name-only", revision).decode().splitlines()
-    guarded = [
-        path
-        for path in listed
-        if any(
-            fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in GUARDED
-        )
-    ]
-    return {path: git("show", f"{revision}:{path}") for path in guarded}
+def _git(root: Path, revision: str, *arguments: str) -> bytes:
+    """Return what git prints. Raises UserError, which names the revision, if it fails."""
+    command = ["git", *arguments]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", b"").decode(errors="replace").strip()
+        then = "name a commit that this clone has (a shallow clone lacks older ones)"
+        raise wrong(f"--before {revision}", output or str(error), then) from None
+
+
+def _is_guarded(path: str) -> bool:
+    """Return whether a path matches a guarded pattern, whose `*` stands for no slash."""
+    for pattern in GUARDED:
+        if fnmatch(path, pattern) and path.count("/") == pattern.count("/"):
+            return True
+    return False
 
 
 def in_checkout(root: Path) -> dict[str, bytes]:
-    """The guarded files as they lie there."""
-    found = sorted({path for pattern in GUARDED for path in root.glob(pattern)})
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    """Return the guarded files of a checkout."""
+    files: set[Path] = set()
+    for pattern in GUARDED:
+        files.update(root.glob(pattern))
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(files)}
 
 
 def main(
@@ -130,19 +150,21 @@ def main(
     """Refuse a refresh that loses rows: facts, GPU models, locks, bases, nightly results."""
     old, new = at_revision(root, before), in_checkout(root)
     problems = []
-    for table, gone in lost(old, new).items():
-        if not any(fnmatch(table, pattern) for pattern in allow or ()):
-            more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
-            cause = f"has lost {', '.join(gone[:_SHOWN])}{more}"
-            problems.append(
-                Problem(
-                    where=table, cause=cause, then="look at why; if it is meant, --allow 'PATTERN'"
-                )
-            )
+    for table, lost_rows in lost(old, new).items():
+        if any(fnmatch(table, pattern) for pattern in allow or ()):
+            continue
+        more = f" and {len(lost_rows) - _SHOWN} more" if len(lost_rows) > _SHOWN else ""
+        cause = f"has lost {', '.join(lost_rows[:_SHOWN])}{more}"
+        then = "look at why; if it is meant, --allow 'PATTERN'"
+        problems.append(Problem(where=table, cause=cause, then=then))
     if problems:
         raise UserError(problems, code=1)
-    counts = [sum(map(len, rows(files).values())) for files in (old, new)]
-    typer.echo(f"{counts[0]} rows before, {counts[1]} now, none lost")
+    typer.echo(f"{_count_rows(old)} rows before, {_count_rows(new)} now, none lost")
+
+
+def _count_rows(files: Files) -> int:
+    """Return how many rows all tables together have."""
+    return sum(len(table) for table in rows(files).values())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Records the digests of the base images in locks/bases.yaml: `python -m tools.pin`. Needs an engine and a registry.
+"""Record the digests of base images in locks/bases.yaml: `python -m tools.pin`.
 
-Of those that can't be made of locked Debian packages: a digest would be taken in place of these.
+Only of bases that can't be made of locked Debian packages, because a build takes a recorded digest
+before it takes these. Needs an engine and a registry.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ from tools import run
 
 
 def pins(engine: Engine, references: Iterable[str]) -> str:
-    """The file that pins these bases to what their registries serve now. Raises UserError when one doesn't answer."""
+    """Return the file that pins bases to what their registries serve now.
+
+    Raises UserError if a registry doesn't answer.
+    """
     digests = {reference: engine.registry_digest(reference) for reference in references}
-    silent = [reference for reference, digest in digests.items() if digest is None]
-    if silent:
-        cause, then = "no registry answers", "pin elsewhere"
-        raise UserError([Problem(where=one, cause=cause, then=then) for one in silent], code=1)
+    problems = []
+    for reference, digest in digests.items():
+        if digest is None:
+            problems.append(
+                Problem(where=reference, cause="no registry answers", then="pin elsewhere")
+            )
+    if problems:
+        raise UserError(problems, code=1)
     head = "# What the base images' tags meant when `python -m tools.pin` last ran. Generated.\n"
     return head + yaml.safe_dump(digests)
 

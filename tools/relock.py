@@ -1,6 +1,7 @@
-"""Locks our own environments: requirements/*.txt from pyproject.toml, with hashes, for all platforms and Pythons.
+"""Lock our own environments: requirements/*.txt from pyproject.toml, with hashes.
 
-`python -m tools.relock` keeps what is locked where pyproject.toml still allows it; with --upgrade the newest is taken.
+The locks are for all platforms and Pythons. `python -m tools.relock` keeps what is locked where
+pyproject.toml still allows it; with --upgrade, it takes the newest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import typer
 from uv import find_uv_bin
 
 from images.config.paths import RESOURCES
-from images.errors import Problem, UserError
+from images.errors import failed
 from tools import run
 
 LOCKS: Mapping[str, tuple[str, ...]] = {
@@ -23,7 +24,12 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "docs": ("docs",),
     "dev": ("lint", "test"),
 }
-"""File of requirements/ -> the extras that it has beside what runs."""
+"""File of requirements/ -> the extras of pyproject.toml in it, beside what every run needs."""
+_COMPILE = (
+    *("pip", "compile", "--no-config", "--quiet", "--universal", "--generate-hashes"),
+    *("--python-version", "3.11", "--no-emit-index-url", "--no-emit-find-links", "--no-annotate"),
+    *("--custom-compile-command", "python -m tools.relock"),
+)
 
 
 def main(
@@ -31,44 +37,31 @@ def main(
         bool, typer.Option("--upgrade", help="Take the newest of everything.")
     ] = False,
 ) -> None:
-    """Lock what sessions and workflows install, from uv's default index, whatever this machine is told of others."""
-    own = {
+    """Lock what sessions and workflows install, from uv's default index.
+
+    Settings of this machine, which may name another index, are left out.
+    """
+    environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))
     }
     for name, extras in LOCKS.items():
         file = f"requirements/{name}.txt"
-        command = [
-            find_uv_bin(),
-            "pip",
-            "compile",
-            "--no-config",
-            "--quiet",
-            "--universal",
-            "--generate-hashes",
-        ]
-        command += ["--python-version", "3.11", "--no-emit-index-url", "--no-emit-find-links"]
-        command += [
-            "--no-annotate",
-            "--custom-compile-command",
-            "python -m tools.relock",
-            "--output-file",
-            file,
-        ]
-        command += [word for extra in extras for word in ("--extra", extra)]
-        command += ["--upgrade"] if upgrade else []
-        done = subprocess.run(
+        command = [find_uv_bin(), *_COMPILE, "--output-file", file]
+        for extra in extras:
+            command += ["--extra", extra]
+        if upgrade:
+            command.append("--upgrade")
+        process = subprocess.run(
             [*command, "pyproject.toml"],
             cwd=RESOURCES,
-            env=own,
+            env=environ,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            cause = " ".join(done.stderr.split())[-600:]
-            raise UserError(
-                Problem(where=file, cause=cause, then="mend pyproject.toml, or the network"), code=1
-            )
+        if process.returncode:
+            cause = " ".join(process.stderr.split())[-600:]
+            raise failed(file, cause, "mend pyproject.toml, or the network")
         typer.echo(file)
 
 

@@ -1,6 +1,7 @@
-"""docs/schema/: JSON Schemas of verdict.json and evidence.json, from the types that write them.
+"""Make the JSON Schemas of verdict.json and evidence.json in docs/schema/, from their types.
 
-What a check measures is said where it is judged (validate/checks/), and is free in evidence.json's.
+What a check measures may be anything by the schema of evidence.json: its type stands in the check
+(validate/checks/).
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from images.validation.rows import EvidenceFile, VerdictFile
 
 
 def generated() -> dict[str, bytes]:
-    """Path below the project's root -> JSON Schema."""
-    published = {
-        "verdict": VerdictFile.model_json_schema(),
-        "evidence": EvidenceFile.model_json_schema(),
-    }
-    dated = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {
-        f"docs/schema/{name}.schema.json": (
-            json.dumps({**dated, **one}, indent=1, sort_keys=True) + "\n"
-        ).encode()
-        for name, one in published.items()
-    }
+    """Return the schemas: path below the project's root -> content."""
+    files = {}
+    for name, model in (("verdict", VerdictFile), ("evidence", EvidenceFile)):
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **model.model_json_schema(),
+        }
+        content = json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        files[f"docs/schema/{name}.schema.json"] = content.encode()
+    return files

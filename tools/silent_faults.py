@@ -1,6 +1,7 @@
-"""The table of silent faults x images, by facts and as runs measured it: results/silent-faults.md.
+"""Make results/silent-faults.md: which image has which silent fault, by facts and as measured.
 
-`python -m tools.silent_faults WHERE VERDICT.json` takes in what a run measured; WHERE says on what: `H100`.
+`python -m tools.silent_faults WHERE VERDICT.json` adds what a run measured. WHERE says on what it
+ran: `H100`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from images.planning.plan import Planned
 from images.planning.silent import SilentFault
 from tools import run
 
-_KEPT = "results/silent-faults.json"
+_RESULTS = "results/silent-faults.json"
 _CHECK = "silent-faults"
+_MEASURED = ("PASS", "KNOWN", "FAIL")
+"""Verdicts of claims that a run has measured."""
 
 
 def measured() -> dict[str, dict[str, Any]]:
-    """`IMAGE, WHERE` -> subject -> what it was off by, or in words."""
-    path = RESOURCES / _KEPT
+    """Return what runs measured: `IMAGE, WHERE` -> subject -> how far it was off, or in words."""
+    path = RESOURCES / _RESULTS
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
@@ -101,23 +104,27 @@ def _line(*cells: str) -> str:
 def main(
     where: Annotated[str, typer.Argument()], verdict: Annotated[Path, typer.Argument()]
 ) -> None:
-    """Take in the claims of a verdict.json."""
-    found = json.loads(verdict.read_text())
-    claims = [
-        one
-        for one in found["claims"]
-        if one["check"] == _CHECK and one["verdict"] in ("PASS", "KNOWN", "FAIL")
-    ]
-    told = {one["subject"]: _said(one["verdict"], one["reason"]) for one in claims}
-    key = f"{found['image']}, {where}"
-    kept = measured()
-    kept[key] = {**kept.get(key, {}), **told}
-    (RESOURCES / _KEPT).write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+    """Add the results of a verdict.json to those of other runs."""
+    content = json.loads(verdict.read_text())
+    results = {}
+    for claim in content["claims"]:
+        if claim["check"] == _CHECK and claim["verdict"] in _MEASURED:
+            results[claim["subject"]] = _describe(claim["verdict"], claim["reason"])
+
+    all_results = measured()
+    key = f"{content['image']}, {where}"
+    all_results[key] = {**all_results.get(key, {}), **results}
+    text = json.dumps(dict(sorted(all_results.items())), indent=1) + "\n"
+    (RESOURCES / _RESULTS).write_text(text)
 
 
-def _said(verdict: str, reason: str) -> str:
-    off = re.match(r"off by (\S+)", reason)
-    text = off[1] if off else reason.partition(".")[0][:60]
+def _describe(verdict: str, reason: str) -> str:
+    """Return how far a result was off, by the reason of its verdict; bold if it is wrong.
+
+    `off by 0.25 of ...` becomes `0.25`. Other reasons are cut to a phrase.
+    """
+    number = re.match(r"off by (\S+)", reason)
+    text = number[1] if number else reason.partition(".")[0][:60]
     return text if verdict == "PASS" else f"**{text}**"
 
 
