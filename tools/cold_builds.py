@@ -1,4 +1,7 @@
-"""Builds without cache that leave nothing in the engine, for a second build that must not profit from the first."""
+"""Keep builds apart: a second build of an image must not profit from anything of the first.
+
+The first one therefore uses no cache, and leaves nothing in the engine.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Files = Mapping[str, bytes | Path]
 _CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
 _ROUNDS = 8
-"""Attempts to delete records: those of an interrupted build can be deleted only a moment later."""
+"""Attempts to delete records. Those of an interrupted build can be deleted only a moment later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +33,10 @@ class CacheRecord:
 
 
 def build_cache(engine: Engine) -> list[CacheRecord]:
-    """Return what the engine keeps of builds. Newer engines report `Parents`, older ones `Parent`."""
+    """Return what the engine keeps of builds."""
     records = []
     for data in engine.sdk.df()["BuildCache"] or ():
+        # Newer engines report `Parents`, older ones `Parent`.
         parents = data.get("Parents") or []
         if not parents and data.get("Parent"):
             parents = [data["Parent"]]
@@ -51,10 +55,11 @@ def with_own_wheels(context: Files, run_id: str) -> Context:
 
 
 def on_own_layer(context: Files, run_id: str) -> Context:
-    """Return the context with a small layer of its own above the base: no layer of it has another layer's parents.
+    """Return the context with a small layer of its own above the base.
 
-    An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
-    deletes the second's files: no build cache, no image knows them.
+    So no layer of this build has the same layers below as one of another build. An engine (seen
+    with 20.10.24) that builds a layer again on the same layers keeps the first, and never deletes
+    the files of the second: neither its build cache nor an image lists them.
     """
     step = rf"\g<0>RUN echo {run_id} >/uncached\n".encode()
     return {**context, "Dockerfile": _FROM.sub(step, content_of(context["Dockerfile"]), count=1)}
@@ -78,13 +83,13 @@ def nothing_new_kept(engine: Engine, image: str) -> Iterator[None]:
 
 
 def topmost_first(records: Sequence[CacheRecord]) -> list[CacheRecord]:
-    """Return the records in an order in which they can be deleted: what stands on another one comes before it."""
+    """Return the records in an order in which they can be deleted: each before its parents."""
     ordered: list[CacheRecord] = []
     remaining = list(records)
     while remaining:
-        stood_on = set()
+        parents: set[str] = set()
         for record in remaining:
-            stood_on |= set(record.parents)
-        ordered += [record for record in remaining if record.id not in stood_on]
-        remaining = [record for record in remaining if record.id in stood_on]
+            parents.update(record.parents)
+        ordered += [record for record in remaining if record.id not in parents]
+        remaining = [record for record in remaining if record.id in parents]
     return ordered

@@ -11,6 +11,10 @@ from validate.claims import Tier
 from validate.judging import Status
 
 _ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
+_COLUMNS = (
+    *("image", "image ID", "tier", "GPUs", "date", "verdict"),
+    *("PASS", "FAIL", "KNOWN", "UNPROVEN", "run"),
+)
 _UNDATED = datetime.min.replace(tzinfo=UTC)
 _HEAD = """\
 # What ran on GPUs
@@ -49,10 +53,7 @@ def passed(lines: Iterable[RunLine]) -> str:
 def page(lines: Iterable[RunLine]) -> bytes:
     """Return the content of results/gpu.md."""
     runs = sorted(_on_gpus(lines), key=lambda line: (line.image, line.date or _UNDATED))
-    rows = [
-        "| image | image ID | tier | GPUs | date | verdict | PASS | FAIL | KNOWN | UNPROVEN | run |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     for line in runs:
         rows += _rows(line)
     table = "\n".join(rows)
@@ -65,6 +66,7 @@ def _on_gpus(lines: Iterable[RunLine]) -> list[RunLine]:
 
 
 def _rows(line: RunLine) -> Iterator[str]:
+    """Yield a line of the table for each tier of a run that took GPUs."""
     models = [chooser.model_of(name) for name in line.gpus]
     gpus = f"{len(models)} x {models[0]}" if len(models) > 1 else models[0]
     day = f"{line.date:%Y-%m-%d}" if line.date else "not recorded"

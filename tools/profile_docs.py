@@ -1,4 +1,7 @@
-"""docs/profiles.md: what each profile's page asks, which claims check it, and what its last verdict was."""
+"""Make docs/profiles.md: what each profile's reference page asks, and whether it holds.
+
+For each requirement it has the claims that check it, and the verdict of the last recorded run.
+"""
 
 from __future__ import annotations
 
@@ -46,92 +49,105 @@ class PageRow(Row):
 
 
 Pages = dict[str, list[PageRow]]
+"""Reference page -> its requirements."""
 Claims = Mapping[str, Sequence[Claim]]
-"""Image name -> its claims."""
-Verdicts = Mapping[str, Mapping[tuple[str, str], Status]]
-"""Image name -> claim id and subject -> what a recorded run found."""
+"""Image -> its claims."""
+ImageVerdicts = Mapping[tuple[str, str], Status]
+"""Check and subject of a claim -> what the last run of an image found."""
+Verdicts = Mapping[str, ImageVerdicts]
+"""Image -> its verdicts."""
 
 
 def pages(path: Path = PAGES) -> Pages:
-    """The rows of every page. Raises UserError (with lines: YAML alone) or pydantic's error for a row that is none."""
+    """Return the rows of every page.
+
+    Raises UserError if the file is no YAML, pydantic's error for a row with other fields.
+    """
     file = yamlfile.parse(path.name, path.read_text(encoding="utf-8"))
     return TypeAdapter(Pages).validate_python(file.data)
 
 
 def recorded(folder: Path = records.FOLDER) -> Verdicts:
-    """What the latest run of each claim found; an UNPROVEN counts where no run has another result."""
-    found: dict[str, dict[tuple[str, str], Status]] = {}
+    """Return what the latest run of each claim found.
+
+    UNPROVEN counts only if no run has another result.
+    """
+    verdicts: dict[str, dict[tuple[str, str], Status]] = {}
     runs = [line for line in records.read(folder) if not line.experiment]
     for line in sorted(runs, key=lambda run: run.date or _NO_DATE):
-        known = found.setdefault(line.image, {})
+        of_image = verdicts.setdefault(line.image, {})
         for row in line.rows():
             claim = (row.check, row.subject)
-            if row.verdict is not Status.UNPROVEN or claim not in known:
-                known[claim] = row.verdict
-    return found
+            if row.verdict is not Status.UNPROVEN or claim not in of_image:
+                of_image[claim] = row.verdict
+    return verdicts
 
 
-def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
-    """The generated part of docs/profiles.md. Raises UserError: a page without rows, a claim that no image has."""
-    parts, unheld, problems = [], list[str](), list[Problem]()
+def tables(sources: Sources, all_rows: Pages, verdicts: Verdicts) -> str:
+    """Return the generated part of docs/profiles.md.
+
+    Raises UserError for a page without rows, and for a row that names a claim that no image has.
+    """
+    planned = [row for row in plan.plan(sources) if row.profile]
+    profile_images = [row.image for row in planned if row.image]
+    sections: list[str] = []
+    open_lines: list[str] = []
+    problems: list[Problem] = []
     checked = 0
-    accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
     for name, profile in sources.matrix.profiles.items():
-        images = [image for image in accepted if image.name.profile == name]
-        claims = {
-            str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims
-            for image in images
-        }
-        rows = asked.get(profile.page, [])
+        images = [image for image in profile_images if image.name.profile == name]
+        claims: dict[str, Sequence[Claim]] = {}
+        for image in images:
+            context = ClaimContext(image=image, facts=sources.facts)
+            claims[str(image.name)] = image_claims(context).claims
+
+        rows = all_rows.get(profile.page, [])
         problems += _problems(profile.page, rows, claims)
-        parts.append(_section(name, profile.page, images, rows, claims, verdicts))
-        checked += sum(bool(row.by or row.open) for row in rows)
-        unheld += [
-            _line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))
-        ]
+        sections.append(_section(name, profile.page, images, rows, claims, verdicts))
+        for row in rows:
+            checked += bool(row.by or row.open)
+            why = _why_open(row, claims, verdicts)
+            if why:
+                open_lines.append(_line(name, row.asks, why))
     if problems:
         raise UserError(problems)
-    head = ["## What is open", "", "| profile | requirement | why |", "|---|---|---|"]
-    return "\n".join([_counted(checked, unheld), "", *parts, *head, *unheld, ""])
 
-
-def _counted(checked: int, unheld: Sequence[str]) -> str:
-    return (
+    summary = (
         f"The pages ask for {checked} things that a claim checks or that are known not to hold: "
-        f"**{checked - len(unheld)} PASS, {len(unheld)} are open**."
+        f"**{checked - len(open_lines)} PASS, {len(open_lines)} are open**."
     )
+    head = ["## What is open", "", "| profile | requirement | why |", "|---|---|---|"]
+    return "\n".join([summary, "", *sections, *head, *open_lines, ""])
 
 
 def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Problem]:
-    where, then = f"images/data/pages.yaml: {page}", "name a claim of images/validation/claims/"
+    """Yield what is wrong with the rows of a page, of which these are the images' claims."""
+    where = f"images/data/pages.yaml: {page}"
+    name_a_claim = "name a claim of images/validation/claims/"
     if not rows:
         yield Problem(where=where, cause="has no rows", then="write what the page asks")
     for row in rows:
         if not (row.by or row.note or row.open):
-            yield Problem(
-                where=where, cause=f"{row.asks!r} names no claim, note or open reason", then=then
-            )
+            cause = f"{row.asks!r} names no claim, note or open reason"
+            yield Problem(where=where, cause=cause, then=name_a_claim)
         for variable in row.refuses:
             if not any(fnmatch.fnmatchcase(variable, denied) for denied in DENIED_VARIABLES):
                 cause = f"says that {variable} is refused, and no image is refused for it"
-                yield Problem(
-                    where=where,
-                    cause=cause,
-                    then="add it to images/data/expectations.yaml, or leave it out",
-                )
+                then = "add it to images/data/expectations.yaml, or leave it out"
+                yield Problem(where=where, cause=cause, then=then)
         for pattern in row.by:
-            if not any(_matching([pattern], own) for own in claims.values()):
-                yield Problem(
-                    where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then
-                )
+            if not any(_matching([pattern], of_image) for of_image in claims.values()):
+                cause = f"no image of the profile has a claim {pattern!r}"
+                yield Problem(where=where, cause=cause, then=name_a_claim)
 
 
 def _matching(patterns: Sequence[str], claims: Sequence[Claim]) -> list[Claim]:
-    return [
-        claim
-        for claim in claims
-        if any(fnmatch.fnmatchcase(claim.key, pattern) for pattern in patterns)
-    ]
+    """Return the claims that one of the patterns matches (`bitsandbytes/*`), in their order."""
+    matching = []
+    for claim in claims:
+        if any(fnmatch.fnmatchcase(claim.key, pattern) for pattern in patterns):
+            matching.append(claim)
+    return matching
 
 
 def _section(
@@ -142,84 +158,105 @@ def _section(
     claims: Claims,
     verdicts: Verdicts,
 ) -> str:
+    """Return the section of a profile: its images with their warnings, and a table of its rows."""
     lines = [f"## {name}", "", f"After the page `{page}`.", ""]
     for image in images:
-        own = ", ".join(f"{pin.name} {pin.version}" for pin in image.pins if pin.layer == "profile")
-        lines.append(f"- `{image.name}`: {own or 'the packages of its stack'}")
-        lines += [
-            f"  - {warning}"
-            for warning in image.warnings
-            if not warning.startswith(("xformers", "nvidia-", "silently"))
-        ]
+        packages = ", ".join(
+            f"{pin.name} {pin.version}" for pin in image.pins if pin.layer == "profile"
+        )
+        lines.append(f"- `{image.name}`: {packages or 'the packages of its stack'}")
+        # Warnings that are not about packages of the profile stand on other pages.
+        for warning in image.warnings:
+            if not warning.startswith(("xformers", "nvidia-", "silently")):
+                lines.append(f"  - {warning}")
+
     names = [str(image.name) for image in images]
-    lines += ["", f"| requirement | checked by | {' | '.join(f'`{one}`' for one in names)} | |"]
+    columns = " | ".join(f"`{image_name}`" for image_name in names)
+    lines += ["", f"| requirement | checked by | {columns} | |"]
     lines.append("|---|---|" + "---|" * (len(names) + 1))
     for row in rows:
-        found = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
-        lines.append(_line(row.asks, ", ".join(row.by) or "-", *found, _remark(row)))
+        cells = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
+        lines.append(_line(row.asks, ", ".join(row.by) or "-", *cells, _remark(row)))
     return "\n".join([*lines, ""])
 
 
 def _remark(row: PageRow) -> str:
-    refused = f"an image that sets one is refused: {', '.join(row.refuses)}" if row.refuses else ""
-    known = f"**does not hold yet**: {row.open}" if row.open else ""
-    return "; ".join(part for part in (known, row.note, refused) if part)
+    """Return the last cell of a row: why it does not hold, its note, and what is refused."""
+    remarks = []
+    if row.open:
+        remarks.append(f"**does not hold yet**: {row.open}")
+    if row.note:
+        remarks.append(row.note)
+    if row.refuses:
+        remarks.append(f"an image that sets one is refused: {', '.join(row.refuses)}")
+    return "; ".join(remarks)
 
 
 def _line(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    """Return a line of a Markdown table."""
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
-def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
-    """Why a requirement can't be taken as met: it is known not to be, or the last runs of some image leave it open."""
+def _why_open(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
+    """Return why a requirement can't be taken as met, image by image; empty if it can.
+
+    Either it is known not to hold, or the last runs of some images leave it open.
+    """
     if row.open:
         return row.open
-    images: dict[str, list[str]] = {}
-    for name, own in claims.items():
-        images.setdefault(_why_open(row, own, verdicts.get(name, {})), []).append(f"`{name}`")
-    return "; ".join(f"{', '.join(names)}: {why}" for why, names in images.items() if why)
+    images_by_reason: dict[str, list[str]] = {}
+    for name, of_image in claims.items():
+        why = _why_open_in(row, of_image, verdicts.get(name, {}))
+        if why:
+            images_by_reason.setdefault(why, []).append(f"`{name}`")
+    parts = [f"{', '.join(names)}: {why}" for why, names in images_by_reason.items()]
+    return "; ".join(parts)
 
 
-def _why_open(
-    row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]
-) -> str:
-    """What one image's runs leave open, claim by claim; empty if nothing."""
+def _why_open_in(row: PageRow, claims: Sequence[Claim], verdicts: ImageVerdicts) -> str:
+    """Return what one image's runs leave open, claim by claim; empty if nothing."""
+    own_claims = _matching(row.by, claims)
     if not verdicts:
-        return _NO_RUN if _matching(row.by, claims) else ""
-    unheld = [
-        one
-        for one in _matching(row.by, claims)
-        if verdicts.get((one.check, one.subject)) not in _HELD
-    ]
-    if not unheld:
-        return ""
-    by_verdict: dict[str, list[str]] = {}
-    for claim in unheld:
+        return _NO_RUN if own_claims else ""
+
+    open_claims = []
+    keys_by_verdict: dict[str, list[str]] = {}
+    for claim in own_claims:
         verdict = verdicts.get((claim.check, claim.subject))
-        by_verdict.setdefault(str(verdict) if verdict else "never run", []).append(claim.key)
-    told = ", ".join(f"{_some(keys)} {verdict}" for verdict, keys in by_verdict.items())
-    gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for claim in unheld)
-    return f"{told} (needs a GPU)" if gpu else told
+        if verdict not in _HELD:
+            open_claims.append(claim)
+            keys_by_verdict.setdefault(str(verdict or "never run"), []).append(claim.key)
+    if not open_claims:
+        return ""
+
+    parts = [f"{_first_of(keys)} {verdict}" for verdict, keys in keys_by_verdict.items()]
+    text = ", ".join(parts)
+    need_gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for claim in open_claims)
+    return f"{text} (needs a GPU)" if need_gpu else text
 
 
-def _some(keys: Sequence[str]) -> str:
+def _first_of(keys: Sequence[str]) -> str:
+    """Return the first claims as a phrase, with the number of the others."""
     more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
     return ", ".join(keys[:_NAMED]) + more
 
 
-def _verdict(
-    row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]
-) -> str:
-    """PASS where every claim was measured and holds. One that was never run leaves the row open, as UNPROVEN does."""
-    own = _matching(row.by, claims)
-    if not own:
+def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: ImageVerdicts) -> str:
+    """Return a row's cell for one image: PASS if every claim was measured and holds.
+
+    A claim that was never run leaves the row open, as UNPROVEN does.
+    """
+    own_claims = _matching(row.by, claims)
+    if not own_claims:
         return "-"
     if row.open:
         return _OPEN
-    found = [verdicts.get((claim.check, claim.subject)) for claim in own]
-    held = sum(status in _HELD for status in found)
-    if held == len(own):
-        return str(Status.PASS if Status.PASS in found else Status.NOT_APPLICABLE)
-    if not any(found):
+    statuses = [verdicts.get((claim.check, claim.subject)) for claim in own_claims]
+    held = sum(status in _HELD for status in statuses)
+    if held == len(own_claims):
+        return str(Status.PASS if Status.PASS in statuses else Status.NOT_APPLICABLE)
+    if not any(statuses):
         return _NO_RUN
-    return f"{Status.FAIL if Status.FAIL in found else _OPEN} ({held} of {len(own)} PASS)"
+    word = Status.FAIL if Status.FAIL in statuses else _OPEN
+    return f"{word} ({held} of {len(own_claims)} PASS)"

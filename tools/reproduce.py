@@ -1,9 +1,11 @@
-"""Builds an image without any cache, and compares its layers with another build of it, file by file where they differ.
+"""Build an image without any cache, and compare its layers with those of another build.
 
-`python -m tools.reproduce NAME` builds twice. `--once` builds once; `--beside FILE` does that beside what another
-engine gave, `--beside RUN` beside what a recorded run measured (results/runs.jsonl), and `--beside REF` beside an image
-of this engine. `--record` writes what two builds agree on into locks/layers.json, by which images are judged:
-docs/reproducible.md tells how.
+`python -m tools.reproduce NAME` builds twice. `--once` builds once. `--beside` builds once and
+compares with what another engine gave (FILE), what a recorded run measured (RUN, an id in
+results/runs.jsonl), or an image of this engine (REF). Where layers differ, it names the files.
+
+`--record` writes what two builds agree on into locks/layers.json, by which images are judged
+(docs/reproducible.md).
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ import gzip
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ from images.engine import Engine, ImageInfo, configuration, exported, layers, pr
 from images.engine.configuration import SUITE
 from images.engine.layer_tree import LayerEntry
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, failed
+from images.errors import failed, wrong
 from images.host import checkout
 from images.locking import layer_record, lock_file
 from images.locking.layer_record import Measured
@@ -49,7 +50,10 @@ from tools.cold_builds import nothing_new_kept, on_own_layer, with_own_wheels
 RESULT, FILES = "reproduce.json", "reproduce-files.json.gz"
 Files = Mapping[str, Sequence[LayerEntry]]
 """Layer -> what its tar has, in its order."""
-_FILES_NAMED = 5
+_MOST_NAMED = 5
+"""Files of a layer that are named, before the others are counted."""
+_DIGEST_SHOWN = slice(7, 19)
+"""The first digits of `sha256:...`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,41 +62,43 @@ class LayerBuilt:
 
     layer: str
     diff_id: str
-    """In canonical form."""
+    """Of the layer in canonical form, which is the same for all engines."""
     written_as: str
-    """As the engine keeps it."""
+    """The diff ID of the layer as the engine wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """One build without a cache."""
+    """What one build gave, or what is known of another image of that name."""
 
     id: str
+    """Empty if it is an image of the engine, which may come from the cache of another build."""
     image: str
     on: str
-    """The engine."""
+    """The engine, or the machine of a recorded run."""
     date: str
     recipe: Mapping[str, str]
-    """Layer -> its recipe; empty where that can't be known."""
+    """Layer -> its recipe; empty if that is not known."""
     unknown: str
-    """Why not."""
+    """Why the recipe is not known."""
     layers: Sequence[LayerBuilt]
     seconds: float
+    """How long the build took; 0 if that is not known."""
 
     @property
     def counts_as_build(self) -> bool:
-        """Whether it was a build of its own: an image of the engine may come from the cache of another."""
+        """Whether nothing of another build went into it."""
         return bool(self.id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A layer that is another in two builds."""
+    """A layer that is not the same in two builds."""
 
     layer: str
     first: str
     second: str
-    """Diff IDs; empty: it has no such layer."""
+    """Diff IDs; empty for a build without such a layer."""
     files: Sequence[str] = ()
     """The first files that differ, and how."""
 
@@ -108,37 +114,44 @@ class Reproduction:
         options: BuildOptions,
         network: str | None,
     ):
-        self.engine, self.base, self.network = engine, base, network
+        self.engine = engine
+        self.base = base
+        self.network = network
         self.name = str(image.name)
-        locked = lock_file.read(image, options.sources.workspace.locks)
-        self.claimed: ClaimContext
+        lock = lock_file.read(image, options.sources.workspace.locks)
+        self.claim_context: ClaimContext
         self.context: Context
-        _, self.claimed, self.context = contexts.prepare(image, locked, base, options)
+        _, self.claim_context, self.context = contexts.prepare(image, lock, base, options)
 
     def build(self, progress: Progress) -> tuple[BuildResult, Files]:
-        """Build without any cache, and keep nothing of it. Raises UserError: a failed step."""
-        word = uuid.uuid4().hex[:8]
-        reference = f"truetag-reproduce:{word}"
+        """Build without any cache, and leave nothing of it in the engine.
+
+        Raises UserError if a step fails.
+        """
+        build_id = uuid.uuid4().hex[:8]
+        reference = f"truetag-reproduce:{build_id}"
         # Wheels that another build compiled or fetched count as a cache, too.
-        context = on_own_layer(with_own_wheels(self.context, word), word)
-        below = len(self.engine.inspect(self.base.reference).layers)
+        context = on_own_layer(with_own_wheels(self.context, build_id), build_id)
+        # The layer that `on_own_layer` adds comes directly above those of the base.
+        marker = len(self.engine.inspect(self.base.reference).layers)
         with nothing_new_kept(self.engine, reference):
             job = progress.job(f"{self.name} (without cache)")
             built = self.engine.build(
                 context, reference, network=self.network, no_cache=True, on_event=job
             )
             info = self.engine.inspect(reference)
-            made, files = read_image(self.engine, info, marker=below)
-        origin = self.claimed.origin
+            layers_built, files = read_image(self.engine, info, marker=marker)
+
+        origin = self.claim_context.origin
         recipe = origin.recipe if origin else None
         result = BuildResult(
-            id=word,
+            id=build_id,
             image=self.name,
             on=f"Docker {self.engine.facts.version}",
             date=f"{datetime.now(UTC):%Y-%m-%d}",
             recipe={row.layer: row.digest for row in recipe.layers} if recipe else {},
             unknown=origin.unknown if origin else "",
-            layers=made,
+            layers=layers_built,
             seconds=round(built.seconds, 1),
         )
         return result, files
@@ -149,99 +162,106 @@ def read_image(
 ) -> tuple[list[LayerBuilt], Files]:
     """Read the layers of an image, without the suite's.
 
-    `marker`: the place of a layer that only keeps the build apart from others (tools/cold_builds.py), left out.
-    Where the engine's store can't be read, layers are taken as it names them: engines from 26.1 on write canonical
-    ones. Then no files are known.
+    `marker`: the index of a layer to leave out, which only keeps a build apart from others
+    (tools/cold_builds.py). If the engine's store can't be read, the layers' diff IDs are taken as
+    canonical, as they are from engine 26.1 on. Then there are no files.
     """
     stored = layers.find_layers(engine, info)
-    canonical = {diff_id: diff_id for diff_id in info.layers} | layers.canonical_diff_ids(
-        stored, {}, info.id
-    )
+    canonical = {diff_id: diff_id for diff_id in info.layers}
+    canonical |= layers.canonical_diff_ids(stored, {}, info.id)
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
-    history = [text for text in engine.steps(info.id) if configuration.has_layer(text)]
-    # Names are given without the marker's step, which is none of ours.
-    kept = [index for index in range(len(info.layers)) if index != marker]
-    names = configuration.layer_names([history[index] for index in kept])
 
-    as_stored = {
-        name: info.layers[index] for name, index in zip(names, kept, strict=True) if name != SUITE
-    }
-    in_canonical_form = with_one_base(
-        {name: canonical[diff_id] for name, diff_id in as_stored.items()}
-    )
-    one_base = with_one_base(as_stored)
-    made = [
-        LayerBuilt(layer=name, diff_id=diff_id, written_as=one_base[name])
-        for name, diff_id in in_canonical_form.items()
-    ]
+    # The marker's step is left out first: names of layers count the steps of an image.
     steps = engine.steps(info.id)
+    steps_with_layer = [text for text in steps if configuration.has_layer(text)]
+    indexes = [index for index in range(len(info.layers)) if index != marker]
+    names = configuration.layer_names([steps_with_layer[index] for index in indexes])
+
+    written_as: dict[str, str] = {}
+    files: dict[str, Sequence[LayerEntry]] = {}
+    for name, index in zip(names, indexes, strict=True):
+        if name != SUITE:
+            written_as[name] = info.layers[index]
+            files[name] = listings[index]
+    diff_ids = {name: canonical[diff_id] for name, diff_id in written_as.items()}
+
+    # A base of several layers counts as one.
+    written_with_one_base = with_one_base(written_as)
+    layers_built = []
+    for name, diff_id in with_one_base(diff_ids).items():
+        layers_built.append(
+            LayerBuilt(layer=name, diff_id=diff_id, written_as=written_with_one_base[name])
+        )
     settings = configuration.payload(info, steps)[configuration.SETTINGS]
-    made.append(LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings))
-    return made, {
-        name: listings[index] for name, index in zip(names, kept, strict=True) if name in as_stored
-    }
+    layers_built.append(
+        LayerBuilt(layer=configuration.SETTINGS, diff_id=settings, written_as=settings)
+    )
+    return layers_built, files
 
 
 def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[Difference]:
-    """Return the layers that differ, by their names."""
-    ours = {row.layer: row.diff_id for row in first}
-    theirs = {row.layer: row.diff_id for row in second}
-    differing = [layer for layer in {**ours, **theirs} if ours.get(layer) != theirs.get(layer)]
-    return [
-        Difference(layer=layer, first=ours.get(layer, ""), second=theirs.get(layer, ""))
-        for layer in differing
-    ]
+    """Return the layers that differ, without their files. Layers are compared by their names."""
+    first_ids = {row.layer: row.diff_id for row in first}
+    second_ids = {row.layer: row.diff_id for row in second}
+    differences = []
+    for layer in {**first_ids, **second_ids}:
+        first_id, second_id = first_ids.get(layer, ""), second_ids.get(layer, "")
+        if first_id != second_id:
+            differences.append(Difference(layer=layer, first=first_id, second=second_id))
+    return differences
 
 
 def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) -> list[str]:
-    """Return the first files that differ, and how, and how many more there are."""
-    ours, theirs = {entry.path: entry for entry in first}, {entry.path: entry for entry in second}
-    differing = [path for path in sorted({**ours, **theirs}) if ours.get(path) != theirs.get(path)]
+    """Return sentences on how two listings of a layer differ.
+
+    The first files are named, with what differs: `/etc/x: mode 420 and 493`. Others are counted.
+    """
+    first_by_path = {entry.path: entry for entry in first}
+    second_by_path = {entry.path: entry for entry in second}
+    paths = sorted({**first_by_path, **second_by_path})
+    differing = [path for path in paths if first_by_path.get(path) != second_by_path.get(path)]
     if not differing:
-        return [
-            "the same files in another order"
-            if list(ours) != list(theirs)
-            else "in how the tar is written"
-        ]
-    rows = []
-    for path in islice(differing, _FILES_NAMED):
-        one, other = ours.get(path), theirs.get(path)
-        if one is None or other is None:
-            rows.append(f"/{path} is only in the {'second' if one is None else 'first'}")
+        is_same_order = list(first_by_path) == list(second_by_path)
+        return ["in how the tar is written" if is_same_order else "the same files in another order"]
+
+    sentences = []
+    for path in differing[:_MOST_NAMED]:
+        before, after = first_by_path.get(path), second_by_path.get(path)
+        if before is None or after is None:
+            sentences.append(f"/{path} is only in the {'second' if before is None else 'first'}")
             continue
-        fields = [
-            f"{field} {before} and {after}"
-            for field, before, after in zip(LayerEntry._fields, one, other, strict=True)
-            if before != after
-        ]
-        rows.append(f"/{path}: {', '.join(fields)}")
-    more = len(differing) - len(rows)
-    return [*rows, f"{more} more files differ"] if more else rows
+        fields = []
+        for field, old, new in zip(LayerEntry._fields, before, after, strict=True):
+            if old != new:
+                fields.append(f"{field} {old} and {new}")
+        sentences.append(f"/{path}: {', '.join(fields)}")
+    more = len(differing) - len(sentences)
+    if more:
+        sentences.append(f"{more} more files differ")
+    return sentences
 
 
 def with_files(differences: Sequence[Difference], first: Files, second: Files) -> list[Difference]:
-    """Return the same differences with the files of each layer."""
+    """Return the same differences with sentences on the files of each layer."""
     explained = []
     for row in differences:
-        ours, theirs = first.get(row.layer, ()), second.get(row.layer, ())
-        files = (
-            describe_files(ours, theirs) if ours and theirs else ["its files can't be read here"]
-        )
-        explained.append(
-            Difference(layer=row.layer, first=row.first, second=row.second, files=tuple(files))
-        )
+        entries, other_entries = first.get(row.layer, ()), second.get(row.layer, ())
+        sentences = ["its files can't be read here"]
+        if entries and other_entries:
+            sentences = describe_files(entries, other_entries)
+        explained.append(replace(row, files=tuple(sentences)))
     return explained
 
 
 def write_result(folder: Path, result: BuildResult, files: Files) -> None:
-    """Write what a build gave, for a comparison on another engine or machine."""
+    """Write what a build gave into a folder, for a comparison on another engine or machine."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).write_text(json.dumps(asdict(result), indent=1) + "\n")
     (folder / FILES).write_bytes(gzip.compress(json.dumps({**files}).encode()))
 
 
 def read_result(file: Path) -> tuple[BuildResult, Files]:
-    """Read what `write_result` wrote. Raises UserError."""
+    """Read what `write_result` wrote: `file` is its RESULT. Raises UserError if it is none."""
     try:
         data: dict[str, Any] = json.loads(file.read_bytes())
         rows = [LayerBuilt(**row) for row in data.pop("layers")]
@@ -254,55 +274,53 @@ def read_result(file: Path) -> tuple[BuildResult, Files]:
 
 
 def entry_of(row: Sequence[Any]) -> LayerEntry:
-    """Return an entry as it was before it was written as JSON."""
+    """Return an entry as it was before it was written as JSON, which has no tuples."""
     path, kind, mode, owner, time, link, content = row
     return LayerEntry(path, kind, mode, (owner[0], owner[1]), time, link, content)
 
 
 def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
-    """Add builds that agree to the record. The last was made from this checkout.
+    """Add builds that agree to the record in the folder `locks`, and return a sentence about it.
 
-    Returns a sentence about it. Raises UserError: too few builds, another recipe, none at all.
+    The last build was made from this checkout. Raises UserError if there are too few builds, the
+    recipe is not known, or one of them has another recipe or is no build of its own.
     """
     last = builds[-1]
     if len(builds) < layer_record.BUILDS_NEEDED:
-        raise failed(
-            "--record", "one build proves nothing", "leave --once out, or add --beside FILE"
-        )
+        then = "leave --once out, or add --beside FILE"
+        raise failed("--record", "one build proves nothing", then)
     if not last.recipe:
         raise failed(last.image, f"has no recipe: {last.unknown}", "only then --record")
+
     record = layer_record.read(locks)
     for built in builds:
-        # A recorded run names no recipe: that its layers are those of this build, all of them, was compared.
-        if not built.counts_as_build or built.recipe not in ({}, last.recipe):
+        # A recorded run names no recipe. But all its layers were found to be those of this build.
+        has_same_recipe = built.recipe in ({}, last.recipe)
+        if not built.counts_as_build or not has_same_recipe:
+            cause = f"{built.on} is not known to be a build of the same recipe"
             then = "build both from the same commit, or leave --beside out"
-            raise failed(
-                "--record", f"{built.on} is not known to be a build of the same recipe", then
+            raise failed("--record", cause, then)
+        rows = []
+        for layer in built.layers:
+            rows.append(
+                Measured(
+                    layer=layer.layer,
+                    recipe=last.recipe[layer.layer],
+                    diff_id=layer.diff_id,
+                    written_as=layer.written_as,
+                )
             )
-        measured = [
-            Measured(
-                layer=row.layer,
-                recipe=last.recipe[row.layer],
-                diff_id=row.diff_id,
-                written_as=row.written_as,
-            )
-            for row in built.layers
-        ]
         build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
-        record = layer_record.add(record, measured, build)
+        record = layer_record.add(record, rows, build)
     layer_record.write(record, locks)
     return f"{locks / layer_record.FILE}: {last.image}, {len(last.layers)} rows"
 
 
 def require_clean(root: Path) -> None:
-    """Raise UserError where the checkout is not as it was committed: nobody could build that recipe again."""
+    """Raise UserError unless the checkout is as committed: else nobody could build its recipe."""
     if not checkout.commit(root):
-        then = "commit or stash the changes, then record"
-        raise failed(
-            "--record",
-            "this checkout has changes that are in no commit, or git does not know it",
-            then,
-        )
+        cause = "this checkout has changes that are in no commit, or git does not know it"
+        raise failed("--record", cause, "commit or stash the changes, then record")
 
 
 def main(
@@ -327,7 +345,8 @@ def main(
         typer.Option(
             "--beside",
             metavar="FILE|RUN|REF",
-            help="The reproduce.json of another engine, a recorded run, or an image of this engine.",
+            help="The reproduce.json of another engine, a recorded run, or an image of this "
+            "engine.",
         ),
     ] = "",
     record: Annotated[
@@ -336,16 +355,15 @@ def main(
     ] = False,
 ) -> None:
     """Build an image without any cache, and compare its layers with those of another build."""
-    sources, host = matrix.load(), host_settings()
+    sources = matrix.load()
+    host = host_settings()
     if record:
         require_clean(sources.workspace.root)
     (planned,) = plan.select([name], sources)
-    if not (image := planned.image):
-        raise UserError(
-            Problem(
-                where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"
-            )
-        )
+    image = planned.image
+    if not image:
+        raise wrong(name, "; ".join(planned.reasons), "`nox -s plan` shows all images")
+
     options = BuildOptions(
         sources=sources,
         host=host,
@@ -360,7 +378,7 @@ def main(
     ):
         if other:
             builds.append(read_other(docker_engine, other, sources.workspace.results))
-        found = base_images.acquire(
+        base_image = base_images.acquire(
             docker_engine,
             image.base,
             base,
@@ -368,55 +386,67 @@ def main(
             host=host,
             on_progress=typer.echo,
         )
-        base_images.require_no_contradiction(image, found)
-        how = network or host.network(local=docker_engine.facts.local)
-        reproduction = Reproduction(docker_engine, image, found, options, how)
+        base_images.require_no_contradiction(image, base_image)
+        build_network = network or host.network(local=docker_engine.facts.local)
+        reproduction = Reproduction(docker_engine, image, base_image, options, build_network)
         for _ in range(1 if once or other else 2):
             builds.append(reproduction.build(progress))
+
     result, result_files = builds[-1]
     write_result(out / name, result, result_files)
     typer.echo(f"{out / name / RESULT}: {name} on {result.on}, in {result.seconds:.0f} s")
     if len(builds) == 2:
-        before, files_before = builds[0]
-        differences = with_files(compare(before.layers, result.layers), files_before, result_files)
-        show(before, result, differences)
+        first, first_files = builds[0]
+        differences = with_files(compare(first.layers, result.layers), first_files, result_files)
+        show(first, result, differences)
         require_equal(name, differences)
     if record:
         typer.echo(record_builds(sources.workspace.locks, [built for built, _ in builds]))
 
 
 def read_other(engine: Engine, other: str, results: Path) -> tuple[BuildResult, Files]:
-    """Read the build beside which another is compared: a file of this tool, a recorded run, or an image."""
+    """Read the build beside which another is compared.
+
+    `other`: a file that this tool wrote (it ends in .json), the id of a recorded run, or an image.
+    """
     if other.endswith(".json"):
         return read_result(Path(other))
     for line in records.read(results):
         if line.id == other:
             return result_of_run(line), {}
     info = engine.inspect(other)
-    made, files = read_image(engine, info)
-    return result_of_image(info.labels.get(f"{LABELS}.image", ""), other, made), files
+    layers_built, files = read_image(engine, info)
+    name = info.labels.get(f"{LABELS}.image", "")
+    return result_of_image(name, other, layers_built), files
 
 
 def require_equal(name: str, differences: Sequence[Difference]) -> None:
-    """Raise UserError where layers differ."""
-    if not differences:
-        return
-    cause = f"the builds differ in {', '.join(row.layer for row in differences)}"
-    raise UserError(Problem(where=name, cause=cause, then="the table names the files"), code=1)
+    """Raise UserError if layers differ."""
+    if differences:
+        cause = f"the builds differ in {', '.join(row.layer for row in differences)}"
+        raise failed(name, cause, "the table names the files")
 
 
-def result_of_image(image: str, reference: str, made: Sequence[LayerBuilt]) -> BuildResult:
-    """Return the layers of an image that lies in the engine, beside which a build is compared."""
+def result_of_image(image: str, reference: str, layers_built: Sequence[LayerBuilt]) -> BuildResult:
+    """Return the layers of an image of the engine. It does not count as a build."""
     return BuildResult(
-        id="", image=image, on=reference, date="", recipe={}, unknown="", layers=made, seconds=0
+        id="",
+        image=image,
+        on=reference,
+        date="",
+        recipe={},
+        unknown="",
+        layers=layers_built,
+        seconds=0,
     )
 
 
 def result_of_run(line: records.RunLine) -> BuildResult:
-    """Return the layers that a recorded run measured. They were built on another machine; how is not recorded."""
-    payload = {
-        name: diff_id for name, diff_id in with_one_base(line.payload).items() if name != SUITE
-    }
+    """Return the layers that a recorded run measured. Their recipe was not recorded."""
+    layers_built = []
+    for name, diff_id in with_one_base(line.payload).items():
+        if name != SUITE:
+            layers_built.append(LayerBuilt(layer=name, diff_id=diff_id, written_as=diff_id))
     return BuildResult(
         id=line.id,
         image=line.image,
@@ -424,25 +454,26 @@ def result_of_run(line: records.RunLine) -> BuildResult:
         date=f"{line.date:%Y-%m-%d}" if line.date else "",
         recipe={},
         unknown="",
-        layers=[
-            LayerBuilt(layer=name, diff_id=diff_id, written_as=diff_id)
-            for name, diff_id in payload.items()
-        ],
+        layers=layers_built,
         seconds=0,
     )
 
 
 def show(first: BuildResult, second: BuildResult, differences: Sequence[Difference]) -> None:
-    """Print a row a layer."""
-    by_layer = {row.layer: row for row in differences}
+    """Print a table with a row for each layer of two builds."""
+    difference_by_layer = {row.layer: row for row in differences}
+    first_ids = {row.layer: row.diff_id for row in first.layers}
     table = Table("layer", first.on, second.on, "", title=f"{second.image}, layer by layer")
-    digests = {row.layer: row.diff_id for row in first.layers}
     for row in second.layers:
-        differs = by_layer.pop(row.layer, None)
-        said = f"[red]differs[/]: {'; '.join(differs.files)}" if differs else "[green]equal[/]"
-        table.add_row(row.layer, digests.get(row.layer, "")[7:19], row.diff_id[7:19], said)
-    for missing in by_layer.values():
-        table.add_row(missing.layer, missing.first[7:19], "", "[red]missing[/]")
+        difference = difference_by_layer.pop(row.layer, None)
+        comparison = "[green]equal[/]"
+        if difference:
+            comparison = f"[red]differs[/]: {'; '.join(difference.files)}"
+        first_id = first_ids.get(row.layer, "")
+        table.add_row(row.layer, first_id[_DIGEST_SHOWN], row.diff_id[_DIGEST_SHOWN], comparison)
+    # Those that are left are layers that only the first build has.
+    for missing in difference_by_layer.values():
+        table.add_row(missing.layer, missing.first[_DIGEST_SHOWN], "", "[red]missing[/]")
     Console(width=150, highlight=False).print(table)
 
 

@@ -66,7 +66,7 @@ wrong results. An empty cell was not measured.
 
 
 def table(planned: Sequence[Planned]) -> bytes:
-    """Return the page: the faults of a plain image of each torch, by facts and as runs measured them."""
+    """Return the page: the faults of a plain image of each torch, by facts and as measured."""
     images: dict[str, Image] = {}
     for row in planned:
         # The first of each torch: others are for other platforms, or have a compiler besides.

@@ -1,9 +1,10 @@
-"""Runs inside an image: installs one package as its user would, and prints what that did to the image, as JSON.
+"""Install one package as an image's user would, and print what that did to the image, as JSON.
 
-    python3 try_package.py REQUIREMENT MODULE
+    python3 try_package.py REQUIREMENT MODULE SECONDS
 
-Standard library alone, as the image's Python has it. Started with the image's own interpreter; what is looked at
-afterwards is asked of the `python3` on the PATH, which is the one that sees the addition.
+It runs inside an image (tools/additions.py), with the standard library only, by the image's own
+interpreter. What came of the installation is asked of the `python3` on the PATH, because that one
+sees the added package. SECONDS is the limit for the installation.
 """
 
 import json
@@ -30,52 +31,58 @@ print("torch", torch.__version__, torch.version.cuda, torch.__file__, flush=True
 importlib.import_module(sys.argv[1])
 print("imported")
 """
-_TAIL = 30000
+_MOST_OUTPUT = 30000
+"""Characters of a command's output, from its end."""
+_VENVS = "/home/trainer/.cache/venvs"
+"""Where `pip install` puts what the user adds."""
 
 
 def run(command: List[str], seconds: float) -> Dict[str, Any]:  # noqa: UP006
-    """How a command ended, and the tail of what it printed."""
+    """Return how a command ended (124 if it took too long), and the end of what it printed."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        return {"code": 124, "said": said.decode(errors="replace")[-_TAIL:]}
-    return {"code": done.returncode, "said": done.stdout[-_TAIL:]}
+        output = error.stdout or b""
+        return {"code": 124, "said": output.decode(errors="replace")[-_MOST_OUTPUT:]}
+    return {"code": process.returncode, "said": process.stdout[-_MOST_OUTPUT:]}
 
 
 def ask(code: str) -> Any:
-    """What the user's Python answers, as JSON; None where it fails."""
-    done = subprocess.run(
+    """Return what a program prints as JSON in the user's Python; None if it fails."""
+    process = subprocess.run(
         ["python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
-    return json.loads(done.stdout) if done.returncode == 0 else None
+    return json.loads(process.stdout) if process.returncode == 0 else None
 
 
 def size(folder: str) -> int:
-    """Bytes of a folder's files."""
-    files = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
-    return sum(file.lstat().st_size for file in files)
+    """Return how many bytes the files below a folder have."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        total += sum(Path(place, name).lstat().st_size for name in names)
+    return total
 
 
 def main(requirement: str, module: str, seconds: float) -> Dict[str, Any]:  # noqa: UP006
-    before = ask(_PACKAGES)
-    run(
-        [os.environ["PIP_PYTHON"], "-c", ""], 300
-    )  # the environment is made once, not by each package
-    venvs = "/home/trainer/.cache/venvs"
-    empty, started = size(venvs), time.monotonic()
-    installed = run(
-        ["pip", "install", "--no-cache-dir", "--no-color", *requirement.split()], seconds
-    )
-    took = time.monotonic() - started
+    """Install a package, and return the row that additions.py reads (`Trial` there)."""
+    packages_before = ask(_PACKAGES)
+    # The first use of pip makes the user's environment: it does not count for the package.
+    run([os.environ["PIP_PYTHON"], "-c", ""], 300)
+    size_before = size(_VENVS)
+
+    start = time.monotonic()
+    install = ["pip", "install", "--no-cache-dir", "--no-color", *requirement.split()]
+    installed = run(install, seconds)
+    took = time.monotonic() - start
+
     at_work = run(["python3", "-c", _AT_WORK, module], 600)
     return {
         "seconds": round(took, 1),
         "installed": installed,
-        "bytes": size(venvs) - empty,
-        "before": before,
+        "bytes": size(_VENVS) - size_before,
+        "before": packages_before,
         "after": ask(_PACKAGES),
         "at_work": at_work,
     }

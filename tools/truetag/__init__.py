@@ -1,4 +1,4 @@
-"""The installed package: `images` and `validate` lie inside it, as names of ours alone in site-packages.
+"""The installed package. `images` and `validate` lie inside it, as such names could be anyone's.
 
 In a checkout they lie at its top, and this folder is of no use.
 """
@@ -11,7 +11,10 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The command line, with this folder first on the path: the code says `import images`, as in a checkout."""
+    """Run the command line.
+
+    This folder comes first on the path, because the code says `import images`, as in a checkout.
+    """
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     from images.cli import main as run
 
