@@ -1,9 +1,10 @@
-"""What tests of broken images share: how a fault is told, laid on the real parent, and judged."""
+"""Break a real image on purpose: faults as layers on top of it, and verdicts about the result."""
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from images.building import validating
 from images.context.hosting import host_settings
@@ -20,54 +21,65 @@ _PLAIN = re.compile("RUN (?!--mount)(.*)")
 
 @dataclass(frozen=True)
 class Fault:
-    """A thin layer that breaks the parent, and who must notice."""
+    """A thin layer that breaks the parent, and the claim that must notice it."""
 
     name: str
     layer: str
+    """An instruction of a Dockerfile, run as root."""
     claim: str
     subject: str
     culprit: str
-    """What the reason must name."""
+    """What the reason of the verdict must name."""
     last: str = ""
-    """Instructions after the user is set back."""
+    """Instructions that come after the image's user is set again."""
 
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 INSTALL = (
-    "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT "
+    "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env "
+    "&& unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT "
     "&& pip install -q --no-deps --no-cache-dir"
 )
+"""Begins a step that installs any package, whatever the image's constraints say."""
 BREAKS = ROOT / "tests" / "integration" / "breaks"
 """Programs that faults run in their layers."""
 
 
 @contextmanager
 def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]) -> Iterator[str]:
-    """The parent with its faults in thin layers on top, of plain commands several in one; removed afterwards."""
-    layers, last = list[str](), "\n".join(one.last for one in faults)
-    for layer in (one.layer for one in faults):
-        plain = _PLAIN.fullmatch(layer)
+    """Yield the name of an image: the parent with these faults on top. It is removed afterwards.
+
+    Plain commands that follow one another are put into one layer, which is faster to build.
+    """
+    layers: list[str] = []
+    for fault in faults:
+        plain = _PLAIN.fullmatch(fault.layer)
         if plain and layers and _PLAIN.fullmatch(layers[-1]):
             layers[-1] += f" && ({plain[1]})"
+        elif plain:
+            layers.append(f"RUN ({plain[1]})")
         else:
-            layers.append(f"RUN ({plain[1]})" if plain else layer)
+            layers.append(fault.layer)
+    last = "\n".join(fault.last for fault in faults)
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *layers, f"USER {parent.user}", last, ""])
-    scripts = {
-        f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()
-    }
-    of_suite = containers.suite_files(ClaimSet(image=NAME, claims=()))
-    suite = {f"suite/{path}": content for path, content in of_suite.items()}
-    with built(
-        engine, f"truetag-test-{name}", dockerfile, {**host_settings().files(), **scripts, **suite}
-    ) as tag:
+
+    files: dict[str, bytes | Path] = {**host_settings().files()}
+    for file in BREAKS.iterdir():
+        if file.is_file():
+            files[f"breaks/{file.name}"] = file.read_bytes()
+    suite = containers.suite_files(ClaimSet(image=NAME, claims=()))
+    for path, content in suite.items():
+        files[f"suite/{path}"] = content
+    with built(engine, f"truetag-test-{name}", dockerfile, files) as tag:
         yield tag
 
 
 def judged(engine: Engine, reference: str, claims: ClaimSet, *checks: str) -> Verdict:
-    """Judge the claims of these checks (all, if none is named)."""
+    """Measure an image and judge the claims of these checks (of all, if none is named)."""
     chosen = tuple(claim for claim in claims.claims if not checks or claim.check in checks)
     assert chosen, "a check that looks at nothing finds nothing"
-    asked = ClaimSet(image=claims.image, claims=chosen)
-    return validating.measure_and_judge(
-        engine, reference, asked, (Tier.STATIC, Tier.CPU), run_anyway=True
-    )[1]
+    claim_set = ClaimSet(image=claims.image, claims=chosen)
+    _, verdict = validating.measure_and_judge(
+        engine, reference, claim_set, (Tier.STATIC, Tier.CPU), run_anyway=True
+    )
+    return verdict

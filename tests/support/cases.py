@@ -7,7 +7,9 @@ import yaml
 
 
 def cases(module: str, part: str) -> Any:
-    """What stands under `part` in the file beside a module, of which this is `__file__`."""
-    return yaml.load(
-        Path(module).with_suffix(".yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
-    )[part]
+    """Return what stands under the key `part` in the YAML file beside a test module.
+
+    `module`: the module's `__file__`.
+    """
+    text = Path(module).with_suffix(".yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=yaml.CSafeLoader)[part]

@@ -11,7 +11,7 @@ _KEY = (
 
 
 def write(folder: Path) -> Path:
-    """The certificate and its key in one file (PEM), below `folder`."""
+    """Write the certificate and its key into one file (PEM), and return its path."""
     path = folder / "registry.test.pem"
     kind = "PRIVATE KEY-----"
     path.write_text(f"-----BEGIN {kind}\n{_KEY}\n-----END {kind}\n{_CERTIFICATE.read_text()}")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def script(file: Path) -> ModuleType:
-    """A program that is no module of ours, under its file's name."""
+    """Import a program that lies outside of our packages, and return it as a module."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -20,13 +20,13 @@ def script(file: Path) -> ModuleType:
 
 
 def copied(folder: Path) -> Path:
-    """What a fleet's worker needs of it, for a test that changes it. Bytecode comes along: it is valid by its source's
-    time, which stays.
+    """Copy what a fleet's worker needs of the checkout, for a test that changes it.
+
+    Bytecode comes along. It stays valid, because its sources keep their times.
     """
+    half_written = shutil.ignore_patterns("*.pyc.*")
     for name in ("images", "validate", "templates", "examples", "locks"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*")
-        )  # half written
+        shutil.copytree(ROOT / name, folder / name, ignore=half_written)
     for name in ("matrix.yaml", "noxfile.py"):
         shutil.copy(ROOT / name, folder)
     return folder

@@ -25,7 +25,7 @@ class Called:
 
 
 def call(*arguments: str) -> Called:
-    """Run `python -m images ARGUMENTS` here. Signal handlers are afterwards as before."""
+    """Run `python -m images ARGUMENTS` in this process. Signal handlers are restored afterwards."""
     out, err = io.StringIO(), io.StringIO()
     handlers = {
         number: signal.getsignal(number)
@@ -47,7 +47,10 @@ def call(*arguments: str) -> Called:
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m images ARGUMENTS` in the checkout, as a process of its own with these variables, too."""
+    """Run `python -m images ARGUMENTS` in the checkout, as a process of its own.
+
+    It gets this process's environment variables and these.
+    """
     command = [sys.executable, "-m", "images", *arguments]
     environment = {**os.environ, **environ}
     return subprocess.run(

@@ -1,4 +1,7 @@
-"""Programs that Debian has from trixie on, for any machine with mmdebstrap: unpacked beside it, installed nowhere."""
+"""Get programs that Debian has from trixie on, on any machine with mmdebstrap.
+
+They are unpacked into folders of their own, and installed nowhere.
+"""
 
 import fcntl
 import json
@@ -25,7 +28,7 @@ BUILDX = "usr/libexec/docker/cli-plugins/docker-buildx"
 
 
 def bootstrap(suite: str, folder: Path, *options: str) -> None:
-    """Debian packages of a suite into a folder, from the mirror that this machine's apt uses."""
+    """Unpack Debian packages of a suite into a folder, from the mirror that this machine uses."""
     if not shutil.which("mmdebstrap") and (os.geteuid() != 0 or not shutil.which("apt-get")):
         pytest.skip("needs mmdebstrap, or root on Debian to install it")
     require_mmdebstrap(print)
@@ -45,18 +48,25 @@ def bootstrap(suite: str, folder: Path, *options: str) -> None:
 
 
 def unpacked(*packages: str, suite: str = "trixie", architecture: str = "") -> Path:
-    """A folder that holds the files of these packages, and of nothing they depend on: Go programs need but glibc.
+    """Return a folder with the files of these packages, without what they depend on.
 
-    `architecture`: Debian's word for it, where it is not this machine's.
+    That is enough for Go programs, which need glibc only. `architecture`: Debian's word for it, if
+    it is not this machine's.
     """
-    of_machine = [f"--architectures={architecture}"] if architecture else []
-    name = f"{suite}-{'-'.join((*packages, *([architecture] if architecture else [])))}"
-    return _kept(name, suite, "--variant=extract", f"--include={','.join(packages)}", *of_machine)
+    name = "-".join([suite, *packages])
+    options = ["--variant=extract", f"--include={','.join(packages)}"]
+    if architecture:
+        name = f"{name}-{architecture}"
+        options.append(f"--architectures={architecture}")
+    return _make_once(name, suite, *options)
 
 
 @contextmanager
 def registry(folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """`HOST:PORT` of Debian's docker-registry on loopback, of what a new folder has. `auth`: its block of that name."""
+    """Yield `HOST:PORT` of Debian's docker-registry on loopback, with its data in a new folder.
+
+    `auth`: the block of that name in its configuration; None: it asks for no login.
+    """
     folder.mkdir(parents=True)
     with docker_registry.serving(registry_program(), folder, auth) as host:
         yield host
@@ -68,16 +78,20 @@ def registry_program() -> str:
 
 
 def bootstrapped(suite: str, packages: str) -> Path:
-    """A root file system with these packages, to be copied. It is made anew each week: sid moves."""
+    """Return a root file system with these packages, to be copied.
+
+    It is made anew each week, because sid moves. Older ones are removed.
+    """
     week = f"{datetime.now(UTC):%G-%V}"
-    kept = _kept(f"{suite}-root-{week}", suite, "--variant=minbase", f"--include={packages}")
+    root = _make_once(f"{suite}-root-{week}", suite, "--variant=minbase", f"--include={packages}")
     for old in HOME.glob(f"{suite}-root-*"):
-        if old != kept and old.is_dir():
+        if old != root and old.is_dir():
             shutil.rmtree(old, ignore_errors=True)
-    return kept
+    return root
 
 
-def _kept(name: str, suite: str, *options: str) -> Path:
+def _make_once(name: str, suite: str, *options: str) -> Path:
+    """Return the folder HOME/NAME. The first caller of all runs makes it by `bootstrap`."""
     HOME.mkdir(parents=True, exist_ok=True)
     target = HOME / name
     with (HOME / f"{name}.lock").open("w") as lock:

@@ -16,7 +16,10 @@ _PATIENCE = 60.0
 
 @contextmanager
 def serving(program: str, folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """Yield `HOST:PORT` of a registry that keeps its data in a folder. `auth`: its block of that name."""
+    """Yield `HOST:PORT` of a registry that keeps its data in a folder.
+
+    `auth`: the block of that name in its configuration; None: it asks for no login.
+    """
     port = _free_port()
     host = f"127.0.0.1:{port}"
     config: dict[str, Any] = {
@@ -52,8 +55,8 @@ def serving(program: str, folder: Path, auth: Mapping[str, Any] | None = None) -
 def _free_port() -> int:
     """Return a port that nobody takes between asking and listening.
 
-    Linux gives ports from 32768 on to everybody who asks for any. The ports below are tried from a place of this
-    process's own on.
+    Linux gives ports from 32768 on to everybody who asks for any. The ports below are tried one
+    after another, from one on that depends on this process.
     """
     for turn in range(20_000):
         with socket.socket() as probe, suppress(OSError):
@@ -64,6 +67,7 @@ def _free_port() -> int:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the registry accepts connections. Raises AssertionError, with its log's end."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Makes small ELF files for tests: a dynamic section with its strings, symbols and symbol versions, nothing else."""
+"""Make small ELF files: a dynamic section with its strings, symbols and versions, nothing else."""
 
 import struct
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Images for a while, what an engine holds of our runs, and an image as an engine tells of it."""
+"""Build images for a while, look at what an engine holds of our runs, and at images it exports."""
 
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -12,19 +12,21 @@ from images.engine.archive import ChunkReader
 
 
 def containers(engine: Engine, label: str = RUN_LABEL) -> list[SimpleNamespace]:
-    """Containers that bear a label, ended ones included."""
-    found = engine.sdk.containers(all=True, filters={"label": label})
-    return [
-        SimpleNamespace(
-            id=one["Id"], image=one["Image"], state=one["State"], labels=one["Labels"] or {}
+    """Return the containers that bear a label, also those that have ended."""
+    rows = []
+    for row in engine.sdk.containers(all=True, filters={"label": label}):
+        rows.append(
+            SimpleNamespace(
+                id=row["Id"], image=row["Image"], state=row["State"], labels=row["Labels"] or {}
+            )
         )
-        for one in found
-    ]
+    return rows
 
 
 def volumes(engine: Engine, label: str = RUN_LABEL) -> list[str]:
-    """Names of the volumes that bear a label."""
-    return [one["Name"] for one in engine.sdk.volumes(filters={"label": label})["Volumes"] or ()]
+    """Return the names of the volumes that bear a label."""
+    volumes = engine.sdk.volumes(filters={"label": label})["Volumes"] or ()
+    return [volume["Name"] for volume in volumes]
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def built(
     files: Mapping[str, bytes | Path] | None = None,
     network: str | None = None,
 ) -> Iterator[str]:
-    """An image, gone with the context."""
+    """Build an image, yield its tag, and remove it at the end of the context."""
     engine.build({"Dockerfile": dockerfile.encode(), **(files or {})}, tag, network=network)
     try:
         yield tag
@@ -44,25 +46,32 @@ def built(
 
 
 def image_info(**more: Any) -> ImageInfo:
-    """Of an amd64 image; `more`: other values of its fields."""
-    said: dict[str, Any] = {
+    """Return what an engine says of a small amd64 image. `more`: other values of its fields."""
+    fields: dict[str, Any] = {
         "id": "sha256:1",
         "tags": (),
         "digests": (),
         "size": 1,
         "created": "",
         "layers": (),
+        "architecture": "amd64",
+        "labels": {},
+        "env": {},
+        "user": "1001",
+        "workdir": "",
+        "entrypoint": (),
+        "command": ("bash",),
     }
-    said |= {"architecture": "amd64", "labels": {}, "env": {}, "user": "1001", "workdir": ""}
-    return ImageInfo(**{**said, "entrypoint": (), "command": ("bash",), **more})
+    return ImageInfo(**{**fields, **more})
 
 
 def saved(engine: Engine, ref: str) -> Iterator[tuple[str, tarfile.TarInfo, bytes]]:
-    """Layer, header and content of every file of every layer of an image, as the engine exports it."""
+    """Yield layer, header and content of every file of every layer, as the engine exports them."""
     for member, data in engine.exported(ref):
+        # Layers are tar files. The configuration and the manifests are not.
         head = data.read(512)
         if head[257:262] != b"ustar":
-            continue  # its configuration and manifests
+            continue
         whole = cast("IO[bytes]", ChunkReader(_chunks(head, data)))
         with tarfile.open(fileobj=whole, mode="r|", bufsize=1 << 20) as layer:
             for entry in layer:
@@ -71,6 +80,7 @@ def saved(engine: Engine, ref: str) -> Iterator[tuple[str, tarfile.TarInfo, byte
 
 
 def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
+    """Yield what was read of a stream, then the rest of it in pieces."""
     yield head
     while chunk := rest.read(1 << 20):
         yield chunk

@@ -1,10 +1,11 @@
-"""Makes small fat binaries for tests: cubins with kernels of a given size, packed as nvcc's fatbinary packs them."""
+"""Make small fat binaries: cubins with kernels of a given size, packed as nvcc's fatbinary does."""
 
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LZ4, SPECIFIC, FAMILY = 0x2000, 0x100000, 0x200000
+"""Flags of entries: compressed; for exactly one architecture; for a family."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,11 @@ class Code:
     ptx: bool = False
     flags: int = 0x11
     emptied: bool = False
+    """Zeros are stored in place of the code."""
 
 
 def elf(sections: Sequence[tuple[str, int, int, bytes]], *, machine: int) -> bytes:
-    """An ELF file of (name, kind, link, content) sections."""
+    """Return an ELF file with these sections: (name, kind, link, content)."""
     names = "\0" + "".join(f"{name}\0" for name, *_ in sections) + ".shstrtab\0"
     whole = [*sections, (".shstrtab", 3, 0, names.encode())]
     table, body = bytes(64), b""
@@ -38,16 +40,18 @@ def elf(sections: Sequence[tuple[str, int, int, bytes]], *, machine: int) -> byt
 
 
 def cubin(kernels: Mapping[str, int]) -> bytes:
+    """Return machine code with these kernels: name -> bytes."""
     strings, symbols = bytearray(1), bytearray(24)
     for name, size in kernels.items():
         symbols += struct.pack("<IBBHQQ", len(strings), 0x12, 0x10, 1, 0, size)
         strings += name.encode() + b"\0"
-    symbols += struct.pack("<IBBHQQ", 0, 0x12, 0, 1, 0, 64)  # a device function, no kernel
+    # A function that only kernels call: it must not be taken for one.
+    symbols += struct.pack("<IBBHQQ", 0, 0x12, 0, 1, 0, 64)
     return elf([(".strtab", 3, 0, bytes(strings)), (".symtab", 2, 1, bytes(symbols))], machine=190)
 
 
 def lz4_literals(data: bytes) -> bytes:
-    """A valid LZ4 block that compresses nothing."""
+    """Return a valid LZ4 block that compresses nothing."""
     count = len(data)
     if count < 15:
         return bytes([count << 4]) + data
@@ -58,6 +62,7 @@ def lz4_literals(data: bytes) -> bytes:
 
 
 def entry(code: Code) -> bytes:
+    """Return an entry of a region: its header, and the code with padding."""
     text = "".join(f".visible .entry {name}(\n)" for name in code.kernels).encode()
     whole = text if code.ptx else cubin(code.kernels)
     packed = lz4_literals(whole) if code.flags & LZ4 else whole
@@ -83,10 +88,11 @@ def entry(code: Code) -> bytes:
 
 
 def region(*codes: Code) -> bytes:
+    """Return a region with an entry for each code."""
     entries = b"".join(entry(code) for code in codes)
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
 
 
 def library(*regions: bytes, section: str = ".nv_fatbin") -> bytes:
-    """An x86-64 library with device code."""
+    """Return an x86-64 library with these regions in one section."""
     return elf([(section, 1, 0, bytes(8).join(regions))], machine=62)

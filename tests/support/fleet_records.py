@@ -1,4 +1,4 @@
-"""Evidence that a judge reads, made without an engine: distributions at versions, as static.pins measures them."""
+"""Make evidence without an engine: distributions at versions, as static.pins measures them."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -11,16 +11,16 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 def claim(subject: str = "pip", version: str = "25.0", number: str = "pins", **more: Any) -> Claim:
-    """A distribution at a version."""
+    """Return the claim that a distribution is there at a version. `more`: other fields of it."""
     expect = {"version": version, "locals": [""], "modules": [], "python": "3.11"}
-    plain = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
-    return Claim(check=number, subject=subject, **{**plain, **more})
+    fields = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
+    return Claim(check=number, subject=subject, **{**fields, **more})
 
 
 def installed(version: str = "25.0") -> dict[str, Any]:
-    """What the probe of `pins` measures."""
-    one = {"version": version, "location": "/x", "has_record": True, "tags": []}
-    return {"installed": [one], "python": "3.11", "glibc": "2.36", "modules": {}}
+    """Return what the probe of `pins` measures of a distribution at a version."""
+    distribution = {"version": version, "location": "/x", "has_record": True, "tags": []}
+    return {"installed": [distribution], "python": "3.11", "glibc": "2.36", "modules": {}}
 
 
 def claims(*found: Claim) -> ClaimSet:
@@ -28,10 +28,15 @@ def claims(*found: Claim) -> ClaimSet:
 
 
 def evidence_of(held_to: ClaimSet, **measured: Any) -> Evidence:
-    """What was measured (subject -> evidence) of an image that was held to these claims."""
-    found = tuple(
+    """Return the evidence of an image that was held to these claims.
+
+    `measured`: subject -> what was measured of it.
+    """
+    measurements = tuple(
         Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items()
     )
-    record = Record(probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
+    record = Record(
+        probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=measurements
+    )
     host: MeasuredOn = {"date": datetime.now(UTC).isoformat(), "gpus": []}
     return Evidence(image=NAME, digest=DIGEST, records=(record,), host=host, claims=held_to.claims)

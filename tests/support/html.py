@@ -1,4 +1,4 @@
-"""What a browser would make of a page."""
+"""Read a page of HTML as a browser would."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,10 @@ _VOID = {"meta", "link", "img", "input", "option", "rect", "circle", "path", "li
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, ids, and text; closing tags must match. `open`: elements that are not closed."""
+    """A page: its elements with their attributes, its ids, and its text.
+
+    Closing tags must match. `open` has the elements that are not closed.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

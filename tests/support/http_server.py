@@ -11,38 +11,44 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 _TLS_HANDSHAKE = b"\x16"
 """The first byte of a connection that speaks TLS."""
 Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
 Answer = Callable[[str, str, dict[str, str], bytes], Reply | None]
-"""Method, path, headers, body -> status, headers, body. None drops the connection without an answer."""
+"""Method, path, headers, body -> reply; None: the connection drops without one."""
 
 
 @dataclass
 class Server:
-    """Answers what `answer` says, and records the requests: method, path, headers."""
+    """A server that answers by `answer`, and records the requests: method, path, headers."""
 
     host: str = ""
     answer: Answer = lambda *_: (404, {}, b"")
     takes: Callable[[str, str], int | None] = lambda *_: None
-    """Method, path -> after how many bytes of its body the connection breaks; None: never. `answer` gets those."""
+    """Method, path -> after how many bytes of a request's body the connection breaks; None: never.
+    `answer` gets these bytes."""
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     unencrypted: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Those of them that came over plain HTTP."""
 
     def count(self, method: str, path: str = "") -> int:
-        """Requests of a method, with `path` in theirs."""
-        return sum(asked == method and path in where for asked, where, _ in self.seen)
+        """Return how many requests of a method had `path` in theirs."""
+        return sum(
+            seen_method == method and path in seen_path for seen_method, seen_path, _ in self.seen
+        )
 
 
 @contextmanager
 def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    """A server that runs meanwhile. A `Content-Length` among an answer's headers is kept: bodies can break off.
+    """Yield a server that runs until the end of the context.
 
-    With `tls`, it speaks HTTPS and HTTP on its one port, as a proxy does on two.
+    A `Content-Length` among an answer's headers stays as it is, so that a body can be shorter. With
+    `tls`, the server speaks HTTPS and HTTP on its one port, as a proxy does on two.
     """
-    found = Server()
+    server = Server()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # An answer in one piece: a body sent after its headers waits 40 ms until the client acknowledges those.
+        # Sends an answer in one piece. A body that follows its headers would wait 40 ms until the
+        # client acknowledges these.
         wbufsize = -1
         disable_nagle_algorithm = True
 
@@ -52,16 +58,15 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
             super().setup()
 
         def reply(self) -> None:
-            cut = found.takes(self.command, self.path)
-            body = self.rfile.read(
-                int(self.headers.get("Content-Length") or 0) if cut is None else cut
-            )
+            breaks_after = server.takes(self.command, self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length if breaks_after is None else breaks_after)
             headers = dict(self.headers.items())
-            found.seen.append((self.command, self.path, headers))
+            server.seen.append((self.command, self.path, headers))
             if not isinstance(self.request, ssl.SSLSocket):
-                found.unencrypted.append((self.command, self.path, headers))
-            answer = found.answer(self.command, self.path, headers, body)
-            if answer is None or cut is not None:
+                server.unencrypted.append((self.command, self.path, headers))
+            answer = server.answer(self.command, self.path, headers, body)
+            if answer is None or breaks_after is not None:
                 self.close_connection = True
                 return
             status, more, content = answer
@@ -70,9 +75,8 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
                 self.send_header(key, value)
             self.end_headers()
             if self.command != "HEAD":
-                with suppress(
-                    BrokenPipeError, ConnectionResetError
-                ):  # a client that was interrupted
+                # The client may have been interrupted.
+                with suppress(BrokenPipeError, ConnectionResetError):
                     self.wfile.write(content)
                     self.wfile.flush()
             self.close_connection = "Content-Length" in more
@@ -83,10 +87,10 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
             """Tests print nothing."""
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.host = f"127.0.0.1:{listening.server_address[1]}"
+    server.host = f"127.0.0.1:{listening.server_address[1]}"
     threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield found
+        yield server
     finally:
         listening.shutdown()
         listening.server_close()

@@ -1,4 +1,4 @@
-"""The package as `pip install` leaves it, in a folder of its own, and its command."""
+"""Install our package into a folder of its own, and run its command."""
 
 import os
 import shutil
@@ -14,9 +14,13 @@ from images.host import cache
 
 
 def install(factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel's content, beside nothing of the checkout: one for all workers of a run."""
-    ours = factory.getbasetemp()
-    folder = (ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours) / "installed"
+    """Install our wheel, and return the folder. Nothing of the checkout lies beside it.
+
+    All workers of a test run share it.
+    """
+    own_folder = factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    folder = (own_folder.parent if is_worker else own_folder) / "installed"
     with cache.hold_lock(folder.with_suffix(".lock")):
         if (folder / "site").is_dir():
             return folder / "site"
@@ -27,24 +31,19 @@ def install(factory: pytest.TempPathFactory) -> Path:
             )
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, sources / name)
-        command = [
-            find_uv_bin(),
-            "pip",
-            "install",
-            "-q",
-            "--offline",
-            "--no-deps",
-            "--no-build-isolation",
-        ]
-        command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        options = ["-q", "--offline", "--no-deps", "--no-build-isolation"]
+        options += ["--python", sys.executable, "--target", str(folder / "site")]
+        command = [find_uv_bin(), "pip", "install", *options, str(sources)]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
         shutil.rmtree(sources)
     return folder / "site"
 
 
 def truetag(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the console script does, without the checkout on the path."""
-    own = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    """Run the installed command in `folder`, without the checkout on Python's path."""
+    environ = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "truetag", *arguments]
-    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )

@@ -1,4 +1,4 @@
-"""Judging one claim by the file of its check."""
+"""Judge single claims, and spoil evidence so that they fail."""
 
 import copy
 from collections.abc import Mapping
@@ -14,71 +14,90 @@ from validate.judging import Finding, Status
 
 
 def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """Raises TypeError where no check has the claim."""
+    """Judge a claim by the file of its check. Raises TypeError if no check has the claim."""
     judge = checks.judge_of(claim)
     if judge is None:
         raise TypeError(f"{claim.probe} has no judge of {claim.key}")
     return apply_judge(judge, claim, evidence)
 
 
-def fails(finding: Finding, *told: str) -> None:
-    """It is a FAIL whose reason says each of these."""
+def fails(finding: Finding, *phrases: str) -> None:
+    """Assert that it is a FAIL whose reason has each of these phrases."""
     assert finding.status is Status.FAIL, finding.reason
-    assert not [words for words in told if words not in finding.reason], finding.reason
+    assert not [phrase for phrase in phrases if phrase not in finding.reason], finding.reason
 
 
-def says(finding: Finding, words: str) -> None:
-    """It is a FAIL whose reason says this; where there are no words, a PASS."""
-    assert (finding.status, words in finding.reason) == (
-        Status.FAIL if words else Status.PASS,
-        True,
-    ), finding.reason
+def says(finding: Finding, phrase: str) -> None:
+    """Assert that it is a FAIL whose reason has this phrase; a PASS if the phrase is empty."""
+    expected = Status.FAIL if phrase else Status.PASS
+    assert finding.status is expected, finding.reason
+    assert phrase in finding.reason, finding.reason
 
 
 def spoiled(evidence: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with another value at `ranks|1|facts` (`*`: at each); KeyError takes it away, a function makes it of what
-    was there."""
+    """Return a copy of the evidence with another value at a path.
 
-    def keys(place: Any, name: str) -> list[Any]:
-        return list(place) if name == "*" else [int(name) if isinstance(place, list) else name]
-
-    found: dict[str, Any] = {"": copy.deepcopy(dict(evidence))}
+    `path`: keys and indexes, as `ranks|1|facts`; `*` stands for all of them; empty: the whole.
+    `value`: the new value; a function from the old to the new one; or KeyError, to remove it.
+    """
+    # The copy is put into a dict, so that the whole has a key (""), too.
+    holder: dict[str, Any] = {"": copy.deepcopy(dict(evidence))}
     *parents, last = ["", *path.split("|")] if path else [""]
-    places: list[Any] = [found]
+    places: list[Any] = [holder]
     for name in parents:
-        places = [place[key] for place in places for key in keys(place, name)]
-    for place, key in [(one, key) for one in places for key in keys(one, last)]:
-        if value is KeyError:
-            del place[key]
-        else:
-            place[key] = value(place[key]) if callable(value) else value
-    whole: dict[str, Any] = found[""]
+        inner = []
+        for place in places:
+            inner += [place[key] for key in _keys(place, name)]
+        places = inner
+
+    for place in places:
+        for key in _keys(place, last):
+            if value is KeyError:
+                del place[key]
+            elif callable(value):
+                place[key] = value(place[key])
+            else:
+                place[key] = value
+    whole: dict[str, Any] = holder[""]
     return whole
 
 
-def wrong(part: str, **words: str) -> list[tuple[str, str, dict[str, Any] | None]]:
-    """Claim, what its reason must say, and what is changed in good evidence: a part of wrong.yaml, `{word}` replaced.
+def _keys(place: Any, name: str) -> list[Any]:
+    """Return the keys or indexes that a part of a path stands for."""
+    if name == "*":
+        return list(place)
+    return [int(name) if isinstance(place, list) else name]
 
-    The changes are paths and values of `spoiled`; None: nothing is left of the evidence.
+
+def wrong(part: str, **words: str) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """Return rows of wrong.yaml: claim, phrase that its reason must have, changes of good evidence.
+
+    Changes are path -> value, as `spoiled` takes them; None: nothing is left of the evidence.
+    `words`: what `{word}` in the file is replaced by.
     """
     text = (ROOT / "tests" / "validate" / "checks" / "wrong.yaml").read_text(encoding="utf-8")
     for word, meaning in words.items():
         text = text.replace(f"{{{word}}}", meaning)
-    absent = {"(absent)": KeyError}
 
-    def value(said: Any) -> Any:
-        return absent.get(said, said) if isinstance(said, str) else said
+    rows: list[tuple[str, str, dict[str, Any] | None]] = []
+    for claim, changes_by_phrase in yaml.load(text, Loader=yaml.CSafeLoader)[part].items():
+        for phrase, changes in changes_by_phrase.items():
+            if changes:
+                changes = {path: _value(written) for path, written in changes.items()}
+            rows.append((claim, phrase, changes))
+    return rows
 
-    return [
-        (claim, reason, changes and {path: value(said) for path, said in changes.items()})
-        for claim, rows in yaml.load(text, Loader=yaml.CSafeLoader)[part].items()
-        for reason, changes in rows.items()
-    ]
+
+def _value(written: Any) -> Any:
+    """Return the value that a change in wrong.yaml stands for."""
+    return KeyError if written == "(absent)" else written
 
 
 def spoiled_by(evidence: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy with these changes, one after the other."""
-    found = dict(evidence) if changes is not None else {}
-    for path, value in (changes or {}).items():
-        found = spoiled(found, path, value)
-    return found
+    """Return a copy of the evidence with these changes, one after the other; empty for None."""
+    if changes is None:
+        return {}
+    changed = dict(evidence)
+    for path, value in changes.items():
+        changed = spoiled(changed, path, value)
+    return changed

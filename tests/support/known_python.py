@@ -1,6 +1,7 @@
-"""A Python that uv need not start to know it: that takes longer than resolving tiny wheels, and `--refresh` asks anew.
+"""Give uv a Python whose facts it gets at once.
 
-What it is decides nothing there: Python's version and the platform are told to uv.
+uv starts a Python to ask what it is, with `--refresh` each time. That takes longer than to resolve
+tiny wheels. The answer decides nothing in these tests: they tell uv Python's version and platform.
 """
 
 import sys
@@ -17,7 +18,7 @@ exec cat {answer}
 
 @pytest.fixture(scope="session")
 def known_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Says of this Python what it said itself when uv asked first."""
+    """Return a program that repeats to uv what this Python answered the first time."""
     folder = tmp_path_factory.mktemp("known")
     program = folder / "python"
     program.write_text(_STAND_IN.format(python=sys.executable, answer=folder / "answer.json"))
@@ -27,5 +28,5 @@ def known_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def uv_asks_once(known_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uv is given the stand-in where a lock is made."""
+    """Let uv ask the stand-in when a lock is made."""
     monkeypatch.setattr(sys, "executable", known_python)

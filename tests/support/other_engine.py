@@ -1,7 +1,8 @@
-"""Docker Engines of other Debian suites beside this machine's own: trixie has 26.1, sid 28.5. They need root.
+"""Start Docker Engines of other Debian suites: trixie has 26.1, sid 28.5. That needs root.
 
-A privileged container would do, were creating one allowed everywhere. So each gets a root file system by mmdebstrap,
-and namespaces of its own for mounts, processes and network. It takes its data along when it goes.
+A privileged container would do, but not every machine may create one. So each engine gets a root
+file system by mmdebstrap, and namespaces of its own for mounts, processes and network. Its data is
+removed when it ends.
 """
 
 import ctypes
@@ -28,9 +29,8 @@ PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,slirp4netns"
 _SCRIPT = Path(__file__).with_name("other_engine.sh")
 _CLONE_NEWNET = 0x40000000
 """sched.h"""
-_LONG = (
-    3600  # seconds: an engine says nothing until it has written the whole of an export to its disk
-)
+_LONG = 3600
+"""Seconds. An engine sends nothing until it has written the whole of an export to its disk."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Other:
     pid: int
 
     def take(self, image: str, engine: Engine) -> None:
-        """Have an image of another engine, as its export has it."""
+        """Load an image of another engine into this one."""
         with (
             closing(APIClient(engine.facts.url, timeout=_LONG)) as theirs,
             closing(APIClient(self.url, timeout=_LONG)) as ours,
@@ -50,21 +50,20 @@ class Other:
 
     @contextmanager
     def lend(self, port: int) -> Iterator[None]:
-        """Have a port of this machine's loopback on the other engine's loopback, too."""
+        """Let the other engine reach a port of this machine's loopback on its own loopback."""
         listener = _listen_in(self.pid, port)
         threading.Thread(target=_serve, args=(listener, port), daemon=True).start()
         try:
             yield
         finally:
-            listener.shutdown(
-                socket.SHUT_RDWR
-            )  # closed while a thread accepts, it would go on listening
+            # A socket that is closed while a thread accepts on it would go on listening.
+            listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
 
 @contextmanager
 def other_engine(suite: str) -> Iterator[Other]:
-    """An empty engine of a Debian suite, gone with all it held when the context ends."""
+    """Start an empty engine of a Debian suite, and remove it with its data afterwards."""
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("an engine beside this machine's own needs root")
     home = Path(tempfile.mkdtemp(prefix=f"truetag-{suite}-"))
@@ -72,17 +71,8 @@ def other_engine(suite: str) -> Iterator[Other]:
         for name in ("root", "upper", "work", "data", "sockets"):
             (home / name).mkdir()
         files = bootstrapped(suite, PACKAGES)
-        command = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "sh",
-            str(_SCRIPT),
-            str(files),
-            str(home),
-        ]
+        unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        command = [*unshare, "sh", str(_SCRIPT), str(files), str(home)]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -96,6 +86,7 @@ def other_engine(suite: str) -> Iterator[Other]:
 
 
 def _connected(url: str, process: subprocess.Popen[bytes], log: Path) -> Engine:
+    """Wait until the engine answers. Raises AssertionError, with its log's end, if it does not."""
     deadline = time.monotonic() + 180
     while True:
         try:
@@ -108,7 +99,7 @@ def _connected(url: str, process: subprocess.Popen[bytes], log: Path) -> Engine:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let dockerd stop its containers; then, whatever it does, its whole process namespace ends."""
+    """End an engine: let dockerd stop its containers, then end its process namespace."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for child in children:
         os.kill(int(child), signal.SIGTERM)
@@ -120,24 +111,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _dockerd(ancestor: int) -> int:
-    """The engine's process, a descendant of the one we started."""
-    wanted = [ancestor]
-    while wanted:
-        pid = wanted.pop()
+    """Return the engine's process, a descendant of the one that we started."""
+    pids = [ancestor]
+    while pids:
+        pid = pids.pop()
         if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd":
             return pid
         for task in Path(f"/proc/{pid}/task").iterdir():
-            wanted += [int(child) for child in (task / "children").read_text().split()]
+            pids += [int(child) for child in (task / "children").read_text().split()]
     raise AssertionError("dockerd does not run")
 
 
 def _listen_in(pid: int, port: int) -> socket.socket:
-    """A socket of another process's network: it stays there when the thread that made it comes back."""
+    """Return a socket that listens on loopback in the network of another process.
+
+    This thread enters that network to make it. The socket stays there when the thread comes back.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    there_path, here_path = (
-        Path(f"/proc/{pid}/ns/net"),
-        Path(f"/proc/{threading.get_native_id()}/ns/net"),
-    )
+    there_path = Path(f"/proc/{pid}/ns/net")
+    here_path = Path(f"/proc/{threading.get_native_id()}/ns/net")
     with there_path.open() as there, here_path.open() as here:
         if libc.setns(there.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
@@ -145,21 +137,24 @@ def _listen_in(pid: int, port: int) -> socket.socket:
             return socket.create_server(("127.0.0.1", port))
         finally:
             if libc.setns(here.fileno(), _CLONE_NEWNET):
-                os.abort()  # this process is in the wrong network
+                # This process would go on in the wrong network.
+                os.abort()
 
 
 def _serve(listener: socket.socket, port: int) -> None:
+    """Connect each client of `listener` to a port of this machine, until it is shut down."""
     while True:
         try:
-            taken, _ = listener.accept()
+            client, _ = listener.accept()
         except OSError:
             return
         onward = socket.create_connection(("127.0.0.1", port))
-        for source, target in ((taken, onward), (onward, taken)):
+        for source, target in ((client, onward), (onward, client)):
             threading.Thread(target=_pass_on, args=(source, target), daemon=True).start()
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    """Send everything that comes from one socket to another."""
     try:
         while data := source.recv(1 << 16):
             target.sendall(data)
