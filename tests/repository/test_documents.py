@@ -1,4 +1,4 @@
-"""What README and docs/ list is what there is: runs on GPUs, verbs, claims, packages, references to pull."""
+"""README and docs/ list what there is: runs on GPUs, verbs, claims, packages, references."""
 
 import json
 import re
@@ -25,29 +25,33 @@ def test_readme_names_every_verb() -> None:
 
 
 def test_every_claim_is_a_row_of_the_page_on_validation() -> None:
-    page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8").partition("## Claims")[2]
-    rows = re.findall(r"^\| ([a-z0-9-]+) \|", page.partition("## Several GPUs")[0], re.MULTILINE)
-    claims = {key.partition("/")[0] for _, file in checks.all_probes() for key in file.CLAIMS}
-    assert set(rows) - {"check"} == claims
+    page = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    table = page.partition("## Claims")[2].partition("## Several GPUs")[0]
+    listed = set(re.findall(r"^\| ([a-z0-9-]+) \|", table, re.MULTILINE))
+
+    judged = set()
+    for _, file in checks.all_probes():
+        judged.update(key.partition("/")[0] for key in file.CLAIMS)
+
+    assert listed - {"check"} == judged
 
 
 def test_the_layout_names_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layout = text.partition("## Layout")[2].partition("## ")[0]
-    packages = {
-        path.parent.name
-        for top in ("images", "validate")
-        for path in (ROOT / top).glob("*/__init__.py")
-    }
-    assert not {name for name in packages if not re.search(rf"\b{name}/", layout)}
+
+    packages = [*ROOT.glob("images/*/__init__.py"), *ROOT.glob("validate/*/__init__.py")]
+    names = {path.parent.name for path in packages}
+
+    assert not {name for name in names if not re.search(rf"\b{name}/", layout)}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
 def test_references_to_pull_are_those_that_publish_makes(path: Path) -> None:
-    """REGISTRY/REPOSITORY:NAME, for enroot REGISTRY#REPOSITORY:NAME: the name is the tag."""
-    assert not re.findall(
-        r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+", path.read_text(encoding="utf-8")
-    )
+    """They are REGISTRY/REPOSITORY:NAME (for enroot, REGISTRY#REPOSITORY:NAME)."""
+    name_as_repository = r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+"
+
+    assert not re.findall(name_as_repository, path.read_text(encoding="utf-8"))
 
 
 def test_the_page_on_origin_lists_the_recorded_images() -> None:

@@ -14,55 +14,51 @@ from tests.support.cases import cases
 ROOT = Path(__file__).parents[2]
 
 LEVELS = cases(__file__, "levels")
-"""The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
+"""The most dependent first. A package may import packages of later levels, but none of its own level
+or an earlier one."""
+TOPS = ("images", "validate")
 
 Graph = Mapping[str, frozenset[str]]
 
 
 def packages(root: Path) -> Graph:
-    """Package -> the packages that its modules import, in functions as well as at the top."""
-    files = {
-        _module(root, path): path
-        for top in ("images", "validate")
-        for path in (root / top).rglob("*.py")
-    }
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    """Return which packages each package imports, in functions as well as at the top of modules."""
+    files = files_of_modules(root)
+    imported_by: defaultdict[str, set[str]] = defaultdict(set)
     for module, path in files.items():
-        own = _package(module)
-        found[own].update(
-            _package(one) for one in _imported(path, frozenset(files)) if _package(one) != own
-        )
-    return {name: frozenset(imported - {"images", "validate"}) for name, imported in found.items()}
+        importer = package_of(module)
+        for imported_module in imports_of(path, frozenset(files)):
+            imported = package_of(imported_module)
+            if imported not in (importer, *TOPS):
+                imported_by[importer].add(imported)
+        imported_by.setdefault(importer, set())
+    return {package: frozenset(imported) for package, imported in imported_by.items()}
 
 
 def faults(graph: Graph) -> list[str]:
-    """Arrows that run back, and packages that have no level."""
-    level = {name: number for number, names in enumerate(LEVELS) for name in names}
-    unplaced = [
-        f"{name} has no level in LEVELS"
-        for name in sorted(graph)
-        if "." in name and name not in level
-    ]
-    backward = [
-        f"{importer} imports {imported}, which is not below it"
-        for importer in sorted(graph)
-        for imported in sorted(graph[importer])
-        if importer in level and imported in level and level[importer] >= level[imported]
-    ]
+    """Return the arrows that run back, and the packages that have no level."""
+    level_of = {package: level for level, names in enumerate(LEVELS) for package in names}
+    unplaced = []
+    backward = []
+    for importer in sorted(graph):
+        if "." in importer and importer not in level_of:
+            unplaced.append(f"{importer} has no level in LEVELS")
+        for imported in sorted(graph[importer]):
+            both_placed = importer in level_of and imported in level_of
+            if both_placed and level_of[importer] >= level_of[imported]:
+                backward.append(f"{importer} imports {imported}, which is not below it")
     return unplaced + backward
 
 
 def cycles(root: Path) -> list[str]:
-    """Circles of modules that import each other, in functions as well as at the top; not for type checking alone."""
-    files = {
-        _module(root, path): path
-        for top in ("images", "validate")
-        for path in (root / top).rglob("*.py")
-    }
-    graph = {
-        module: set(_imported(path, frozenset(files), types=False))
-        for module, path in files.items()
-    }
+    """Return a circle of modules that import each other, if there is one.
+
+    Imports in functions count, those for type checking don't.
+    """
+    files = files_of_modules(root)
+    graph = {}
+    for module, path in files.items():
+        graph[module] = set(imports_of(path, frozenset(files), for_types=False))
     try:
         list(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
@@ -70,39 +66,52 @@ def cycles(root: Path) -> list[str]:
     return []
 
 
-def _module(root: Path, path: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def files_of_modules(root: Path) -> dict[str, Path]:
+    """Return our modules (`images.config.names`) with their files."""
+    files = {}
+    for top in TOPS:
+        for path in (root / top).rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            files[".".join(parts)] = path
+    return files
 
 
-def _package(module: str) -> str:
+def package_of(module: str) -> str:
+    """Return `images.config` for `images.config.names`."""
     return ".".join(module.split(".")[:2])
 
 
-def _imported(path: Path, modules: frozenset[str], *, types: bool = True) -> Iterator[str]:
+def imports_of(path: Path, modules: frozenset[str], *, for_types: bool = True) -> Iterator[str]:
+    """Yield what a file imports of ours: modules, and packages of which it imports names.
+
+    `for_types`: whether imports for type checking count.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {
-        id(one)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types
-        for one in node.body
-    }
+    left_out: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if id(node) in for_types:
+        is_type_checking = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and is_type_checking and not for_types:
+            left_out.update(node.body)
+
+    for node in ast.walk(tree):
+        if node in left_out:
             continue
         if isinstance(node, ast.Import):
-            yield from (
-                name.name
-                for name in node.names
-                if name.name.split(".")[0] in ("images", "validate")
-            )
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
-            "images",
-            "validate",
-        ):
             for name in node.names:
+                if is_ours(name.name):
+                    yield name.name
+        elif isinstance(node, ast.ImportFrom) and node.module and is_ours(node.module):
+            for name in node.names:
+                # `from images.config import names` imports a module; other names lie in one.
                 whole = f"{node.module}.{name.name}"
-                yield whole if whole in modules else f"{node.module}"
+                yield whole if whole in modules else node.module
+
+
+def is_ours(module: str) -> bool:
+    """Return whether a module lies in one of our packages."""
+    return module.split(".")[0] in TOPS
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +124,11 @@ def test_no_arrow_runs_back(graph: Graph) -> None:
 
 
 def test_what_is_installed_imports_no_tools() -> None:
-    paths = [path for top in ("images", "validate") for path in (ROOT / top).rglob("*.py")]
-    assert not [
-        path for path in paths if re.search(r"^\s*(from|import) tools\b", path.read_text(), re.M)
-    ]
+    imports_tools = re.compile(r"^\s*(from|import) tools\b", re.MULTILINE)
+
+    paths = files_of_modules(ROOT).values()
+
+    assert not [path for path in paths if imports_tools.search(path.read_text())]
 
 
 def test_no_modules_import_each_other() -> None:
@@ -130,7 +140,7 @@ def test_every_level_names_a_package_that_exists(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "told"),
+    ("file", "line", "fault"),
     [
         (
             "images/config/names.py",
@@ -149,10 +159,12 @@ def test_every_level_names_a_package_that_exists(graph: Graph) -> None:
         ),
         ("images/novel/thing.py", "import images.errors", "images.novel has no level"),
     ],
+    ids=["at the top", "in a function", "from validate", "a package without a level"],
 )
-def test_an_arrow_that_runs_back_is_named(tmp_path: Path, file: str, line: str, told: str) -> None:
+def test_an_arrow_that_runs_back_is_named(tmp_path: Path, file: str, line: str, fault: str) -> None:
     for module in ("images/planning/plan.py", "images/context/render.py", "images/errors.py", file):
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / module).write_text("")
     (tmp_path / file).write_text(f"{line}\n")
-    assert [fault for fault in faults(packages(tmp_path)) if fault.startswith(told)]
+
+    assert [line for line in faults(packages(tmp_path)) if line.startswith(fault)]

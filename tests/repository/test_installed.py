@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,7 +25,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a user: a matrix of three rows, and the locks of two."""
+    """Return a user's folder: a matrix of three rows, and the locks of two."""
     folder = tmp_path_factory.mktemp("workspace")
     matrix = yaml.safe_load((ROOT / "matrix.yaml").read_text())
     torches = {"2.5", "2.7"}
@@ -45,74 +44,68 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
-    top = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
-    assert top - {".lock"} == {"bin", "truetag"}, "no name in site-packages but ours"
-    folder = installed / "truetag"
-    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {
-        "__init__.py",
-        "__main__.py",
-        "images",
-        "validate",
-    }
-    for path in (
+    package = installed / "truetag"
+    needed_files = (
         "images/templates/Dockerfile.j2",
         "images/data/facts.yaml",
         "validate/hints.yaml",
         "images/examples/tiny.py",
-    ):
-        assert (folder / path).is_file()
+    )
+
+    top_names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    names_in_package = {path.name for path in package.iterdir()} - {"__pycache__"}
+
+    assert top_names - {".lock"} == {"bin", "truetag"}, "no name in site-packages but ours"
+    assert names_in_package == {"__init__.py", "__main__.py", "images", "validate"}
+    assert not [path for path in needed_files if not (package / path).is_file()]
     assert not list(installed.rglob("ruff.toml"))
 
 
 def test_the_console_script_and_the_module_start_the_same(installed: Path, workspace: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    commands = ([str(installed / "bin" / "truetag")], [sys.executable, "-m", "truetag"])
-    how: dict[str, Any] = {
-        "cwd": workspace,
-        "env": environment,
-        "capture_output": True,
-        "text": True,
-        "check": True,
-    }
-    outputs = [subprocess.run([*command, "--version"], **how) for command in commands]
-    assert outputs[0].stdout == outputs[1].stdout and outputs[0].stdout.startswith("truetag ")
+    script = [str(installed / "bin" / "truetag")]
+    module = [sys.executable, "-m", "truetag"]
+
+    version_by_script = output_of([*script, "--version"], workspace, python_path=installed)
+    version_by_module = output_of([*module, "--version"], workspace, python_path=installed)
+
+    assert version_by_script == version_by_module
+    assert version_by_script.startswith("truetag ")
+
+
+def output_of(command: list[str], folder: Path | str, *, python_path: Path) -> str:
+    """Return what a command prints that runs in `folder` with this PYTHONPATH."""
+    environ = {**os.environ, "PYTHONPATH": str(python_path)}
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_workers_of_slurm_and_ray_find_the_code(installed: Path, tmp_path: Path) -> None:
-    """Slurm's jobs get the folder that has `images` as PYTHONPATH, Ray's a copy of what lies there."""
-    program = "from images.config import paths; print(paths.RESOURCES)"
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    command = [
-        sys.executable,
-        "-c",
-        f"import truetag, sys; sys.path.insert(0, truetag.__path__[0]); {program}",
-    ]
-    done = subprocess.run(
-        command, cwd="/", env=environment, capture_output=True, text=True, check=True
+    """Slurm's jobs get the folder with `images` as PYTHONPATH, Ray's a copy of what lies there."""
+    print_resources = (
+        "import truetag, sys; sys.path.insert(0, truetag.__path__[0]); "
+        "from images.config import paths; print(paths.RESOURCES)"
     )
-    resources = Path(done.stdout.strip())
+    resources = Path(
+        output_of([sys.executable, "-c", print_resources], "/", python_path=installed).strip()
+    )
     assert resources == installed / "truetag"
     for name in ray.CODE:
         if (resources / name).is_dir():
             shutil.copytree(resources / name, tmp_path / name)
+
+    print_suite = "import images.fleet.worker, validate.suite; print(validate.suite.__file__)"
     for folder in (resources, tmp_path):
-        imported = [
-            sys.executable,
-            "-c",
-            "import images.fleet.worker, validate.suite as one; print(one.__file__)",
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        found = subprocess.run(
-            imported, cwd="/", env=environment, capture_output=True, text=True, check=True
-        )
-        assert found.stdout.startswith(f"{folder}/validate/")
+        suite = output_of([sys.executable, "-c", print_suite], "/", python_path=folder)
+        assert suite.startswith(f"{folder}/validate/")
 
 
 def test_plan_in_a_folder_with_a_matrix_of_its_own(installed: Path, workspace: Path) -> None:
-    done = truetag(installed, workspace, "plan", "--json")
-    assert done.returncode == 0, done.stderr
-    rows = {row["name"]: (row["status"], row["lock"]) for row in json.loads(done.stdout)["images"]}
-    assert rows == {
+    called = truetag(installed, workspace, "plan", "--json")
+
+    assert called.returncode == 0, called.stderr
+    images = json.loads(called.stdout)["images"]
+    assert {image["name"]: (image["status"], image["lock"]) for image in images} == {
         "cu126-torch25": ("accepted", "present"),
         "cu124-torch25": ("accepted", "present"),
         "cu126-torch27": ("accepted", "missing"),
@@ -122,36 +115,37 @@ def test_plan_in_a_folder_with_a_matrix_of_its_own(installed: Path, workspace: P
 def test_render_gives_the_same_context_as_the_checkout(
     installed: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    done = truetag(installed, workspace, "render", ROWS[0])
-    assert done.returncode == 0, done.stderr
-    ended = call(
-        "render", ROWS[0], "--matrix", str(workspace / "matrix.yaml"), "--out", str(tmp_path)
-    )
-    assert ended.returncode == 0, ended.stderr
-    ours, theirs = (
-        _content(folder / ROWS[0] / "context") for folder in (workspace / "out", tmp_path)
-    )
-    assert ours == theirs and "Dockerfile" in ours and "suite/validate/suite.py" in ours
+    name = ROWS[0]
+    matrix = str(workspace / "matrix.yaml")
+
+    by_package = truetag(installed, workspace, "render", name)
+    by_checkout = call("render", name, "--matrix", matrix, "--out", str(tmp_path))
+
+    assert by_package.returncode == 0, by_package.stderr
+    assert by_checkout.returncode == 0, by_checkout.stderr
+    context = files_in(workspace / "out" / name / "context")
+    assert context == files_in(tmp_path / name / "context")
+    assert "Dockerfile" in context and "suite/validate/suite.py" in context
 
 
-def _content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder: path -> content."""
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[str(path.relative_to(folder))] = path.read_bytes()
+    return files
 
 
 def test_messages_name_the_installed_command(
     installed: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    done = truetag(installed, workspace, "render", ROWS[2])
-    assert done.returncode == 2
-    assert "`truetag lock cu126-torch27` makes it" in " ".join(done.stderr.split())
-    done = truetag(installed, tmp_path, "plan")
-    assert (
-        done.returncode == 2
-        and "matrix.yaml: is missing" in done.stderr
-        and "--matrix" in done.stderr
-    )
-    assert "git checkout" not in done.stderr, "here is nothing to check out"
+    without_lock = truetag(installed, workspace, "render", ROWS[2])
+    without_matrix = truetag(installed, tmp_path, "plan")
+
+    assert without_lock.returncode == 2
+    assert "`truetag lock cu126-torch27` makes it" in " ".join(without_lock.stderr.split())
+    assert without_matrix.returncode == 2
+    assert "matrix.yaml: is missing" in without_matrix.stderr
+    assert "--matrix" in without_matrix.stderr
+    assert "git checkout" not in without_matrix.stderr, "here is nothing to check out"

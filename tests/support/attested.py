@@ -1,4 +1,4 @@
-"""A small claim about pip, evidence for it, and verdicts: what tests of publishing judge."""
+"""A small claim about pip, evidence for it, and verdicts, for tests of publishing."""
 
 from typing import Any
 
@@ -30,28 +30,32 @@ FOUND: dict[str, Any] = {
 def evidence(
     *claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.COMPLETED
 ) -> Evidence:
-    installed = [{**FOUND["installed"][0], "version": version}]
+    """Return evidence for these claims, in which each package is there at this version.
 
-    def found(subject: str) -> dict[str, Any]:
-        module = {**FOUND["modules"]["pip"], "owners": [subject], "providers": [subject]}
-        return {**FOUND, "installed": installed, "modules": {"pip": module}}
+    `outcome`: how the probes ended.
+    """
+    claims_by_probe: dict[str, list[Claim]] = {}
+    for claim in claims:
+        claims_by_probe.setdefault(claim.probe, []).append(claim)
 
-    records = [
-        Record(
-            probe=probe,
-            outcome=outcome,
-            seconds=1.0,
-            measurements=tuple(
-                Measurement(subject=claim.subject, seconds=0.1, evidence=found(claim.subject))
-                for claim in claims
-                if claim.probe == probe
-            ),
+    records = []
+    for probe, own_claims in claims_by_probe.items():
+        measurements = tuple(
+            Measurement(subject=claim.subject, seconds=0.1, evidence=_pins(claim.subject, version))
+            for claim in own_claims
         )
-        for probe in {claim.probe for claim in claims}
-    ]
+        records.append(Record(probe=probe, outcome=outcome, seconds=1.0, measurements=measurements))
     return Evidence(image=NAME, digest=DIGEST, records=tuple(records), claims=claims)
 
 
+def _pins(package: str, version: str) -> dict[str, Any]:
+    """Return what static.pins measures of a package at a version."""
+    module = {**FOUND["modules"]["pip"], "owners": [package], "providers": [package]}
+    installed = [{**FOUND["installed"][0], "version": version}]
+    return {**FOUND, "installed": installed, "modules": {"pip": module}}
+
+
 def judged(*claims: Claim, **more: Any) -> Verdict:
+    """Return the verdict of these claims about evidence that `evidence` makes of them."""
     measured = evidence(*claims, **more)
     return judge(measured.claim_set, measured)

@@ -1,4 +1,4 @@
-"""Surveys as small values."""
+"""Make parts of a survey, as an audit reads them."""
 
 from typing import Any
 
@@ -22,7 +22,12 @@ def distribution(
 def environment(
     *distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
 ) -> dict[str, Any]:
+    """Return an environment with these distributions.
+
+    `torch`: its version and CUDA; an empty version: it has none.
+    """
     version, cuda = torch
+    torch_row = {"file": f"{SITE}/torch/version.py", "version": version, "cuda": cuda}
     return {
         "prefix": "/opt/venv",
         "kind": "venv",
@@ -30,13 +35,12 @@ def environment(
         "version": "3.11",
         "path": [SITE],
         "distributions": list(distributions),
-        "torch": {"file": f"{SITE}/torch/version.py", "version": version, "cuda": cuda}
-        if version
-        else {},
+        "torch": torch_row if version else {},
     }
 
 
 def code(path: str, owner: str, **archs: int) -> LibraryCode:
+    """Return the device code of a library below site-packages: architecture -> bytes."""
     return LibraryCode(
         path=f"{SITE}/{path}", owner=owner, nvidia=owner.startswith("nvidia"), archs=archs
     )

@@ -7,5 +7,5 @@ from validate.claims import ClaimSet
 
 
 def bare_claims(name: str) -> ClaimSet:
-    """Without lock and host."""
+    """Return an image's claims without those that need its lock or the host."""
     return image_claims(ClaimContext(image=image(name), facts=SOURCES.facts))

@@ -1,4 +1,7 @@
-"""A small image in a registry with all that is attached to a published one. No engine: its layer is some bytes."""
+"""Publish a small image to a registry, with all attachments, without an engine.
+
+Its layer is some bytes.
+"""
 
 import base64
 import json
@@ -40,30 +43,31 @@ LABELS = {
 
 
 def days_ago(days: float) -> str:
-    """As evidence has it."""
+    """Return the moment so many days ago, as evidence has it."""
     return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
 
 
 def validated(
     digest: str, date: str, claims: Sequence[Claim] = CLAIMS.claims, name: str = NAME, **more: Any
 ) -> Attestation:
-    """A validation run of an image."""
+    """Return a validation run of an image. `more`: see attested.evidence."""
     host: MeasuredOn = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
     evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
     return statements.read_attestation(evidence.dumps().encode(), "a run")
 
 
 def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[str, Any]:
-    """The test result of validation runs, judged by these claims."""
-    claims_of = {run.evidence.image: replace(claims, image=run.evidence.image) for run in runs}
-    judged = [gate.judge_by_claims(run.evidence, claims_of[run.evidence.image]) for run in runs]
-    return statements.make_test_result(
-        [replace(run, verdict=one) for run, one in zip(runs, judged, strict=True)]
-    )
+    """Return the test result of validation runs, judged by these claims."""
+    judged_runs = []
+    for run in runs:
+        claims_of_image = replace(claims, image=run.evidence.image)
+        verdict = gate.judge_by_claims(run.evidence, claims_of_image)
+        judged_runs.append(replace(run, verdict=verdict))
+    return statements.make_test_result(judged_runs)
 
 
 def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]) -> Statement:
-    """A statement about an image."""
+    """Return a statement about an image."""
     digest = image.manifest.digest
     return Statement.of(predicate_type, predicate, repository=str(image.repository), digest=digest)
 
@@ -71,7 +75,7 @@ def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any
 def attach(
     target: Registry, content: str, predicate_type: str, predicate: Mapping[str, Any], key: str = ""
 ) -> None:
-    """Attach one more statement to the image that a tag names, as anybody may who may push."""
+    """Attach one more statement to the image with a tag, as everybody may who may push."""
     image = replace(attachments.load(target, target.get(content)), statements=())
     attachments.attach(target, image, [said(image, predicate_type, predicate)], key)
 
@@ -87,18 +91,21 @@ def published(
     created: str = "2026-11-21T02:20:00Z",
     key: str = "",
 ) -> PublishedImage:
-    """Store an image of its own for each `content`, judged on a day, and signed where there is a key."""
-    own = {**LABELS, "image": name, "matrix-revision": revision}
-    labels = {f"dev.truetag.{key}": value for key, value in own.items()}
+    """Store an image under the tag `content`, judged on a day, and signed if there is a key.
+
+    `content` is also what its layer holds, so that each tag has an image of its own.
+    """
+    own_labels = {**LABELS, "image": name, "matrix-revision": revision}
+    labels = {f"dev.truetag.{label}": value for label, value in own_labels.items()}
     architecture = ImageName.parse(name).platform.architecture
-    data = {
+    configuration = {
         "architecture": architecture,
         "os": "linux",
         "created": created,
         "config": {"Labels": labels},
         "x": content,
     }
-    config, layer = json.dumps(data).encode(), content.encode()
+    config, layer = json.dumps(configuration).encode(), content.encode()
     for blob in (config, layer):
         target.put_blob(blob)
     tar = Descriptor.of("application/vnd.oci.image.layer.v1.tar", layer)
@@ -114,30 +121,35 @@ def published(
         "engine": {"version": "28"},
     }
     own_name = ImageName.parse(name)
-    made = provenance.make_predicate(build, name=own_name, revision=revision, created=created)
+    origin = provenance.make_predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
-    predicates = {TEST_RESULT: result_of([run]), CYCLONEDX: bom, PROVENANCE: made}
-    attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)
+    own_statements = [
+        said(image, TEST_RESULT, result_of([run])),
+        said(image, CYCLONEDX, bom),
+        said(image, PROVENANCE, origin),
+    ]
+    attachments.attach(target, image, own_statements, key)
     return attachments.load(target, manifest)
 
 
 def pretend_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signature of a key is its name, over any bytes."""
-    for name, stand_in in {
+    """Sign without cosign: the signature of a key is its name, whatever the bytes."""
+    stand_ins = {
         "require_key": lambda _key: None,
         "public_file": nullcontext,
         "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
         "is_signature": lambda signature, _content, key: (
             base64.b64decode(signature) == key.encode()
         ),
-    }.items():
+    }
+    for name, stand_in in stand_ins.items():
         monkeypatch.setattr(signing, name, stand_in)
 
 
 def judge_again(
     target: Registry, content: str, *, date: str, key: str = "", **more: Any
 ) -> PublishedImage:
-    """Add a validation run to the test result that is attached to it."""
+    """Add a validation run to the test result that is attached to an image with a tag."""
     image = attachments.load(target, target.get(content))
     runs = [*image.attestations, validated(image.image_id, date, **more)]
     attachments.attach(target, image, [said(image, TEST_RESULT, result_of(runs))], key)

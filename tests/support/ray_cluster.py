@@ -1,4 +1,7 @@
-"""A cluster of Ray's on this machine: a head, and two nodes with its engine. It ends when its standard input does."""
+"""Start a cluster of Ray on this machine: a head, and two nodes that share the machine's engine.
+
+Run as a program, it is the cluster, and ends when its standard input does.
+"""
 
 import fcntl
 import subprocess
@@ -12,12 +15,14 @@ from typing import Any
 
 @contextmanager
 def ray_cluster() -> Iterator[str]:
-    """Its address. It is a process of its own: what it starts ends with it. `-P`: html.py beside it is not Python's.
+    """Yield the address of a cluster. It is a process of its own: what it starts ends with it.
 
-    One at a time: Ray keeps the address of the machine's cluster in a file, and a second one takes jobs of the first.
+    Only one runs at a time: Ray keeps the address of the machine's cluster in a file, and a second
+    cluster would take jobs of the first.
     """
     with (Path(tempfile.gettempdir()) / "truetag-test-ray.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # -P: without the folder of this file on the path, where html.py would hide Python's own.
         process = subprocess.Popen(
             [sys.executable, "-P", __file__],
             stdin=subprocess.PIPE,
@@ -32,17 +37,17 @@ def ray_cluster() -> Iterator[str]:
 
 
 def main() -> None:
-    """Start it, print its address, and wait."""
-    from ray.cluster_utils import (
-        Cluster,
-    )  # a second to import, for who only wants the context manager
+    """Start the cluster, print its address, and wait until the standard input ends."""
+    # It takes a second to import, which users of the context manager need not wait for.
+    from ray.cluster_utils import Cluster
 
     small = {
         "object_store_memory": 100_000_000,
         "include_dashboard": False,
         "include_log_monitor": False,
     }
-    # Nobody asks for more nodes, and no worker is started before it has a task: a second of a core each.
+    # No node is ever added, and no worker starts before it has a task: each would take a second of
+    # a core.
     head = {
         "num_cpus": 0,
         "no_monitor": True,
@@ -50,8 +55,8 @@ def main() -> None:
     }
     cluster: Any = Cluster(initialize_head=True, head_node_args={**head, **small})
     for number in range(2):
-        # Nodes of one machine would share a folder, where each unpacks the checkout and first removes what is there:
-        # tasks of another node import from it meanwhile.
+        # Nodes of one machine would share a folder into which each unpacks the checkout. It first
+        # removes what is there, while tasks of another node import from it.
         own = {"runtime_env_dir_name": f"runtime-{number}"}
         cluster.add_node(num_cpus=1, resources={"engine": 1}, **own, **small)
     sys.stdout.write(f"{cluster.address}\n")

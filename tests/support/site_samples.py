@@ -1,4 +1,7 @@
-"""Runs, nightly lines and published tags without a build: every state of an image, and hostile strings."""
+"""Samples for the site: runs, nightly lines and published tags, with every state of an image.
+
+Their texts hold strings that would break a page if they were not escaped.
+"""
 
 from datetime import UTC, date, datetime
 

@@ -1,7 +1,8 @@
-"""A Slurm cluster on this machine: munged, slurmctld and several slurmd, with GPUs that are files. It needs root.
+"""Start a Slurm cluster on this machine: munged, slurmctld and several slurmd. That needs root.
 
-Debian's packages are installed as the product installs others; no service of theirs is used. Everything is in one
-folder and gone with it. GPUs are for placement alone: a gres of a type is a file, as slurmd wants one that exists.
+Debian's packages are installed as the product installs others, but none of their services is used.
+Everything lies in one folder, and is gone with it. The nodes' GPUs are only for placement: each is
+an empty file, because slurmd wants one that exists.
 """
 
 import os
@@ -10,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,18 +35,21 @@ class Slurm:
     """Name -> process."""
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm's prints."""
+        """Return what a command of Slurm prints."""
         environment = {**os.environ, **self.environment}
         return subprocess.run(
             command, env=environment, check=True, capture_output=True, text=True
         ).stdout
 
     def queue(self) -> list[str]:
-        """Jobs that wait or run."""
+        """Return a line about each job that waits or runs."""
         return self.ask("squeue", "--noheader", "--format=%i %T %N").splitlines()
 
     def is_emptied(self) -> bool:
-        """Wait: a job writes its record a moment before it ends."""
+        """Wait for the queue to become empty, and return whether it did.
+
+        A job writes its record a moment before it ends.
+        """
         deadline = time.monotonic() + 300
         while self.queue() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -54,9 +58,9 @@ class Slurm:
 
 @contextmanager
 def slurm_cluster(folder: Path, gpus: Mapping[str, str]) -> Iterator[Slurm]:
-    """A cluster whose nodes are named by `gpus`: node -> `type:count` of its GPUs, or nothing.
+    """Yield a running cluster. Nodes with GPUs are in the partition `gpu`, the others in `cpu`.
 
-    Nodes with GPUs are in the partition `gpu`, the others in `cpu`.
+    `gpus`: name of each node -> its GPUs, as `h100:2`; empty for none.
     """
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons need root")
@@ -88,6 +92,7 @@ def slurm_cluster(folder: Path, gpus: Mapping[str, str]) -> Iterator[Slurm]:
 
 
 def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
+    """Write the cluster's configuration, and the files that stand for GPUs."""
     host = socket.gethostname().partition(".")[0]
     base = _free_ports(len(gpus) + 1)
     lines = [
@@ -118,20 +123,20 @@ def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
         "GresTypes=gpu",
     ]
     gres = []
-    for number, (node, has) in enumerate(gpus.items(), 1):
+    for number, (node, gpus_of_node) in enumerate(gpus.items(), 1):
         (folder / f"spool-{node}").mkdir()
-        asked = f" Gres=gpu:{has}" if has else ""
-        lines.append(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={base + number} CPUs=1{asked}"
-        )
-        kind, _, count = has.partition(":")
+        resources = f" Gres=gpu:{gpus_of_node}" if gpus_of_node else ""
+        address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={base + number}"
+        lines.append(f"NodeName={node} {address} CPUs=1{resources}")
+        kind, _, count = gpus_of_node.partition(":")
         for index in range(int(count or 0)):
             (folder / f"{node}-gpu{index}").touch()
             gres.append(f"NodeName={node} Name=gpu Type={kind} File={folder}/{node}-gpu{index}")
-    for partition, nodes in (
-        ("cpu", [node for node, has in gpus.items() if not has]),
-        ("gpu", [node for node, has in gpus.items() if has]),
-    ):
+    partitions = {
+        "cpu": [node for node, gpus_of_node in gpus.items() if not gpus_of_node],
+        "gpu": [node for node, gpus_of_node in gpus.items() if gpus_of_node],
+    }
+    for partition, nodes in partitions.items():
         if nodes:
             lines.append(
                 f"PartitionName={partition} Nodes={','.join(nodes)} MaxTime=INFINITE State=UP"
@@ -143,6 +148,7 @@ def _configure(folder: Path, gpus: Mapping[str, str]) -> None:
 
 
 def _munged(folder: Path) -> tuple[str, ...]:
+    """Make a key, and return the command that starts munge, by which nodes trust each other."""
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
@@ -162,6 +168,7 @@ def _munged(folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _daemon(log: Path, command: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[int]:
+    """Start a daemon, yield its process, and end it."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
@@ -183,13 +190,15 @@ def _daemon(log: Path, command: tuple[str, ...], environment: Mapping[str, str])
 
 
 def _idle(cluster: Slurm) -> int:
+    """Return how many nodes are ready; 0 while the cluster does not answer."""
     try:
         return cluster.ask("sinfo", "--noheader", "--Node", "--format=%N %t").count(" idle")
     except subprocess.CalledProcessError:
         return 0
 
 
-def _wait_for(holds, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def _wait_for(holds: Callable[[], bool], folder: Path) -> None:
+    """Wait until `holds` returns true. Raises AssertionError, with the ends of all logs."""
     deadline = time.monotonic() + _PATIENCE
     while not holds():
         logs = [path.read_text(errors="replace")[-800:] for path in sorted(folder.glob("*.out"))]
@@ -198,17 +207,20 @@ def _wait_for(holds, folder: Path) -> None:  # type: ignore[no-untyped-def]
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many ports in a row, below those that Linux gives to who asks for any."""
+    """Return the first of so many free ports in a row.
+
+    They lie below those that Linux gives to everybody who asks for any.
+    """
     for turn in range(2000):
         base = 12_000 + (os.getpid() * 16 + turn * 32) % 18_000
         sockets = [socket.socket() for _ in range(count)]
         try:
-            for number, one in enumerate(sockets):
-                one.bind(("127.0.0.1", base + number))
+            for number, probe in enumerate(sockets):
+                probe.bind(("127.0.0.1", base + number))
             return base
         except OSError:
             continue
         finally:
-            for one in sockets:
-                one.close()
+            for probe in sockets:
+                probe.close()
     raise AssertionError("no ports are free")

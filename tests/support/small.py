@@ -1,4 +1,7 @@
-"""A small frozen matrix with facts of its own. Rule tests stand on it: a moved pin breaks none of them."""
+"""A small frozen matrix with facts of its own.
+
+Tests of rules use it, so that a moved pin of the real matrix breaks none of them.
+"""
 
 from pathlib import Path
 

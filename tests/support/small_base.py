@@ -1,4 +1,7 @@
-"""Small base images, for tests that weigh, push or export what they build: Debian's takes seconds each time."""
+"""Make small base images, for tests that weigh, push or export what they build.
+
+Debian's own base would take seconds each time.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -16,14 +19,19 @@ _NAME = "truetag-test-small-base"
 
 
 def _dockerfile(name: str, base: BaseContext) -> bytes:
+    """Return the Dockerfile NAME.Dockerfile beside this file, on a base."""
     text = Path(__file__).with_name(f"{name}.Dockerfile").read_text(encoding="utf-8")
     return text.replace("{base}", base.reference).encode()
 
 
 @contextmanager
 def small_base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
-    """The programs of a base that steps of tests call, in one layer; the name is gone afterwards."""
-    tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"  # several workers have one at a time
+    """Yield an image with the programs of a base that tests call, in one layer.
+
+    Its name is removed afterwards.
+    """
+    # Several workers may have one at the same time.
+    tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"
     dockerfile = _dockerfile("small_base", base)
     engine.build({"Dockerfile": dockerfile}, tag, network="none")
     try:
@@ -34,13 +42,17 @@ def small_base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
 
 @contextmanager
 def python_base(engine: Engine, base: BaseContext) -> Iterator[str]:
-    """Debian's Python on a base with its list of packages, less what no test reads."""
+    """Yield an image with Debian's Python and its list of packages, without what no test reads.
+
+    Its name is removed afterwards.
+    """
     tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"
-    scripts = {
-        f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()
-    }
     dockerfile = _dockerfile("python_base", base)
-    engine.build({"Dockerfile": dockerfile, **host_settings().files(), **scripts}, tag)
+    context: dict[str, bytes | Path] = {"Dockerfile": dockerfile, **host_settings().files()}
+    for path in SCRIPTS.iterdir():
+        if path.is_file():
+            context[f"scripts/{path.name}"] = path.read_bytes()
+    engine.build(context, tag)
     try:
         yield tag
     finally:

@@ -1,4 +1,7 @@
-"""The checkout's own matrix and facts, read once for all tests of a process: nothing changes them."""
+"""The checkout's own matrix and facts, read once for all tests of a process.
+
+No test changes them.
+"""
 
 from images.config import matrix
 from images.config.matrix import Sources
@@ -9,7 +12,7 @@ SOURCES = matrix.load()
 
 
 def image(name: str, sources: Sources = SOURCES) -> Image:
-    """An image that the plan accepts."""
+    """Return an image of the matrix. Raises AssertionError if the plan refuses it."""
     (planned,) = plan.select([name], sources)
     assert planned.image is not None, planned.reasons
     return planned.image

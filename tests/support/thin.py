@@ -1,4 +1,4 @@
-"""Small images with the labels of big ones, really validated, and the repositories that they are published to."""
+"""Validate small images that bear the labels of big ones, for tests that publish them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,14 @@ from validate.judging import Status
 EINOPS = {
     "einops/__init__.py": b"",
     "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
-    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "einops-0.8.2.dist-info/WHEEL": (
+        b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    ),
     "einops-0.8.2.dist-info/RECORD": (
         b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
-        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
+        b"einops-0.8.2.dist-info/METADATA,,\n"
+        b"einops-0.8.2.dist-info/WHEEL,,\n"
+        b"einops-0.8.2.dist-info/RECORD,,\n"
     ),
 }
 """An installed distribution of one empty module."""
@@ -63,16 +67,17 @@ def validated(
 def judged(
     engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]
 ) -> Thin:
-    """Judge an image, and leave evidence and verdict alone in the folder."""
+    """Judge an image, and leave only evidence and verdict in the folder."""
     evidence, verdict = validating.measure_and_judge(engine, info.id, claims, tiers)
     run_files.record_validation(folder, evidence, verdict)
     return Thin(info, folder)
 
 
 def verdict_of(thin: Thin) -> Status:
+    """Return the verdict that was left in the folder."""
     return Status(json.loads((thin.folder / "verdict.json").read_text())["overall"])
 
 
 def production(staging: Repository) -> Repository:
-    """What a repository is promoted to."""
+    """Return the repository to which images of a staging repository are promoted."""
     return replace(staging, name=staging.name.replace("staging", "production"))

@@ -1,7 +1,8 @@
-"""Package indexes on loopback with tiny real wheels: the default one, and PyTorch's with a folder for each CUDA.
+"""Serve package indexes on loopback with tiny real wheels: the default one, and PyTorch's.
 
-PyTorch's index has PEP 503 pages whose links are absolute paths with `%2B` for the `+` of local versions, a sha256 as
-fragment, and beside each wheel its METADATA as `.metadata`, whose own sha256 stands in the link (PEP 658).
+PyTorch's has a folder for each CUDA. Its pages (PEP 503) have absolute paths as links, with `%2B`
+for the `+` of local versions, and a sha256 as fragment. Beside each wheel lies its METADATA as
+`.metadata`, whose own sha256 stands in the link (PEP 658).
 """
 
 import hashlib
@@ -22,27 +23,32 @@ from tests.support.wheels import record_hash
 __all__ = ["Indexes", "indexes", "known_python", "uv_asks_once"]
 
 DEFAULT = "/simple"
+_WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 def make_wheel(name: str, version: str, *needs: str, library: bytes = b"") -> bytes:
+    """Return a wheel with these requirements (`needs`), and a library if there is one."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
         f"{info}/METADATA": metadata(name, version, *needs).encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": _WHEEL,
         f"{info}/LICENSE": b"free",
-        **({f"{name}/lib.so": library} if library else {}),
-        **({f"nvidia/{name}/bin/{name}": b""} if name.startswith("nvidia-") else {}),
     }
+    if library:
+        files[f"{name}/lib.so"] = library
+    if name.startswith("nvidia-"):
+        files[f"nvidia/{name}/bin/{name}"] = b""
     rows = [f"{path},{record_hash(content)},{len(content)}" for path, content in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
         for path, content in files.items():
             archive.writestr(zipfile.ZipInfo(path), content)
-    return made.getvalue()
+    return wheel.getvalue()
 
 
 def metadata(name: str, version: str, *needs: str) -> str:
+    """Return the METADATA of a wheel."""
     lines = [
         "Metadata-Version: 2.1",
         f"Name: {name}",
@@ -54,7 +60,10 @@ def metadata(name: str, version: str, *needs: str) -> str:
 
 @dataclass
 class Indexes:
-    """What a server answers: pages and files of the default index below /simple, of PyTorch's below /whl/cuNNN."""
+    """Indexes that a server answers for.
+
+    The pages and files of the default index lie below /simple, those of PyTorch's below /whl/cuNNN.
+    """
 
     server: Server
     files: dict[str, bytes] = field(default_factory=dict)
@@ -70,7 +79,7 @@ class Indexes:
 
     @property
     def torch(self) -> str:
-        """As facts.yaml has it, for each variant."""
+        """Return the address of PyTorch's index as facts.yaml has it, with `{variant}`."""
         return f"http://{self.server.host}/whl/{{variant}}"
 
     def add(
@@ -82,69 +91,74 @@ class Indexes:
         algorithm: str = "sha256",
         library: bytes = b"",
     ) -> str:
-        """A wheel below `/simple` or `/whl/cu128`. Returns its sha256. `algorithm`: of the hash in its link, if any."""
-        content, told = (
-            make_wheel(name, version, *needs, library=library),
-            metadata(name, version, *needs).encode(),
-        )
+        """Add a wheel to a folder, `/simple` or `/whl/cu128`, and return its sha256.
+
+        `algorithm`: of the hash in its link; empty: the link has none.
+        """
+        wheel = make_wheel(name, version, *needs, library=library)
+        own_metadata = metadata(name, version, *needs).encode()
         file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
         path = f"{folder}/{file}"
-        self.files[path], self.files[f"{path}.metadata"] = content, told
-        digest, of_metadata = hashlib.sha256(content).hexdigest(), hashlib.sha256(told).hexdigest()
-        beside = f' data-dist-info-metadata="sha256={of_metadata}" data-core-metadata="sha256={of_metadata}"'
-        fragment = (
-            f"#{algorithm}={hashlib.new(algorithm, content).hexdigest()}" if algorithm else ""
-        )
-        link = (
-            f'<a href="{quote(path)}{fragment}"{beside if algorithm == "sha256" else ""}>{file}</a>'
-        )
+        self.files[path] = wheel
+        self.files[f"{path}.metadata"] = own_metadata
+
+        fragment, attributes = "", ""
+        if algorithm:
+            fragment = f"#{algorithm}={hashlib.new(algorithm, wheel).hexdigest()}"
+        if algorithm == "sha256":
+            metadata_hash = f'"sha256={hashlib.sha256(own_metadata).hexdigest()}"'
+            attributes = (
+                f" data-dist-info-metadata={metadata_hash} data-core-metadata={metadata_hash}"
+            )
+        link = f'<a href="{quote(path)}{fragment}"{attributes}>{file}</a>'
         self.links.setdefault(f"{folder}/{name}/", {})[file] = link
-        return digest
+        return hashlib.sha256(wheel).hexdigest()
 
     def asked(self, suffix: str) -> list[str]:
-        """Paths of the requests so far that end so."""
+        """Return the paths of the requests so far that end with `suffix`."""
         return [unquote(path) for _, path, _ in self.server.seen if path.endswith(suffix)]
 
     def _answer(
         self, _method: str, path: str, headers: dict[str, str], _body: bytes
     ) -> Reply | None:
+        """Return the reply to a request for a page, a file, or a range of a file's bytes."""
         plain = unquote(path)
         if plain in self.links:
             title = html.escape(f"Links for {plain}")
-            page = f"<!DOCTYPE html><html><body><h1>{title}</h1>{'<br/>'.join(self.links[plain].values())}</body></html>"
+            links = "<br/>".join(self.links[plain].values())
+            page = f"<!DOCTYPE html><html><body><h1>{title}</h1>{links}</body></html>"
             return 200, {"Content-Type": "text/html"}, page.encode()
-        if plain in self.files:
-            content = self.files[plain]
-            if "Range" in headers:
-                first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
-                begin = int(first) if first else max(0, len(content) - int(last))
-                part = content[begin : int(last) + 1 if first and last else None]
-                return (
-                    206,
-                    {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"},
-                    part,
-                )
+        if plain not in self.files:
+            return 404, {}, b""
+
+        content = self.files[plain]
+        if "Range" not in headers:
             return 200, {"Content-Type": "application/octet-stream"}, content
-        return 404, {}, b""
+        # `bytes=-N` asks for the last N bytes, `bytes=M-` for those from M on.
+        first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
+        begin = int(first) if first else max(0, len(content) - int(last))
+        part = content[begin : int(last) + 1 if first and last else None]
+        content_range = f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"
+        return 206, {"Content-Range": content_range}, part
+
+
+_OTHER_INDEXES = (
+    *("UV_INDEX_URL", "PIP_INDEX_URL"),
+    *("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"),
+)
+"""Variables by which this machine may send uv elsewhere."""
 
 
 @pytest.fixture
 def indexes(
     uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Indexes]:
-    """Indexes that uv asks, and no others."""
-    for name in (
-        "UV_INDEX_URL",
-        "PIP_INDEX_URL",
-        "HTTP_PROXY",
-        "http_proxy",
-        "ALL_PROXY",
-        "all_proxy",
-    ):
+    """Yield indexes that are the only ones that uv asks."""
+    for name in _OTHER_INDEXES:
         monkeypatch.delenv(name, raising=False)
     with serving() as server:
-        found = Indexes(server)
-        monkeypatch.setenv("UV_DEFAULT_INDEX", found.default)
+        own_indexes = Indexes(server)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", own_indexes.default)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-        yield found
+        yield own_indexes

@@ -1,4 +1,4 @@
-"""Small wheels, made as the binary distribution format asks, and what uv installs of them."""
+"""Make small wheels, as the binary distribution format asks, and install them."""
 
 import base64
 import hashlib
@@ -22,36 +22,39 @@ FILES: Mapping[str, bytes] = {
     "small-1.0.data/headers/small.h": b"#define SMALL\n",
     "small-1.0.dist-info/METADATA": _METADATA.encode(),
     "small-1.0.dist-info/WHEEL": _WHEEL.encode(),
-    "small-1.0.dist-info/entry_points.txt": b"[console_scripts]\nsmall = small:main\nother = small:main.__call__\n",
+    "small-1.0.dist-info/entry_points.txt": (
+        b"[console_scripts]\nsmall = small:main\nother = small:main.__call__\n"
+    ),
 }
 
 
 def record_hash(content: bytes) -> str:
-    return (
-        "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    )
+    """Return the hash of a file's content as RECORD has it."""
+    encoded = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    return "sha256=" + encoded.rstrip(b"=").decode()
 
 
 def make(
     folder: Path, files: Mapping[str, bytes] = FILES, name: str = "small", version: str = "1.0"
 ) -> Path:
-    """A wheel of these files, with their RECORD."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    rows = [f"{name},{record_hash(content)},{len(content)}" for name, content in files.items()]
+    """Write a wheel of these files, with their RECORD, and return its path."""
+    wheel_path = folder / f"{name}-{version}-py3-none-any.whl"
     record = f"{name}-{version}.dist-info/RECORD"
-    with zipfile.ZipFile(path, "w") as wheel:
-        for name, content in {
-            **files,
-            record: "\n".join([*rows, f"{record},,", ""]).encode(),
-        }.items():
-            wheel.writestr(name, content)
-    return path
+    rows = [f"{path},{record_hash(content)},{len(content)}" for path, content in files.items()]
+    with zipfile.ZipFile(wheel_path, "w") as wheel:
+        for path, content in files.items():
+            wheel.writestr(path, content)
+        wheel.writestr(record, "\n".join([*rows, f"{record},,", ""]))
+    return wheel_path
 
 
 def module(
     folder: Path, name: str, version: str, needs: str = "", files: Mapping[str, bytes] | None = None
 ) -> Path:
-    """A wheel with one module, or these files, and perhaps one requirement."""
+    """Write a wheel with one module, or with these files, and return its path.
+
+    `needs`: a requirement; empty: none.
+    """
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {needs}\n" if needs else ""
@@ -65,13 +68,13 @@ def module(
 
 
 def environment(folder: Path) -> Path:
-    """An empty virtual environment, as an image has one."""
+    """Make an empty virtual environment, as an image has one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     return folder
 
 
 def install(wheel: Path, target: Path, *, by: str) -> Path:
-    """Install it with `uv` or `pip`. Gives back site-packages."""
+    """Install a wheel into an environment with `uv` or `pip`, and return its site-packages."""
     python = str(target / "bin" / "python")
     uv = [find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-cache", "--python", python]
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
