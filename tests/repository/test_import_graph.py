@@ -14,8 +14,8 @@ from tests.support.cases import cases
 ROOT = Path(__file__).parents[2]
 
 LEVELS = cases(__file__, "levels")
-"""The most dependent first. A package may import packages of later levels, but none of its own level
-or an earlier one."""
+"""The most dependent first. A package may import packages of later levels, but none of its own
+level or an earlier one."""
 TOPS = ("images", "validate")
 
 Graph = Mapping[str, frozenset[str]]

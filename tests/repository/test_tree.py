@@ -1,4 +1,7 @@
-"""What must never lie in the repository, that its Dockerfiles are clean, and what it owes to those who come to it."""
+"""What must never lie in the repository, and what must hold for files that others run or install.
+
+These are Dockerfiles, scripts, hooks, locks of our own environments, and the manifest of a Job.
+"""
 
 import re
 import shlex
@@ -26,10 +29,9 @@ from tests.support.sources import SOURCES
 from tools.relock import LOCKS
 from validate import inside
 
-TRACKED = [
-    ROOT / line
-    for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
-]
+LISTING = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+PATHS = [ROOT / line for line in LISTING.splitlines()]
+TRACKED = [path for path in PATHS if path.is_file()]
 # Spelled in pieces, so that this file does not hold what it forbids.
 FORBIDDEN = [
     "pypi" + r"\.org",
@@ -47,73 +49,76 @@ LOCKED = [
 
 @pytest.mark.parametrize("pattern", FORBIDDEN)
 def test_no_index_host_no_path_of_a_machine_no_secret(pattern: str) -> None:
-    found = [
-        path
-        for path in TRACKED
-        if path.is_file() and re.search(pattern, path.read_text(errors="replace"))
-    ]
-    assert not found
+    forbidden = re.compile(pattern)
+
+    assert not [path for path in TRACKED if forbidden.search(path.read_text(errors="replace"))]
 
 
 def test_no_large_file() -> None:
-    assert [path for path in TRACKED if path.is_file() and path.stat().st_size > 1_000_000] == []
+    assert [path for path in TRACKED if path.stat().st_size > 1_000_000] == []
 
 
 @pytest.mark.parametrize(
-    ("top", "word"),
+    ("top", "forbidden"),
     [("validate", "(from|import) docker|assert"), ("images", "(from|import) torch")],
 )
 def test_nothing_in_validate_imports_docker_or_asserts_and_nothing_in_images_imports_torch(
-    top: str, word: str
+    top: str, forbidden: str
 ) -> None:
+    begins_statement = re.compile(rf"^\s*({forbidden})\b", re.MULTILINE)
+
     for path in (ROOT / top).rglob("*.py"):
-        assert not re.search(rf"^\s*({word})\b", path.read_text(), re.MULTILINE), path
+        assert not begins_statement.search(path.read_text()), path
 
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
     base_context = BaseContext(reference=image.base.reference, origin="tag")
-    dockerfile = render.render(
-        image,
-        lock_file.read(image, CHECKOUT.locks).files,
-        base_context,
-        suite={"claims.json": b"{}"},
-    )["Dockerfile"]
+    lock = lock_file.read(image, CHECKOUT.locks)
+    context = render.render(image, lock.files, base_context, suite={"claims.json": b"{}"})
     file = tmp_path / "Dockerfile"
-    assert isinstance(dockerfile, bytes)
-    file.write_bytes(dockerfile)
+    file.write_bytes(render.content_of(context["Dockerfile"]))
+
     hadolint = Path(sys.executable).with_name("hadolint")
-    found = subprocess.run([str(hadolint), str(file)], capture_output=True, text=True, check=False)
-    assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
+    linted = subprocess.run([hadolint, file], capture_output=True, text=True, check=False)
+
+    assert linted.returncode == 0 and not linted.stdout, linted.stdout + linted.stderr
 
 
 @pytest.mark.parametrize(
     "script", sorted((ROOT / "templates").rglob("*.sh")), ids=lambda path: path.name
 )
 def test_scripts_are_posix_shell(script: Path) -> None:
+    bashism_or_here_document = r"\[\[(?!:)|<<|function |local "
+
     subprocess.run(["sh", "-n", str(script)], check=True)
-    assert not re.search(r"\[\[(?!:)|<<|function |local ", script.read_text()), (
-        "no bashisms, no here-documents"
-    )
+    assert not re.search(bashism_or_here_document, script.read_text())
 
 
 FOLDER = ROOT / ".github"
 
 
 def test_dependabot_looks_where_something_is() -> None:
-    known = {"pip": "pyproject.toml", "github-actions": ".github/workflows", "npm": "package.json"}
+    looks_for = {
+        "pip": "pyproject.toml",
+        "github-actions": ".github/workflows",
+        "npm": "package.json",
+    }
     config = yaml.safe_load((FOLDER / "dependabot.yml").read_text())
     assert config["version"] == 2
     for update in config["updates"]:
         assert update["schedule"]["interval"] in ("daily", "weekly", "monthly")
-        assert (
-            ROOT / update["directory"].lstrip("/") / known[update["package-ecosystem"]]
-        ).exists()
+        folder = ROOT / update["directory"].lstrip("/")
+        assert (folder / looks_for[update["package-ecosystem"]]).exists()
 
 
 def test_hooks_run_commands_that_exist() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    for hook in (hook for repository in config["repos"] for hook in repository["hooks"]):
+    hooks = []
+    for repository in config["repos"]:
+        hooks += repository["hooks"]
+
+    for hook in hooks:
         assert {"id", "name", "entry", "language"} <= set(hook)
         program, *arguments = shlex.split(hook["entry"])
         assert shutil.which(program, path=str(Path(sys.executable).parent))
@@ -128,25 +133,26 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     locked = dict(re.findall(r"^([\w.-]+)==([\w.!+]+)", text, re.MULTILINE))
-    asked = [
-        *PROJECT["dependencies"],
-        *(one for extra in LOCKS[name] for one in PROJECT["optional-dependencies"][extra]),
-    ]
-    for requirement in map(Requirement, asked):
+    requirements = [*PROJECT["dependencies"]]
+    for extra in LOCKS[name]:
+        requirements += PROJECT["optional-dependencies"][extra]
+
+    for requirement in map(Requirement, requirements):
         version = locked.get(canonicalize_name(requirement.name), "")
-        assert version and requirement.specifier.contains(version), (
-            f"{requirement}: `python -m tools.relock`"
-        )
+        is_held = version and requirement.specifier.contains(version)
+        assert is_held, f"{requirement}: `python -m tools.relock`"
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_line_is_held_by_a_hash_and_names_no_place(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    pinned = [block for block in re.split(r"\n(?=\S)", text) if "==" in block]
-    assert pinned and all("--hash=sha256:" in block for block in pinned)
-    assert not re.search(
-        r"https?://|file:|--(extra-)?index|--find-links|/", text.partition("\n")[2]
-    )
+    place = r"https?://|file:|--(extra-)?index|--find-links|/"
+    # A package's line goes on in indented ones.
+    blocks = [block for block in re.split(r"\n(?=\S)", text) if "==" in block]
+
+    assert blocks and all("--hash=sha256:" in block for block in blocks)
+    _, _, text_below_head = text.partition("\n")
+    assert not re.search(place, text_below_head)
 
 
 MANIFEST: dict[str, Any] = yaml.safe_load(
@@ -162,9 +168,9 @@ def test_the_manifest_is_what_the_schemas_take(version: str) -> None:
 def test_the_container_runs_the_images_own_validate_on_a_gpu() -> None:
     (container,) = MANIFEST["spec"]["template"]["spec"]["containers"]
     program, *arguments = container["command"]
-    assert program == "validate" and inside._parser().parse_args(arguments).tier == [
-        "static",
-        "cpu",
-        "gpu",
-    ]
+
+    tiers = inside._parser().parse_args(arguments).tier
+
+    assert program == "validate"
+    assert tiers == ["static", "cpu", "gpu"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1

