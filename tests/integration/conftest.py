@@ -1,4 +1,7 @@
-"""One engine for all engine tests, reached as the product reaches it: none to be had is a failure, not a skip."""
+"""One engine for all engine tests, reached as the product reaches it.
+
+Tests fail without one; they are not skipped.
+"""
 
 import json
 import logging
@@ -80,7 +83,10 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def ray() -> Iterator[Mapping[str, str]]:
-    """What makes a command talk to a cluster with two engines, which takes a part of a core while it is idle."""
+    """Yield the variables by which a command talks to a cluster with two engines.
+
+    An idle cluster takes a part of a core, so it runs only as long as a test that needs it.
+    """
     with ray_cluster() as address:
         yield {"RAY_ADDRESS": address}
 
@@ -113,9 +119,9 @@ def out(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.fixture(scope="session")
 def built(engine: Engine, out: Path) -> Mapping[str, Any]:
-    """build.json of the parent, built as a person does; the engine keeps the big layers from run to run.
+    """Return build.json of the parent, which is built as a person does it.
 
-    The worker that comes first builds it, once for all.
+    The worker that comes first builds it for all. The engine keeps the big layers from run to run.
     """
     kept = out / "parent.json"
     with host_cache.hold_lock(out / "parent.lock"):

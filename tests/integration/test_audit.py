@@ -1,4 +1,7 @@
-"""Audits for real: an image that attacks its auditor, one with faults that no promise is needed to see, a venv."""
+"""Audits for real: of an image that attacks its auditor, of one with faults, and of a venv.
+
+The faults can be seen without any claim of the image's author.
+"""
 
 import json
 import logging

@@ -1,4 +1,6 @@
-"""docker-bake.json, read and built by Debian's own buildx, on an engine that knows named contexts (trixie's).
+"""docker-bake.json is read and built by Debian's own buildx.
+
+The engine is trixie's, which knows named contexts.
 
 And normalised timestamps, which give the same layer on it as on this machine's.
 """
@@ -146,9 +148,18 @@ def _holds(engine: Engine, image: str) -> str:
 def test_a_layer_counts_the_same_whichever_engine_wrote_it(
     engine: Engine, modern: Engine, base: BaseContext
 ) -> None:
-    """The other engine (26.1) writes what both are compared by; this machine's may write names and kinds of files."""
-    steps = "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g && chmod 4755 /opt/a/f"
-    dates = "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
+    """The other engine (26.1) writes layers in the form by which both are compared.
+
+    This machine's engine may write names and kinds of files in another form.
+    """
+    steps = (
+        "mkdir -p /opt/a/b && echo x >/opt/a/f && ln -s f /opt/a/l && echo y >/opt/a/b/g"
+        " && chmod 4755 /opt/a/f"
+    )
+    dates = (
+        "chgrp 42 /opt/a/b/g && touch -h -d @0 /opt/a/l"
+        " && touch -d @0 /opt/a/f /opt/a/b/g /opt/a/b /opt/a /opt"
+    )
     dockerfile = {"Dockerfile": f"FROM {base.reference}\nRUN {steps} && {dates}\n".encode()}
     tag = "truetag-test-timestamps:1"
     try:

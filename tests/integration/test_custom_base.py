@@ -24,7 +24,8 @@ WITH_VENV, OWN = "truetag-test-given-base:venv", "truetag-test-given-base:own"
 APT = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env &&"
 LAYER = f"""
 {APT} apt-get update -qq \\
- && apt-get install -qq --no-install-recommends python3 && mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
+ && apt-get install -qq --no-install-recommends python3 \\
+ && mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
 USER 65534
 """
 VENV = f"""
@@ -68,7 +69,10 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
     assert given.origin == "custom" and given.python
     base_images.require_no_contradiction(image, given)
     context = render.render(image, small, given, host=host.files())
-    check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
+    check = (
+        "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine"
+        " && id -u && gcc --version"
+    )
     try:
         engine.build(context, TAG)
         with engine.container(
@@ -81,7 +85,7 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
 
 
 def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettings) -> None:
-    """The Python that its PATH finds first, with what is installed there: Debian's, then a virtual environment's."""
+    """An audit reads the Python that PATH finds first: Debian's, then a virtual environment's."""
     wanted = Base(
         key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
     )

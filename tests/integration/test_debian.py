@@ -1,6 +1,6 @@
-"""Locked Debian packages in a real step: from the mirror, from the snapshot archive, and the message without either.
+"""Locked Debian packages in a real step: from the mirror, from the snapshot archive, from neither.
 
-The packages are three small ones, and the archives this machine's, in the shape of Debian's.
+The packages are three small ones. This test serves the archives, which have the form of Debian's.
 """
 
 import hashlib
@@ -33,22 +33,28 @@ PROGRAM = {
 PLACES = {
     "python3": "debian/pool/main/p/python3/python3_3.11.2-1_all.deb",
     "truetag-tool": "debian/pool/main/t/truetag-tool/truetag-tool_1.0+deb12u1_all.deb",
-    "truetag-needed": "debian-security/pool/updates/main/t/truetag-needed/truetag-needed_2~1_all.deb",
+    "truetag-needed": (
+        "debian-security/pool/updates/main/t/truetag-needed/truetag-needed_2~1_all.deb"
+    ),
 }
 DOCKERFILE = """
 FROM {base}
 RUN --mount=type=bind,source=host,target=/run/host \\
-    --mount=type=bind,source=scripts,target=/run/scripts --mount=type=bind,source=locks,target=/run/locks \\
+    --mount=type=bind,source=scripts,target=/run/scripts \\
+    --mount=type=bind,source=locks,target=/run/locks \\
     sh /run/scripts/debian.sh 3.11 python3 truetag-tool \\
-    && dpkg-query -W -f '${{Package}} ${{Version}}\\n' python3 truetag-needed truetag-tool >/found \\
+    && dpkg-query -W -f '${{Package}} ${{Version}}\\n' \\
+        python3 truetag-needed truetag-tool >/found \\
     && apt-mark showauto 'truetag*' >>/found
 """
 
 
 SOURCES = """
 FROM {base}
-RUN rm -rf /etc/apt/sources.list.d && mkdir /etc/apt/sources.list.d && echo '# moved' >/etc/apt/sources.list \\
-    && printf 'URIs: http://mirror.test/%s\\n' debian debian-security >/etc/apt/sources.list.d/debian.sources \\
+RUN rm -rf /etc/apt/sources.list.d && mkdir /etc/apt/sources.list.d \\
+    && echo '# moved' >/etc/apt/sources.list \\
+    && printf 'URIs: http://mirror.test/%s\\n' debian debian-security \\
+        >/etc/apt/sources.list.d/debian.sources \\
     && echo 'deb http://archive.ubuntu.com/ubuntu/ noble main' >/etc/apt/sources.list.d/more.list \\
     && echo 'deb http://mirror.test/debian/ sid main' >>/etc/apt/sources.list.d/more.list \\
     && printf '#!/bin/sh\\ncat "$2" "${{2%%apt.conf}}parts/"* >/found\\n' >/usr/local/bin/apt-get \\
@@ -67,7 +73,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
         needs = "Depends: truetag-needed\n" if name == "truetag-tool" else ""
         (tree / "DEBIAN").mkdir(parents=True)
         (tree / "DEBIAN/control").write_text(
-            f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: none\n{needs}Description: {name}\n"
+            f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: none\n"
+            f"{needs}Description: {name}\n"
         )
         (tree / "usr/bin").mkdir(parents=True)
         (tree / "usr/bin" / name).write_text(PROGRAM[name])
@@ -82,7 +89,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
 class Archives:
     """A mirror and a snapshot archive, below one folder that is served.
 
-    Snapshots of `debian-security` are newer than the lock's day, as of what came between two imports.
+    Snapshots of `debian-security` are newer than the lock's day, as for packages that came between
+    two imports.
     """
 
     def __init__(self, engine: Engine, base: BaseContext, folder: Path, address: str) -> None:

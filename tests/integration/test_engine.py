@@ -1,4 +1,4 @@
-"""Docker as we use it, on a real engine: builds, interrupts, containers, and what no layer may keep."""
+"""Docker as we use it, on a real engine: builds, interrupts, containers, and clean layers."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ def nonce() -> str:
 
 
 def anything_running(word: str) -> bool:
-    """Whether a `sleep` with this argument runs here: build steps are processes of the engine's machine."""
+    """Return whether a `sleep` with this argument runs on this machine, as build steps do."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = command.read_bytes().split(b"\0")
@@ -84,7 +84,8 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(
     files = {
         "Dockerfile": dockerfile(
             base,
-            f"RUN {cache} --mount=type=bind,source=host,target=/host {nonce()} cat /host/word | tee /cache/kept",
+            f"RUN {cache} --mount=type=bind,source=host,target=/host {nonce()} "
+            "cat /host/word | tee /cache/kept",
             f"RUN {cache} cat /cache/kept > /result; printf 'half a line'",
         ),
         "host/word": b"from the context\n",
@@ -272,7 +273,9 @@ def test_a_container_and_its_volume_go_on_every_way_out(
 _SLOW_SSH = """
 import os, subprocess, time
 
-away = subprocess.Popen(["docker", "--host", {url!r}, "system", "dial-stdio"], stdin=subprocess.PIPE, bufsize=0)
+away = subprocess.Popen(
+    ["docker", "--host", {url!r}, "system", "dial-stdio"], stdin=subprocess.PIPE, bufsize=0
+)
 os.close(1)
 while part := os.read(0, 65536):
     time.sleep(0.3)
@@ -314,7 +317,8 @@ def test_lines_arrive_while_it_runs(engine: Engine, base: BaseContext) -> None:
 def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(
     engine: Engine, base: BaseContext
 ) -> None:
-    # It lives on until the engine has heard: of a group that a kill has ended, containerd may not be told the cause.
+    # It lives on until the engine has heard of it. containerd may not be told why a group ended
+    # that was killed.
     hog = ["sh", "-c", "head -c 400m /dev/zero | tail; exec sleep 600"]
     with engine.container(ContainerSpec(base.reference, hog, memory=100 * MIB)) as box:
         box.start()
@@ -371,7 +375,7 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(
 def test_the_gateway_keeps_its_address_while_containers_come_and_go(
     engine: Engine, base: BaseContext
 ) -> None:
-    """If it changed when one ends, the others would send to nobody until their ARP entry expires."""
+    """Otherwise the other containers would send to nobody until their ARP entry expires."""
     ask = "echo 2> /dev/null > /dev/tcp/$gateway/9; grep -o '..:..:..:..:..:..' /proc/net/arp"
     gateway = "hex=$(awk '$2 == \"00000000\" {print $3}' /proc/net/route); "
     gateway += (
@@ -433,7 +437,8 @@ def test_dockers_current_context_is_honoured(
     meta = tmp_path / "contexts" / "meta" / hashlib.sha256(b"elsewhere").hexdigest()
     meta.mkdir(parents=True)
     (meta / "meta.json").write_text(
-        f'{{"Name": "elsewhere", "Metadata": {{}}, "Endpoints": {{"docker": {{"Host": "{engine.facts.url}"}}}}}}'
+        '{"Name": "elsewhere", "Metadata": {}, '
+        f'"Endpoints": {{"docker": {{"Host": "{engine.facts.url}"}}}}}}'
     )
     with connect() as found:
         assert found.facts.url == engine.facts.url

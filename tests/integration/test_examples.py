@@ -1,4 +1,7 @@
-"""Examples in a real image, on the CPU: healthy ones pass, and each fault that their claims are for fails them."""
+"""Examples in a real image, on the CPU.
+
+Healthy ones pass, and each fault that their claims are for fails them.
+"""
 
 from collections.abc import Mapping
 
@@ -26,7 +29,8 @@ model.print_trainable_parameters()
 LEFT_OUT = """trainer.save_model(str(out / "model"))
 from safetensors.torch import load_file, save_file
 file = out / "model" / "model.safetensors"
-kept = {name: one for name, one in load_file(file).items() if name != "model.layers.1.mlp.down_proj.weight"}
+lost = "model.layers.1.mlp.down_proj.weight"
+kept = {name: weight for name, weight in load_file(file).items() if name != lost}
 save_file(kept, file, metadata={"format": "pt"})
 """
 FAULTS = {

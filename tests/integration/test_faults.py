@@ -1,4 +1,4 @@
-"""The broken images of the catalogue, and more of other kinds (faults.yaml): each is caught by the check named."""
+"""Broken images (faults.yaml): each is caught by the check that its row names."""
 
 import json
 import re
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.engine
 Found = Mapping[tuple[str, str], ClaimVerdict]
 """Number and subject of a claim -> its verdict."""
 _MOUNTS = (
-    "RUN --mount=type=bind,source=breaks,target=/run/breaks --mount=type=bind,source=suite,target=/run/suite "
+    "RUN --mount=type=bind,source=breaks,target=/run/breaks "
+    "--mount=type=bind,source=suite,target=/run/suite "
     "export PYTHONDONTWRITEBYTECODE=1; "
 )
 WORDS = {
@@ -59,7 +60,10 @@ IMAGES = {
 
 @pytest.fixture(scope="module")
 def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str], Found]:
-    """The verdicts of an image by its name. Each is built and tried once, by the claims of its faults."""
+    """Return a function from an image's name to its verdict, by the claims of its faults.
+
+    Each image is built and judged once.
+    """
 
     @cache
     def of(image: str) -> Found:

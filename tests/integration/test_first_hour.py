@@ -1,4 +1,4 @@
-"""What somebody does first with an image: commands that docs/using.md prints, a package more, an image of their own."""
+"""What people do first with an image: commands of docs/using.md, a package, a derived image."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def shell(engine: Engine, parent: ImageInfo, tmp_path: Path) -> Iterator[dict[st
 
 
 def printed_commands() -> list[str]:
-    """The first three of docs/using.md, as they stand there; the volume alone gets a name of its own."""
+    """They are the first three of docs/using.md, as written there, but for the volume's name."""
     text = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
     return [
         block.replace("truetag-cache", _VOLUME)
@@ -70,7 +70,10 @@ def validated(
     """Build a child with one wheel more, and judge it from the command line."""
     tag, wheel = f"truetag-test-child-{name}", wheels.module(out, name, version)
     file = wheel.name
-    step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
+    step = (
+        f"--mount=type=bind,source={file},target=/run/{file} "
+        f"pip install --no-index --no-deps /run/{file}"
+    )
     dockerfile = (
         f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
     )
@@ -140,7 +143,7 @@ def test_readme_prints_the_fault_and_who_is_named(
 def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
     engine: Engine, parent: ImageInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some are in a RECORD or a list of dpkg, some are no files: layers, settings and a start of Python tell."""
+    """RECORD or dpkg list some of them; of others, layers, settings or Python's start tell."""
     monkeypatch.setattr(judging, "_FAULTS_SHOWN", 200)
     faults = yaml.safe_load(Path(__file__).with_name("children.yaml").read_text(encoding="utf-8"))
     (image,) = (one.image for one in plan.select([NAME], SOURCES))

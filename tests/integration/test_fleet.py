@@ -1,4 +1,4 @@
-"""`fleet` for real, on Debian's Slurm and on Ray: verdicts, builds, a worker that is killed, an interrupt."""
+"""`fleet` on Debian's Slurm and on Ray: verdicts, builds, a worker that is killed, an interrupt."""
 
 import json
 import os
@@ -200,7 +200,7 @@ def test_a_cluster_gives_the_verdicts_of_one_machine(
 def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
     engine: Engine, images: list[Small], fleet_yaml: Path, slurm: Slurm
 ) -> None:
-    """The GPUs of these nodes are files: placement is real, and what was not measured is no success."""
+    """The GPUs of these nodes are files: placement is real, but no kernel can be measured."""
     fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment})
     code, told = fleet.run("slurm", *references(images[:1]), "--tier", "gpu", workers="h100")
     assert code == 1 and "UNPROVEN: " in told, told
@@ -225,7 +225,7 @@ def measure(claims):
 
 @pytest.fixture
 def slow(fleet_yaml: Path, engine: Engine, slurm: Slurm, tmp_path: Path) -> Fleet:
-    """`fleet` of a checkout whose validation takes some seconds, in a folder with an older verdict."""
+    """Start `fleet` of a checkout whose validation takes some seconds, beside an older verdict."""
     checkout = copied(tmp_path / "checkout")
     with (checkout / "validate/checks/static/files.py").open("a") as probe:
         probe.write(SLOW)
@@ -288,7 +288,7 @@ RUN echo {{ image.name }} >/etc/of-the-test && \\
 def test_a_worker_builds_and_pushes_by_digest_or_tells_the_step_that_failed(
     engine: Engine, with_python: str, fleet_yaml: Path, slurm: Slurm, staging: str, tmp_path: Path
 ) -> None:
-    """The image lacks most of what it is held to: it is pushed all the same, without a tag, and has no name."""
+    """The image lacks most of what it is held to: it is pushed without a tag, and gets no name."""
     checkout = copied(tmp_path / "checkout")
     matrix = checkout / "matrix.yaml"
     matrix.write_text(f'{matrix.read_text()}\nprefix: "test-fleet-"\n')
@@ -323,7 +323,8 @@ def measure(claims):
     threading.Event().wait()
     return ()
 """
-"""In place of a probe: nobody ever sets it. A pipe would not do: the Python that reads files opens none."""
+"""Code in place of a probe: nobody ever sets the event. A pipe would not do, because the Python
+that reads files opens none."""
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,8 @@ def test_a_container_that_is_killed_in_the_middle_of_its_run_gives_no_verdict(
 ) -> None:
     """A part of a container's records is no evidence: the rest would read as what the image lacks.
 
-    One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
+    One of two probes can't end. So the container still runs, and is killed, when the record of the
+    other one comes.
     """
     killed = []
 

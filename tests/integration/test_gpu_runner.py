@@ -1,4 +1,7 @@
-"""The kernels' runner in a real image, on the CPU: a tiny kernel that is right, and others, each wrong in one way."""
+"""The kernels' runner in a real image, on the CPU.
+
+One tiny kernel is right, and the others are each wrong in one way.
+"""
 
 import json
 from typing import Any
@@ -22,7 +25,9 @@ from validate.kernels.runner import examine
 def case(run, dtype="float32"):
     def make(rng):
         inputs = {"x": rng.normal(7, 5), "w": rng.normal(5, 3)}
-        return Case(dtype=dtype, inputs=inputs, run=run, plain=lambda x, w: x @ w, grad_inputs=("x", "w"))
+        return Case(
+            dtype=dtype, inputs=inputs, run=run, plain=lambda x, w: x @ w, grad_inputs=("x", "w")
+        )
     return make
 
 def whole(rng):
@@ -52,13 +57,16 @@ from validate.checks.gpu import speed, step
 from validate.kernels._sdpa import force_backend
 from validate.kernels.silent import measure_error
 
-SIZES = {  # of silent faults that need neither a GPU nor a package that asks for one; torch.compile takes too long
+# Of silent faults that need neither a GPU nor a package that asks for one. torch.compile takes too
+# long.
+SIZES = {
     "cudnn-attention-mask": dict(length=192), "large-linear": {},
     "efficient-attention-long-mask": dict(length=256), "flash-attention-large": dict(batch=3),
     "conv3d-bfloat16": dict(depth=3, height=20, width=20),
     "conv3d-patches": dict(count=9),
     "large-layer-norm": dict(rows=80), "large-cumsum": dict(rows=80),
-    "large-stack": dict(height=128), "large-arange": dict(count=1000), "large-nearest": dict(side=16),
+    "large-stack": dict(height=128), "large-arange": dict(count=1000),
+    "large-nearest": dict(side=16),
     "bnb-quantise-strided": {},
 }
 def counted(work, amount):
@@ -66,13 +74,17 @@ def counted(work, amount):
         work()
     return amount / counter.get_total_flops()
 
-one, nan, floors = torch.ones(2), torch.ones(2) * torch.nan, ("matmul-bf16", "convolution-bf16", "copy", "attention")
+one, nan = torch.ones(2), torch.ones(2) * torch.nan
+floors = ("matmul-bf16", "convolution-bf16", "copy", "attention")
 print(json.dumps({
     **examine("tiny", kernel, device="cpu"),
     "silent": {name: _silent.examine(name, "cpu", **sizes) for name, sizes in SIZES.items()},
-    "nan": [str(measure_error(torch, [one, left], [one, right])) for left, right in ((one, nan), (nan, one))],
+    "nan": [
+        str(measure_error(torch, [one, left], [one, right]))
+        for left, right in ((one, nan), (nan, one))
+    ],
     "speed": {name: speed.measure_subject(name, torch, "cpu", dict) for name in floors},
-    "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in ("matmul-bf16", "convolution-bf16")],
+    "counted": [counted(*speed.WORKS[name](torch, "cpu")) for name in floors[:2]],
     "attention": counted(*speed.prepare_attention(force_backend("MATH"), torch, "cpu")),
     "step": step.train("eager", torch, "cpu", 2, dict),
 }))
@@ -122,7 +134,10 @@ def test_wrong_kernels_stand_out_by_plain_torch_in_the_same_dtype_and_whole_numb
 
 
 def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, Any]) -> None:
-    """At small sizes, where nothing runs over; large-linear is wrong everywhere. NaN is off on either side."""
+    """Sizes are small, so that nothing overflows; only large-linear is wrong at every size.
+
+    NaN counts as off on either side.
+    """
     for name, found in evidence["silent"].items():
         tolerance = faults()[name].tolerance
         assert (found["off"] <= tolerance) is (name != "large-linear") and found[
@@ -132,7 +147,10 @@ def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, 
 
 
 def test_floors_are_timed_and_a_step_learns_as_float32_does(evidence: dict[str, Any]) -> None:
-    """torch's counter knows neither masks nor the products that fused attention does again: 7 of 12 parts."""
+    """torch's counter knows neither masks nor the products that fused attention does again.
+
+    So it counts 7 of 12 parts.
+    """
     assert all(one["figure"] > 0 for one in evidence["speed"].values())
     assert evidence["counted"] == [1.0, 1.0] and evidence["attention"] == pytest.approx(
         7 / 12, rel=0.01

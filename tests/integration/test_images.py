@@ -1,4 +1,7 @@
-"""A real image of several gigabytes, built and proven, rebuilt, and interrupted. test_faults.py breaks it."""
+"""A real image of several gigabytes is built and judged, built again, and interrupted.
+
+test_faults.py breaks it.
+"""
 
 import json
 import os
@@ -64,9 +67,10 @@ def test_the_parent_is_green_and_got_its_name(
 def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_machine(
     engine: Engine, image: Image, base: BaseContext, parent: ImageInfo
 ) -> None:
-    """Every step of the real templates, with small packages alone, and new marks planted in the CA and index settings.
+    """Build every step of the real templates, with small packages only.
 
-    The step of packages, user and environment is the parent's own: whatever day it is made, its layer is the same.
+    New marks are planted in the CA and index settings. The step of packages, user and environment
+    is the parent's own: its layer is the same on whatever day it is made.
     """
     mark = f"planted-{uuid.uuid4().hex}"
     locks = dict.fromkeys(lock_file.read(image, CHECKOUT.locks).files, b"") | {
@@ -125,7 +129,10 @@ def test_rebuilding_uses_the_engines_cache(
 def test_an_index_that_fails_midway_leaves_no_name(
     engine: Engine, out: Path, tmp_path: Path
 ) -> None:
-    """The step, the cause and the next command; retried with pauses; nothing that could be taken for an image."""
+    """The error has the step, the cause and the next command, after several tries with pauses.
+
+    Nothing is left that could be taken for an image.
+    """
     name = "cu124-torch26"
     engine.untag(name)
     dead = {
@@ -154,7 +161,7 @@ def test_an_index_that_fails_midway_leaves_no_name(
 def test_an_interrupt_leaves_nothing_running_and_no_name(
     engine: Engine, parent: ImageInfo, tmp_path: Path
 ) -> None:
-    """Ctrl-C in the middle of a build that has begun, and of one of the same name that waits for it.
+    """Ctrl-C comes in the middle of a build, and while one of the same name waits for it.
 
     The name stays with the image that had it.
     """

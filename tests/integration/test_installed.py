@@ -1,4 +1,7 @@
-"""What people do who have the installed package alone, in a folder without matrix.yaml: verify an image, audit one."""
+"""What people do with the installed package only, in a folder without matrix.yaml.
+
+They verify an image, and audit one.
+"""
 
 import json
 import re
@@ -62,7 +65,7 @@ def test_an_image_is_verified_and_the_output_says_what_was_not_compared(
 def test_what_moves_tags_needs_the_matrix(
     installed: Path, repository: Registry, empty: Path
 ) -> None:
-    """Aliases, rows of several platforms and the claims that a statement speaks of stand there alone."""
+    """Only matrix.yaml has aliases, rows of several platforms, and the claims of a statement."""
     image = published(repository, "one", date=days_ago(1))
     done = truetag(installed, empty, "promote", image.reference, "--to", "127.0.0.1:9/x")
     assert done.returncode == 2 and "matrix.yaml: is missing" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml allows: the command line works with them, and tells a wrong option."""
+"""The command line works with the lowest versions that pyproject.toml allows."""
 
 import os
 import subprocess

@@ -1,6 +1,8 @@
-"""The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU: they measure, and a rank that
-dies, hangs or leaves is never green. What only GPUs can show is in results/:
-tests/validate/checks/test_replay.py."""
+"""The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU.
+
+They measure, and a rank that dies, hangs or leaves is never green. What only GPUs can show is
+replayed from results/ (tests/validate/checks/test_replay.py).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +56,10 @@ def image() -> Image:
 
 @pytest.fixture(scope="module")
 def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any]) -> Iterator[str]:
-    """The real layers up to the kernels, not judged: after the parent, whose layers may be built now, too."""
+    """Return an image of the real layers up to the kernels, not judged.
+
+    It comes after the parent, which may be building the same layers.
+    """
     host, locks = host_settings(), lock_file.read(image, CHECKOUT.locks).files
     above = dict.fromkeys(("libraries.txt", "light.txt"), b"")
     context = dict(render.render(image, {**locks, **above}, base, host=host.files()))
@@ -125,7 +130,10 @@ RANKS = cases(__file__, "ranks")
 
 @pytest.fixture(scope="module")
 def failing(engine: Engine, image: Image, tag: str) -> Verdict:
-    """Each of these checks beside the suite's own, in one container with Docker's own 64 MiB of /dev/shm."""
+    """Run each of these checks beside the suite's own, in one container.
+
+    It has Docker's default of 64 MiB for /dev/shm.
+    """
     expect = {"device": "cpu", "ranks": 2}
     claims = [
         Claim(
@@ -196,7 +204,8 @@ def measured(
             Status.FAIL,
             "torchrun did not end in 12 s (rank 0 in hangs_all first, rank 1 in hangs_",
         ),
-        # one that raises fails its subject alone; native threads at work while a rank ends do not undo what it measured
+        # One that raises fails its subject only. Native threads that still work while a rank ends
+        # do not undo what it measured.
         ("raises first", Status.FAIL, "rank 1: RuntimeError: no kernel image is available"),
         ("raises second", Status.PASS, ""),
         ("leaves first", Status.FAIL, "rank 1: rank 0 did not come out of leaves first in 8 s"),

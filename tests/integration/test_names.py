@@ -1,4 +1,4 @@
-"""Names on a real engine: only what was judged gets one, whatever other builds do at the same time."""
+"""Names on a real engine: only what was judged gets one, whatever other builds do meanwhile."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

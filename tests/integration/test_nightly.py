@@ -1,4 +1,4 @@
-"""A nightly run on the real engine: a torchao that was built for another torch is told from a harmless change."""
+"""A nightly run on a real engine tells a torchao for another torch from a harmless change."""
 
 import logging
 import time
@@ -31,8 +31,10 @@ from validate.claims import Tier
 MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7"}
 """0.14.1 is built for torch 2.9; the image has 2.7."""
 STEP = (
-    "RUN --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
-    " unset PIP_CONSTRAINT && . /run/host/env && pip install -q --no-deps --require-hashes -r /run/locks/moved"
+    "RUN --mount=type=bind,source=host,target=/run/host"
+    " --mount=type=bind,source=locks,target=/run/locks"
+    " unset PIP_CONSTRAINT && . /run/host/env"
+    " && pip install -q --no-deps --require-hashes -r /run/locks/moved"
 )
 
 

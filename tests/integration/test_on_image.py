@@ -1,4 +1,4 @@
-"""`validate` and `doctor` in a real image, as its users start them, and a recorded run judged again."""
+"""`validate` and `doctor` in a real image, as users start them, and a recorded run judged again."""
 
 import json
 import re
@@ -69,7 +69,8 @@ def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> It
         for one in claims.claims
         if one.check in kept or (one.check, one.subject) == ("native", "bitsandbytes")
     )
-    dockerfile = f"FROM {current}\nUSER root\nCOPY claims.json /opt/truetag/claims.json\nUSER {parent.user}\n"
+    copy = "COPY claims.json /opt/truetag/claims.json"
+    dockerfile = f"FROM {current}\nUSER root\n{copy}\nUSER {parent.user}\n"
     content = ClaimSet(image=claims.image, claims=rows).dumps()
     with built(engine, f"{TAG}-few", dockerfile, {"claims.json": content.encode()}) as tag:
         yield tag
@@ -191,7 +192,10 @@ def test_the_commands_do_not_change_what_the_image_starts(
 
 def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, current: str) -> None:
     control = r"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n"
-    made = f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; dpkg-deb -b /tmp/x /tmp/x.deb"
+    made = (
+        f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; "
+        "dpkg-deb -b /tmp/x /tmp/x.deb"
+    )
     cached = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
     installed = (
         "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"

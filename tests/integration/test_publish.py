@@ -1,4 +1,7 @@
-"""Publishing to Debian's registry, with a login: pushed by one engine, pulled by others, signed, promoted."""
+"""Publishing to Debian's registry: pushed by one engine, pulled by others, signed, promoted.
+
+The registry asks for a login.
+"""
 
 import base64
 import json
@@ -62,7 +65,7 @@ ENVIRONMENT = Claim(
 CLAIMS = ClaimSet(image=NAME, claims=(EINOPS_CLAIM, ENVIRONMENT))
 
 
-# --- a registry ----------------------------------------------------------------------------------------------------
+# --- a registry -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,7 @@ def publisher(login: None) -> Iterator[Engine]:
         yield found
 
 
-# --- thin images, really validated -----------------------------------------------------------------------------------
+# --- thin images, really validated ----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +129,8 @@ def make(
                 "USER 1001",
             )
         )
-        # An image is as old as its newest layer: without a file of its own each would be as old as the first.
+        # An image is as old as its newest layer. Without a file of its own, each would be as old as
+        # the first.
         files = {f"site/{path}": content for path, content in EINOPS.items()} | {
             "site/serial": str(len(made)).encode()
         }
@@ -196,7 +200,7 @@ def names(repository: Repository) -> dict[str, str]:
         }
 
 
-# --- publish --------------------------------------------------------------------------------------------------------
+# --- publish --------------------------------------------------------------------------------
 
 
 def test_a_validated_image_is_published_with_all_that_belongs_to_it(
@@ -237,7 +241,10 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
 def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions, tmp_path: Path
 ) -> None:
-    """By a machine that has neither the image nor a record of its layers: they are pulled, and none is sent."""
+    """By a machine that has neither the image nor a record of its layers.
+
+    The layers are pulled, and none is sent.
+    """
     thin = make()
     sent = worker.push_by_digest(publisher, thin.info, str(options.repository))
     for tag in publisher.inspect(thin.info.id).tags:
@@ -291,9 +298,15 @@ def test_an_export_gives_the_same_layers_as_the_engines_store(
 def test_a_layer_comes_out_of_the_store_as_its_very_tar(
     publisher: Engine, base: BaseContext
 ) -> None:
-    """Names that are no UTF-8 included. An image of which one layer can't be read is not read there at all."""
+    """Also with names that are no UTF-8.
+
+    If one layer of an image can't be read in the store, none of its layers is read there.
+    """
     tag = "truetag-test-publish:names"
-    step = "RUN mkdir /d && head -c 3000 /dev/zero >/d/zeros && echo latin >\"/d/$(printf 'caf\\351')\" && : >/d/empty"
+    step = (
+        "RUN mkdir /d && head -c 3000 /dev/zero >/d/zeros"
+        " && echo latin >\"/d/$(printf 'caf\\351')\" && : >/d/empty"
+    )
     publisher.build(
         {"Dockerfile": f"FROM {base.reference}\n{step}\n".encode()}, tag, network="none"
     )
@@ -308,7 +321,7 @@ def test_a_layer_comes_out_of_the_store_as_its_very_tar(
         publisher.remove(tag, force=True)
 
 
-# --- signatures, and other people's clients -------------------------------------------------------------------------
+# --- signatures, and other people's clients -------------------------------------------------
 
 
 @pytest.fixture
@@ -328,7 +341,10 @@ def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions, keys: Path, trixie: Other
 ) -> None:
-    """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
+    """An image is built, validated, pushed and signed, then pulled by its tags and promoted.
+
+    The engine that pulls and validates it is another one (26.1).
+    """
     thin = make()
     staged = publish_it(publisher, thin, replace(options, key=str(keys / "cosign.key")))
     assert staged.signed and cosign_verifies(staged.images[0].reference, keys / "cosign.pub")

@@ -1,4 +1,7 @@
-"""Images of two platforms under one tag: pushed to a real registry, pulled by two engines, promoted by one digest."""
+"""Images of two platforms under one tag, in a real registry.
+
+Two engines pull them, and one digest promotes both.
+"""
 
 import io
 import json
@@ -51,7 +54,7 @@ MODULES = {"torch.py": b"", **EINOPS}
 
 
 def claims(name: str) -> ClaimSet:
-    """einops is installed, read from files; it imports, says the image's own Python, where that runs."""
+    """Claim that einops is installed, by its files, and that the image's own Python imports it."""
     platform = ImageName.parse(name).platform
     machine = {} if platform is Platform.AMD64 else {"machine": platform.machine}
     installed = replace(EINOPS_CLAIM, expect={**EINOPS_CLAIM.expect, **machine})
@@ -79,7 +82,10 @@ def policy(*gate: Tier, aliases: tuple[str, ...] = ()) -> ReleasePolicy:
 
 @pytest.fixture(scope="module")
 def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Thin]]:
-    """Debian's Python of either platform with one package: built, and really validated, of arm64 the files only."""
+    """Yield an image for each platform: Debian's Python with one package, really validated.
+
+    Of arm64, only the files are.
+    """
     made = {}
     for name in ROW:
         platform = ImageName.parse(name).platform
@@ -258,7 +264,10 @@ def rules() -> ReleasePolicy:
 
 @pytest.fixture
 def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two pairs of keys; cosign 3.1 is on the PATH, or that of another suite of Debian."""
+    """Return a folder with two pairs of keys, and put cosign 3.1 on the PATH.
+
+    A test may ask for the cosign of another suite of Debian.
+    """
     programs = unpacked("cosign", "oras", suite=str(getattr(request, "param", "forky")))
     monkeypatch.setenv("PATH", f"{programs}/usr/bin", prepend=os.pathsep)
     return key_pairs(tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""Bases from a registry: by tag, by pinned digest, and how long it takes to notice that none answers."""
+"""Bases from a registry: by tag, by pinned digest, and in what time a silent one is noticed."""
 
 import json
 import socket

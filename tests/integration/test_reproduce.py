@@ -1,4 +1,4 @@
-"""Two builds on a real engine: a difference is found and named, and the same lock gives the same base."""
+"""Two builds on a real engine: a difference is named, and the same lock gives the same base."""
 
 from pathlib import Path
 from typing import Any

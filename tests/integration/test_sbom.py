@@ -1,4 +1,4 @@
-"""The SBOM of a real image against what dpkg, pip and a walk over its ELF files find: none missing, none extra."""
+"""The SBOM of a real image lists exactly what dpkg, pip and a walk over its ELF files find."""
 
 import json
 from datetime import UTC, datetime

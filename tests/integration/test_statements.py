@@ -1,4 +1,4 @@
-"""Signed statements in Debian's registry, read by two releases of cosign: what is accepted, and what is refused."""
+"""Signed statements in Debian's registry: two releases of cosign accept or refuse them."""
 
 import base64
 import json
@@ -120,13 +120,16 @@ def test_cosign_accepts_the_image_each_predicate_and_a_policy(
 def test_what_cosign_fetches_is_input_of_scanners_and_of_validate(
     target: Registry, keys: Path, signer: str
 ) -> None:
-    """The SBOM for Grype and Trivy, the evidence for `validate --evidence`: the commands of the documentation."""
+    """The documentation has the commands: for Grype and Trivy, and for `validate --evidence`."""
     image = published(target, "one", date=days_ago(1), key=str(keys / "cosign.key"))
     done = verify_attestation("2.5", image.reference, keys, kind="cyclonedx")
     bom = json.loads(base64.b64decode(json.loads(done.stdout)["payload"]))["predicate"]
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bom)) is None
     assert {"pkg:pypi/pip@26.3"} < {row["purl"] for row in bom["components"]}
-    script = "jq -r .payload | base64 -d | jq -r '.predicate.configuration[0].content' | base64 -d | xz -d > evidence.json"
+    script = (
+        "jq -r .payload | base64 -d | jq -r '.predicate.configuration[0].content'"
+        " | base64 -d | xz -d > evidence.json"
+    )
     said = verify_attestation("2.5", image.reference, keys).stdout
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], input=said, text=True, cwd=keys, check=True
@@ -175,7 +178,10 @@ def test_five_of_five_are_refused(target: Registry, keys: Path, signer: str) -> 
 def test_a_newer_verdict_takes_the_place_of_the_older(
     target: Registry, keys: Path, signer: str
 ) -> None:
-    """Also in a repository into which the image was promoted before: cosign wants each statement of a type to fit."""
+    """Also in a repository into which the image was promoted before.
+
+    cosign wants every statement of a type to fit.
+    """
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
     image = published(target, "old", date=days_ago(31), claims=CLAIMS.claims[:1], key=key)
     production = replace(

@@ -1,4 +1,4 @@
-"""A package of our own, compiled for real: for the asked arch and processors, once, resumed after an interruption."""
+"""A small package of our own is compiled: for the right arch, once, resumed when interrupted."""
 
 import gzip
 import hashlib
@@ -44,7 +44,13 @@ for arch in (75, 80, 90, 120):
 host = ["-march=native", "-D__AVX512__"]
 sources = ["module.cpp", "one.cu", "two.cu", "three.cu"]
 extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": host, "nvcc": flags})
-setup(name="tiny", version="1.0", py_modules=["tiny"], ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
+setup(
+    name="tiny",
+    version="1.0",
+    py_modules=["tiny"],
+    ext_modules=[extension],
+    cmdclass={"build_ext": BuildExtension},
+)
 """
 
 
@@ -130,12 +136,15 @@ def test_a_build_that_may_compile_does_so_once_for_one_arch_alone_and_is_resumed
     engine: Engine, image: Image, tmp_path: Path
 ) -> None:
     slow = sources()
-    # Compiles for some seconds more than the others, so that the interruption comes before the wheel.
-    slow["three.cu"] += "".join(
-        f"template <int N> __global__ void k{i}(float* x) {{\n#pragma unroll\nfor (int j = 0; j < N; ++j) "
-        f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
-        for i in range(2)
-    )
+    # This file takes some seconds longer than the others, so that the interruption comes before the
+    # wheel is ready.
+    for i in range(2):
+        slow["three.cu"] += (
+            f"template <int N> __global__ void k{i}(float* x) {{\n"
+            "#pragma unroll\n"
+            f"for (int j = 0; j < N; ++j) x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\n"
+            f"template __global__ void k{i}<2000>(float*);\n"
+        )
     row = SourceRow(releases={"1.0": sdist(slow, tmp_path / "sdists")}, cpu="x86-64-v3")
     known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)

@@ -1,4 +1,4 @@
-"""A control of the nightly tests, and the same at other versions."""
+"""A control image of the nightly tests, as locked, and the same with other versions."""
 
 from collections.abc import Mapping
 from dataclasses import replace

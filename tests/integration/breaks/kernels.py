@@ -1,5 +1,8 @@
-"""kernels.py {relabel|stub|empty} LIBRARY ARCH PATTERN: break the device code of kernels whose name matches, inside an
-image, and write the new hash into RECORD: only the code itself tells afterwards.
+"""kernels.py {relabel|stub|empty} LIBRARY ARCH PATTERN: break the device code of matching kernels.
+
+It runs inside an image, and writes the new hash into RECORD, so that only the code itself tells.
+`relabel`: the code is for an architecture that does not exist; `stub`: kernels have next to no
+code; `empty`: zeros are in place of the code.
 """
 
 import fnmatch
@@ -17,14 +20,13 @@ NO_SUCH_ARCH = 990
 
 
 def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
+    """Return a library with broken code for `arch` (90 for sm_90) in all regions that match."""
     out = bytearray(data)
     for region in fatbin.read_regions(data):
-        names = {
-            name
-            for entry in region.entries
-            if not entry.is_ptx
-            for name in fatbin.read_kernels(data, entry)
-        }
+        names: set[str] = set()
+        for entry in region.entries:
+            if not entry.is_ptx:
+                names.update(fatbin.read_kernels(data, entry))
         if not fnmatch.filter(names, pattern):
             continue
         for entry in region.entries:
@@ -45,7 +47,10 @@ def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
 
 
 def _shrink(out: bytearray, offset: int, cubin: bytes, pattern: str) -> None:
-    """Kernels of an uncompressed cubin down to a stub's size, in the symbol table."""
+    """Give matching kernels of an uncompressed cubin a stub's size, in its symbol table.
+
+    `offset`: where the cubin lies in the library.
+    """
     sections = list(elf.sections(cubin))
     table = next(section for section in sections if section.kind == 2)
     strings = sections[table.link]

@@ -1,4 +1,4 @@
-"""record.py FILE PATTERN REPLACEMENT: changes a file of a package and makes its RECORD agree, to hide the change."""
+"""record.py FILE PATTERN REPLACEMENT: change a file of a package, and hide that from its RECORD."""
 
 import base64
 import csv
@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def main(file: Path, pattern: str, replacement: str) -> None:
-    """Bytes are matched as latin-1: libraries too."""
+    """Replace the first match in a file. Latin-1 also matches the bytes of libraries."""
     content = file.read_bytes()
     write(file, re.sub(pattern.encode("latin-1"), replacement.encode("latin-1"), content, count=1))
 
 
 def write(file: Path, changed: bytes) -> None:
-    """What a file of a package holds now, with its old times, and its row."""
+    """Write a file of a package, with its old times, and its new hash into RECORD."""
     if changed == file.read_bytes():
         sys.exit(f"nothing of {file} was changed")
     times = file.stat()
