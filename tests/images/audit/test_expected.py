@@ -1,5 +1,7 @@
-"""Claims written from what is installed: no version is expected, what nobody knows is left out and said; how they are
-judged: conda's and Debian's habits are no faults, the rest is.
+"""The claims of an audit, and how they are judged.
+
+They name no versions. What nobody knows of a package is left out and reported. Habits of conda and
+of Debian are no faults; all else is.
 """
 
 from typing import Any
@@ -10,74 +12,117 @@ from images.audit import expected, survey
 from images.audit.expected import AUDIT_JUDGES
 from images.config.names import Arch
 from images.planning import chooser, expectations
-from tests.support.audit_samples import code, distribution, environment
+from tests.support.audit_samples import SITE, code, distribution, environment
 from tests.support.sources import SOURCES
 from validate.claims import Claim
-from validate.judging import Status
+from validate.judging import Finding, Status
 
 FACTS = SOURCES.facts
-TORCH = {"sm_80": 1000, "sm_90": 900, "sm_89": 10, "sm_90a": 500, "compute_90": 700}
-CODE = [code("torch/lib/libtorch_cuda.so", "torch", **TORCH)]
-
-
-def _claims(
-    *distributions: dict[str, object], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
-) -> tuple[Claim, ...]:
-    return tuple(
-        expected.environment_claims(environment(*distributions, torch=torch), CODE, FACTS)[0]
+# Made for 8.0 and 9.0. There are a few kernels for 8.9, and PTX.
+CODE_OF_TORCH = [
+    code(
+        "torch/lib/libtorch_cuda.so",
+        "torch",
+        sm_80=1000,
+        sm_90=900,
+        sm_89=10,
+        sm_90a=500,
+        compute_90=700,
     )
+]
 
 
-def test_torchs_architectures_are_those_it_has_much_code_for() -> None:
-    assert expected.torch_archs(environment(), CODE) == (Arch(8, 0), Arch(9, 0))
+def claims_of(
+    *distributions: dict[str, Any], torch: tuple[str, str] = ("2.7.1+cu126", "12.6")
+) -> list[Claim]:
+    """Return the claims about an environment. `torch`: its version and its CUDA."""
+    surveyed = environment(*distributions, torch=torch)
+    return expected.environment_claims(surveyed, CODE_OF_TORCH, FACTS).claims
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def test_torch_is_made_for_the_architectures_that_it_has_much_code_for() -> None:
+    archs = expected.torch_archs(environment(), CODE_OF_TORCH)
+
+    assert archs == (Arch(8, 0), Arch(9, 0))
+
+
+def test_without_known_code_torch_is_made_for_no_architecture() -> None:
     assert expected.torch_archs(environment(), []) == ()
 
 
-def test_an_environment_with_torch_is_held_to_what_needs_no_gpu() -> None:
-    keys = {
-        one.key for one in _claims(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))
-    }
-    assert {
+def test_an_environment_with_torch_has_the_claims_that_need_no_gpu() -> None:
+    claims = claims_of(distribution("torch", "2.7.1"), distribution("triton", "3.3.1"))
+
+    assert {claim.key for claim in claims} >= {
         "files/recorded",
         "libraries/linked",
         "symbols/resolved",
         "device-code/torch",
         "imports/torch",
         "triton/sm_90",
-    } <= keys
-    assert not {one.partition("/")[0] for one in keys} & {"pins", "users", "additions", "device"}
+    }
+    checks_of_our_images = {"pins", "users", "additions", "device"}
+    assert not {claim.check for claim in claims} & checks_of_our_images
 
 
-def test_an_environment_without_torch_is_read_alone() -> None:
-    for torch in (("", ""), ("2.7.1+cpu", "None"), ("2.7.1", "9.0"), ("odd", "12.6")):
-        claims = _claims(distribution("numpy", "2.0"), torch=torch)
-        assert {one.check for one in claims} == {"files", "libraries", "symbols", "environment"}
+@pytest.mark.parametrize(
+    "torch",
+    [
+        pytest.param(("", ""), id="none"),
+        pytest.param(("2.7.1+cpu", "None"), id="for the CPU"),
+        pytest.param(("2.7.1", "9.0"), id="for a CUDA that nobody knows"),
+        pytest.param(("odd", "12.6"), id="of no version"),
+    ],
+)
+def test_of_an_environment_without_torch_for_cuda_only_files_are_read(
+    torch: tuple[str, str],
+) -> None:
+    claims = claims_of(distribution("numpy", "2.0"), torch=torch)
+
+    checks = {claim.check for claim in claims}
+    assert checks == {"files", "libraries", "symbols", "environment"}
 
 
-def test_packages_of_which_nothing_is_known_are_left_out_with_the_reason() -> None:
-    odd = (
+def test_a_package_of_which_nothing_is_known_is_left_out_with_the_reason() -> None:
+    surveyed = environment(
         distribution("torch", "2.7.1"),
         distribution("bitsandbytes", "99.0"),
         distribution("xformers", "odd!"),
     )
-    claims, left_out = expected.environment_claims(environment(*odd), CODE, FACTS)
+
+    claims, left_out = expected.environment_claims(surveyed, CODE_OF_TORCH, FACTS)
+
     assert left_out == {
         "bitsandbytes": "facts.yaml has no row of 99.0",
         "xformers": "odd! is no version that can be compared",
     }
-    assert not [one for one in claims if one.subject in ("bitsandbytes", "xformers")]
+    assert not {claim.subject for claim in claims} & left_out.keys()
+
+
+def test_what_is_left_out_is_unproven_and_not_required() -> None:
+    (claim,) = expected.unaudited_claims({"xformers": "facts.yaml has no row of 9"})
+
+    assert claim.subject == "of-xformers"
+    assert claim.unproven
+    assert not claim.required
 
 
 def test_a_library_is_held_to_the_gpus_that_it_has_any_code_for() -> None:
     bitsandbytes = code("bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes", sm_80=1000)
-    both = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
-    found, _ = expected.environment_claims(both, [*CODE, bitsandbytes], FACTS)
-    (claim,) = (one for one in found if (one.check, one.subject) == ("device-code", "bitsandbytes"))
+    surveyed = environment(distribution("torch", "2.7.1"), distribution("bitsandbytes", "0.49.1"))
+
+    claims, _ = expected.environment_claims(surveyed, [*CODE_OF_TORCH, bitsandbytes], FACTS)
+
+    (claim,) = (claim for claim in claims if claim.key == "device-code/bitsandbytes")
     assert claim.expect["archs"] == {"80": "cubin"}
 
 
-SITE = "/opt/venv/lib/python3.11/site-packages"
-EMPTY = {
+# --- files ----------------------------------------------------------------------------------------
+
+WHOLE_FILES = {
     "files": 10,
     "distributions": 1,
     "wrong": [],
@@ -85,66 +130,87 @@ EMPTY = {
     "unowned": [],
     "without_record": [],
 }
+"""Evidence of an environment whose files are as recorded, each with one owner."""
 
 
-def _conflict(path: str) -> dict[str, object]:
-    return {"path": path, "owners": ["a 1", "b 1"], "holds": ["a 1"]}
+def judge_files(
+    subject: str, *, conda_packages: tuple[str, ...] = (), kind: str = "venv", **evidence: Any
+) -> Finding:
+    """Judge the claim `files/SUBJECT` by evidence that differs from WHOLE_FILES."""
+    counts = {}
+    for name in ("wrong", "in_conflict", "unowned"):
+        counts[f"{name}_count"] = len(evidence.get(name, ()))
+    expect = {
+        "unowned": expectations.START_FILES,
+        "conda": list(conda_packages),
+        "kind": kind,
+    }
+    judge: Any = AUDIT_JUDGES[f"files/{subject}"]
+    finding: Finding = judge(subject, expect, {**WHOLE_FILES, **counts, **evidence})
+    return finding
+
+
+def conflict_over(path: str) -> dict[str, Any]:
+    return {"in_conflict": [{"path": f"{SITE}/{path}", "owners": ["a 1", "b 1"], "holds": ["a 1"]}]}
+
+
+ALTERED_FILE_OF_A = {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]}
+ALTERED_FILE_OF_C = {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}]}
+FILE_WITHOUT_OWNER = {"unowned": [f"{SITE}/x.py"]}
 
 
 @pytest.mark.parametrize(
-    ("subject", "found", "fault"),
+    ("subject", "evidence", "fault"),
     [
-        ("recorded", {}, ""),
-        (
-            "recorded",
-            {"wrong": [{"path": f"{SITE}/a.py", "owners": {"a 1": "altered"}}]},
-            "a.py of a 1 is altered",
+        pytest.param("recorded", ALTERED_FILE_OF_A, "a.py of a 1 is altered", id="altered"),
+        pytest.param(
+            "recorded", conflict_over("a/x.so"), "x.so is claimed by a 1 and b 1", id="library"
         ),
-        (
-            "recorded",
-            {"wrong": [{"path": f"{SITE}/a.py", "owners": {"c 1": "altered"}}], "conda": ("c",)},
-            "",
+        pytest.param(
+            "strays", FILE_WITHOUT_OWNER, "x.py belongs to no distribution", id="no owner"
         ),
-        (
-            "recorded",
-            {"in_conflict": [_conflict(f"{SITE}/a/x.so")]},
-            "x.so is claimed by a 1 and b 1",
-        ),
-        ("recorded", {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]}, ""),
-        ("recorded", {"in_conflict": [_conflict(f"{SITE}/a/README.md")]}, ""),
-        ("recorded", {"unowned": [f"{SITE}/x.py"]}, ""),
-        ("strays", {"unowned": [f"{SITE}/x.py"]}, "x.py belongs to no distribution"),
-        ("strays", {"unowned": [f"{SITE}/x.py"], "kind": "conda"}, ""),
-        (
+        pytest.param(
             "strays",
-            {"in_conflict": [_conflict(f"{SITE}/tests/__init__.py")]},
+            conflict_over("tests/__init__.py"),
             "tests/__init__.py is claimed by",
+            id="tests/",
         ),
-        ("strays", {}, ""),
-        ("recorded", {"files": 0}, ""),
     ],
 )
-def test_files_and_strays(subject: str, found: dict[str, Any], fault: str) -> None:
-    counts = {
-        f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")
-    }
-    expect = {
-        "unowned": expectations.START_FILES,
-        "conda": list(found.get("conda", ())),
-        "kind": found.get("kind", "venv"),
-    }
-    finding = AUDIT_JUDGES[f"files/{subject}"](subject, expect, {**EMPTY, **counts, **found})
-    assert finding.status is (Status.FAIL if fault else Status.PASS)
+def test_a_file_that_is_not_as_recorded_is_a_fault(
+    subject: str, evidence: dict[str, Any], fault: str
+) -> None:
+    finding = judge_files(subject, **evidence)
+
+    assert finding.status is Status.FAIL
     assert fault in finding.reason
 
 
-def test_what_is_left_out_is_unproven_and_never_green() -> None:
-    (claim,) = expected.unaudited_claims({"xformers": "facts.yaml has no row of 9"})
-    assert claim.subject == "of-xformers" and claim.unproven and not claim.required
+@pytest.mark.parametrize(
+    ("subject", "evidence"),
+    [
+        pytest.param("recorded", {}, id="whole files"),
+        pytest.param("strays", {}, id="each with an owner"),
+        pytest.param("recorded", {"files": 0}, id="no file at all"),
+        pytest.param(
+            "recorded", {**ALTERED_FILE_OF_C, "conda_packages": ("c",)}, id="altered by conda"
+        ),
+        pytest.param("strays", {**FILE_WITHOUT_OWNER, "kind": "conda"}, id="owned by conda"),
+        # These two are left to the claim on strays, or are no code.
+        pytest.param("recorded", conflict_over("tests/__init__.py"), id="two owners in tests/"),
+        pytest.param("recorded", conflict_over("a/README.md"), id="two owners of a text"),
+        pytest.param("recorded", FILE_WITHOUT_OWNER, id="no owner"),
+    ],
+)
+def test_a_file_that_breaks_nothing_is_no_fault(subject: str, evidence: dict[str, Any]) -> None:
+    assert judge_files(subject, **evidence).status is Status.PASS
+
+
+# --- machines and releases ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("gpu", "driver", "told"),
+    ("gpu", "driver", "obstacle"),
     [
         ("RTX 5090", "570.86", "torch has no code for sm_120"),
         ("RTX 5090", "550.90", "sm_120 (Blackwell) needs driver 570 or newer"),
@@ -153,26 +219,32 @@ def test_what_is_left_out_is_unproven_and_never_green() -> None:
         ("A100", "550.90", ""),
     ],
 )
-def test_what_keeps_packages_from_a_machine_is_told(gpu: str, driver: str, told: str) -> None:
+def test_what_keeps_an_environment_from_a_machine_is_a_fault(
+    gpu: str, driver: str, obstacle: str
+) -> None:
+    gigabyte, megabyte = 1 << 30, 1 << 20
     libraries = [
-        code("torch/lib/libtorch_cuda.so", "torch", sm_80=1 << 30, sm_86=1 << 30, sm_90=1 << 30),
-        code("torchao/_C.abi3.so", "torchao", sm_80=1 << 20),
+        code("torch/lib/libtorch_cuda.so", "torch", sm_80=gigabyte, sm_86=gigabyte, sm_90=gigabyte),
+        code("torchao/_C.abi3.so", "torchao", sm_80=megabyte),
     ]
+    surveyed = environment(distribution("torch", "2.7.1"))
     machine = chooser.machine_from_options(gpu, "", driver)
-    claim = expected.machine_claim(
-        environment(distribution("torch", "2.7.1")), libraries, FACTS, machine
-    )
     archs = [f"{arch.major}{arch.minor}" for arch in machine.archs]
-    finding = survey.judge_machine(
-        "machine", claim.expect, survey.machine_evidence(libraries, "12.6", archs)
-    )
-    assert finding.status is (Status.FAIL if told else Status.PASS) and told in finding.reason
+
+    claim = expected.machine_claim(surveyed, libraries, FACTS, machine)
+    evidence = survey.machine_evidence(libraries, "12.6", archs)
+    finding = survey.judge_machine("machine", claim.expect, evidence)
+
+    assert finding.status is (Status.FAIL if obstacle else Status.PASS)
+    assert obstacle in finding.reason
 
 
-@pytest.mark.parametrize(("peft", "fails"), [("0.17.1", True), ("0.18.0", False)])
-def test_releases_that_fail_together_are_told(peft: str, fails: bool) -> None:
-    found = environment(distribution("peft", peft), distribution("transformers", "5.0.0"))
-    evidence = survey.environment_evidence(found, [])["conflicts"]
+@pytest.mark.parametrize(("peft", "is_fault"), [("0.17.1", True), ("0.18.0", False)])
+def test_releases_that_are_known_to_fail_together_are_a_fault(peft: str, is_fault: bool) -> None:
+    surveyed = environment(distribution("peft", peft), distribution("transformers", "5.0.0"))
+    evidence = survey.environment_evidence(surveyed, [])["conflicts"]
+
     finding = survey.judge_conflicts("conflicts", expected.conflicts_claim(FACTS).expect, evidence)
-    assert finding.status is (Status.FAIL if fails else Status.PASS)
-    assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is fails
+
+    assert finding.status is (Status.FAIL if is_fault else Status.PASS)
+    assert ("peft 0.17.1 and transformers 5.0.0 fail together: " in finding.reason) is is_fault

@@ -1,4 +1,4 @@
-"""Rules about what the survey saw: what is a fault, what is none."""
+"""The rules about what the survey saw: what is a fault, and what is none."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,47 +12,48 @@ from tests.support.cases import cases
 from tests.support.engine_contents import image_info
 from validate.judging import Status
 
-INFO = image_info(env={"PATH": "/usr/bin"}, user="1000")
+IMAGE = image_info(env={"PATH": "/usr/bin"}, user="1000")
 FILES: dict[str, Any] = {"driver_files": [], "preload": []}
+ALL_RULES = {rule.subject: rule for rule in (*survey.OF_IMAGE, *survey.OF_ENVIRONMENT)}
 
 
-def faults_of_image(info: ImageInfo = INFO, **files: object) -> dict[str, str]:
-    """Return subject -> reason of each rule that is broken."""
+def faults_of_image(info: ImageInfo = IMAGE, **files: list[str]) -> dict[str, str]:
+    """Return the rules that an image breaks: subject -> reason. `files`: as the survey has them."""
     return faults_in(survey.image_evidence(info, {**FILES, **files}))
 
 
-def faults_of_environment(found: dict[str, Any], *toolkits: dict[str, str]) -> dict[str, str]:
-    return faults_in(survey.environment_evidence(found, toolkits))
+def faults_of_environment(surveyed: dict[str, Any], *toolkits: dict[str, str]) -> dict[str, str]:
+    """Return the rules that an environment beside these toolkits breaks: subject -> reason."""
+    return faults_in(survey.environment_evidence(surveyed, toolkits))
 
 
-def faults_in(evidence: dict[str, Any]) -> dict[str, str]:
-    rules = {rule.subject for rule in (*survey.OF_IMAGE, *survey.OF_ENVIRONMENT)}
-    findings = {
-        subject: survey.judge(subject, {}, found)
-        for subject, found in evidence.items()
-        if subject in rules
-    }
-    return {
-        subject: reason for subject, (status, reason) in findings.items() if status is Status.FAIL
-    }
+def faults_in(evidence_by_subject: dict[str, Any]) -> dict[str, str]:
+    faults = {}
+    for subject, evidence in evidence_by_subject.items():
+        if subject not in ALL_RULES:
+            continue
+        finding = survey.judge(subject, {}, evidence)
+        if finding.status is Status.FAIL:
+            faults[subject] = finding.reason
+    return faults
 
 
-@pytest.mark.parametrize(("line", "told"), cases(__file__, "requirements"))
-def test_requirements_are_told_as_pip_check_tells_them(line: str, told: str) -> None:
-    found = environment(distribution("a", "1.0", line), distribution("numpy", "1.26.4"))
-    evidence = survey.environment_evidence(found, [])["requirements"]
-    assert list(survey.find_unmet_requirements(evidence)) == ([f"a 1.0 {told}"] if told else [])
-
-
-def test_a_plain_image_and_environment_have_no_fault() -> None:
+def test_a_plain_image_breaks_no_rule() -> None:
     assert faults_of_image() == {}
+
+
+def test_a_plain_environment_breaks_no_rule() -> None:
     assert faults_of_environment(environment(distribution("a", "1"))) == {}
 
 
 def test_every_rule_has_evidence() -> None:
-    evidence = survey.image_evidence(INFO, FILES) | survey.environment_evidence(environment(), [])
-    rules = {rule.subject for rule in (*survey.OF_IMAGE, *survey.OF_ENVIRONMENT)}
-    assert set(evidence) == {*rules, "conflicts"}
+    evidence = survey.image_evidence(IMAGE, FILES) | survey.environment_evidence(environment(), [])
+
+    # The claim `conflicts` is no rule, and is judged by this evidence, too.
+    assert set(evidence) == {*ALL_RULES, "conflicts"}
+
+
+# --- variables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,60 +67,110 @@ def test_every_rule_has_evidence() -> None:
         ({"NVIDIA_DISABLE_REQUIRE": "true"}, "runtime"),
     ],
 )
-def test_a_variable_that_misleads_is_told(variables: dict[str, str], subject: str) -> None:
+def test_a_variable_that_misleads_is_a_fault(variables: dict[str, str], subject: str) -> None:
     (name,) = variables
-    assert name in faults_of_image(replace(INFO, env=variables))[subject]
+
+    assert name in faults_of_image(replace(IMAGE, env=variables))[subject]
 
 
 @pytest.mark.parametrize(
-    "name", ["PIP_NO_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_HOME", "http_proxy"]
+    ("name", "value"),
+    [
+        ("PIP_NO_CACHE_DIR", "1"),
+        ("TRITON_CACHE_DIR", "1"),
+        ("CUDA_HOME", "1"),
+        pytest.param("http_proxy", "", id="empty proxy"),
+    ],
 )
-def test_a_variable_that_changes_no_result_is_none(name: str) -> None:
-    assert faults_of_image(replace(INFO, env={name: "" if name == "http_proxy" else "1"})) == {}
+def test_a_variable_that_changes_no_result_is_no_fault(name: str, value: str) -> None:
+    assert faults_of_image(replace(IMAGE, env={name: value})) == {}
 
 
-def test_no_variable_is_kept_that_no_rule_names() -> None:
-    evidence = survey.image_evidence(replace(INFO, env={"API_KEY": "secret"}), FILES)
+def test_the_evidence_has_no_variable_that_no_rule_names() -> None:
+    evidence = survey.image_evidence(replace(IMAGE, env={"API_KEY": "secret"}), FILES)
+
     assert "secret" not in str(evidence)
 
 
-def test_root_is_told_and_is_not_required() -> None:
-    assert faults_of_image(replace(INFO, user=""))["user"].startswith("it runs as root. Fix: ")
-    assert not next(rule for rule in survey.OF_IMAGE if rule.subject == "user").required
+# --- images ---------------------------------------------------------------------------------------
 
 
-def test_files_of_the_driver_and_what_is_preloaded_are_told() -> None:
-    found = faults_of_image(driver_files=["/usr/lib/libcuda.so.1"], preload=["/evil.so"])
-    assert "/usr/lib/libcuda.so.1" in found["driver"] and "/evil.so" in found["preload"]
+def test_an_image_that_runs_as_root_breaks_a_rule_that_is_not_required() -> None:
+    reason = faults_of_image(replace(IMAGE, user=""))["user"]
+
+    assert reason.startswith("it runs as root. Fix: ")
+    assert not ALL_RULES["user"].required
 
 
-def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:
-    twice = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
-    assert "a is there 2 times: 1 in" in faults_of_environment(twice)["duplicates"]
-    above = [distribution("a", "2", location="/usr/local/lib/python3.11/dist-packages")]
-    above.append(distribution("a", "1", location="/usr/lib/python3/dist-packages"))
-    assert faults_of_environment(environment(*above)) == {}
+def test_files_of_the_driver_are_a_fault() -> None:
+    faults = faults_of_image(driver_files=["/usr/lib/libcuda.so.1"])
+
+    assert "/usr/lib/libcuda.so.1" in faults["driver"]
 
 
-def test_an_extension_for_numpy_1_is_told_beside_numpy_2() -> None:
-    for numpy, told in (("2.0.2", True), ("1.26.4", False)):
-        found = {**environment(distribution("numpy", numpy)), "numpy_1": ["/x/a.so"]}
-        assert (
-            "/x/a.so is compiled for NumPy 1" in faults_of_environment(found).get("numpy", "")
-        ) is told
+def test_a_preloaded_library_is_a_fault() -> None:
+    faults = faults_of_image(preload=["/evil.so"])
+
+    assert "/evil.so" in faults["preload"]
 
 
-def test_a_toolkit_of_another_major_is_told() -> None:
-    wrong = {"home": "/usr/local/cuda-13.0", "version": "13.0"}
-    right = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
-    assert (
-        "/usr/local/cuda-13.0 is CUDA 13.0"
-        in faults_of_environment(environment(), wrong, right)["toolkit"]
+# --- environments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("requirement", "complaint"), cases(__file__, "requirements"))
+def test_an_unmet_requirement_is_a_fault_as_for_pip_check(requirement: str, complaint: str) -> None:
+    surveyed = environment(distribution("a", "1.0", requirement), distribution("numpy", "1.26.4"))
+    evidence = survey.environment_evidence(surveyed, [])["requirements"]
+
+    faults = list(survey.find_unmet_requirements(evidence))
+
+    assert faults == ([f"a 1.0 {complaint}"] if complaint else [])
+
+
+def test_a_second_copy_of_a_package_is_a_fault() -> None:
+    surveyed = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
+
+    assert "a is there 2 times: 1 in" in faults_of_environment(surveyed)["duplicates"]
+
+
+def test_a_copy_that_pip_put_over_debians_is_no_fault() -> None:
+    surveyed = environment(
+        distribution("a", "2", location="/usr/local/lib/python3.11/dist-packages"),
+        distribution("a", "1", location="/usr/lib/python3/dist-packages"),
     )
-    assert faults_of_environment(environment(), right) == {}
+
+    assert faults_of_environment(surveyed) == {}
 
 
-@pytest.mark.parametrize(("cudnn", "told"), [("9.10.2.21", True), ("9.15.1.9", False)])
-def test_versions_with_an_ordinary_silent_fault_are_told(cudnn: str, told: bool) -> None:
-    found = environment(distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", cudnn))
-    assert ("pytorch#163539" in faults_of_environment(found).get("silent-faults", "")) is told
+@pytest.mark.parametrize(("numpy", "is_fault"), [("2.0.2", True), ("1.26.4", False)])
+def test_an_extension_for_numpy_1_is_a_fault_beside_numpy_2(numpy: str, is_fault: bool) -> None:
+    surveyed = {**environment(distribution("numpy", numpy)), "numpy_1": ["/x/a.so"]}
+
+    reason = faults_of_environment(surveyed).get("numpy", "")
+
+    assert ("/x/a.so is compiled for NumPy 1" in reason) is is_fault
+
+
+CUDA_12_8 = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
+CUDA_13_0 = {"home": "/usr/local/cuda-13.0", "version": "13.0"}
+
+
+def test_a_toolkit_of_another_major_than_torchs_is_a_fault() -> None:
+    faults = faults_of_environment(environment(), CUDA_13_0, CUDA_12_8)
+
+    assert "/usr/local/cuda-13.0 is CUDA 13.0" in faults["toolkit"]
+
+
+def test_a_toolkit_of_another_minor_than_torchs_is_no_fault() -> None:
+    assert faults_of_environment(environment(), CUDA_12_8) == {}
+
+
+@pytest.mark.parametrize(("cudnn", "is_fault"), [("9.10.2.21", True), ("9.15.1.9", False)])
+def test_versions_with_a_silent_fault_in_plain_training_are_a_fault(
+    cudnn: str, is_fault: bool
+) -> None:
+    surveyed = environment(distribution("torch", "2.8.0"), distribution("nvidia-cudnn-cu12", cudnn))
+
+    reason = faults_of_environment(surveyed).get("silent-faults", "")
+
+    assert ("pytorch#163539" in reason) is is_fault

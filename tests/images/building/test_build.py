@@ -1,4 +1,4 @@
-"""What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
+"""What a build decides by itself: what it asks for, what it warns of, and how it is interrupted."""
 
 import shutil
 import threading
@@ -25,112 +25,144 @@ from tests.support.custom_bases import image, on
 from tests.support.sources import SOURCES
 
 LOCK = lock_file.read(image(), CHECKOUT.locks)
+SECONDS = 20
+"""How long a test waits for something that comes at once, before it fails."""
 
 
-def options(folder: Path, **more: Any) -> BuildOptions:
-    return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **more)
+class StopBuild(Exception):  # noqa: N818  # no error: the build need not go on
+    """The test has seen enough."""
+
+
+def options(folder: Path, **further: Any) -> BuildOptions:
+    return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **further)
 
 
 def engine(*, containerd_images: bool = False) -> Any:
+    """Return an engine that only says what it is, and gives every lock."""
     facts = SimpleNamespace(architecture="amd64", containerd_images=containerd_images)
-    return SimpleNamespace(facts=facts, hold_lock=lambda *_args: nullcontext())
+    return SimpleNamespace(facts=facts, hold_lock=lambda *_arguments: nullcontext())
 
 
-class Enough(Exception):  # noqa: N818  # no error: the build need not go on
-    """What was to be seen has been seen."""
-
-
-def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
+def test_wheels_are_compiled_for_the_torch_of_the_image_also_if_the_base_brings_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wheel that is compiled here is for one torch, whoever brings that."""
-    asked: list[tuple[str, str]] = []
+    compiled: list[tuple[str, str]] = []
 
-    def compiled(wanted: Image, pin: Pin) -> Path | None:
-        torch = wanted.pin("torch")
-        asked.append((pin.name, torch.version if torch else ""))
-        raise Enough
+    def compile_wheel(of_image: Image, pin: Pin) -> Path | None:
+        torch = of_image.pin("torch")
+        compiled.append((pin.name, torch.version if torch else ""))
+        raise StopBuild
 
-    monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
-    monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
-    with pytest.raises(Enough):
-        build.build_image(engine(), image(), LOCK, options(tmp_path, compiled=compiled), Progress())
-    assert asked == [("flash-attn", "2.7.1")]
+    base_with_torch = on()
+    monkeypatch.setattr(base_images, "acquire", lambda *_arguments, **_options: base_with_torch)
+    monkeypatch.setattr(validating, "find_gpus", lambda *_arguments: ("no GPU", ()))
+
+    with pytest.raises(StopBuild):
+        build.build_image(
+            engine(), image(), LOCK, options(tmp_path, compiled=compile_wheel), Progress()
+        )
+
+    assert compiled == [("flash-attn", "2.7.1")]
 
 
-def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("containerd_images", "warnings"), [(True, 1), (False, 0)])
+def test_a_build_warns_first_of_an_image_store_that_publish_refuses(
+    containerd_images: bool, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def enough(*_args: object) -> None:
-        raise Enough
+    """A build takes up to an hour."""
 
-    said: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, style="dim": said.append(text))
-    monkeypatch.setattr(validating, "find_gpus", enough)
-    for containerd, told in ((True, 1), (False, 0)):
-        said.clear()
-        with pytest.raises(Enough):
-            build.build_image(
-                engine(containerd_images=containerd), image(), LOCK, options(tmp_path), Progress()
-            )
-        assert sum("publish and fleet refuse it" in text for text in said) == told
+    def stop(*_arguments: object) -> None:
+        raise StopBuild
+
+    texts: list[str] = []
+    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, style="dim": texts.append(text))
+    monkeypatch.setattr(validating, "find_gpus", stop)
+
+    with pytest.raises(StopBuild):
+        build.build_image(
+            engine(containerd_images=containerd_images),
+            image(),
+            LOCK,
+            options(tmp_path),
+            Progress(),
+        )
+
+    assert sum("publish and fleet refuse it" in text for text in texts) == warnings
 
 
-def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
-    told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
-    assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
+def test_an_error_of_the_system_names_the_place_and_the_cause() -> None:
+    problem = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
+
+    assert problem.where == "/mnt/out"
+    assert problem.cause == "Permission denied"
+
+
+def test_an_error_of_the_system_without_a_place_names_the_image() -> None:
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
 
 
-@pytest.mark.parametrize(("jobs", "there"), [(4, [None, 1, None, 1]), (2, [None, 1, None, None])])
-def test_a_disk_without_room_is_told_with_what_empties_the_engine(
-    jobs: int, there: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("jobs", "engine_has"),
+    [
+        pytest.param(4, [False, True, False, True], id="two of four images are cold"),
+        pytest.param(2, [False, True, False, False], id="two of three at once"),
+    ],
+)
+def test_a_disk_without_room_for_two_cold_builds_is_refused_with_what_makes_room(
+    jobs: int, engine_has: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room for each image that is built cold, of as many as are built at once: here two."""
-    monkeypatch.setattr(
-        shutil, "disk_usage", {"/its/data": SimpleNamespace(free=21_900_000_000)}.__getitem__
-    )
-    names = dict.fromkeys([image().local_name], iter(there))
-    full: Any = SimpleNamespace(
-        find=lambda name: next(names[name]),
+    disk = SimpleNamespace(free=21_900_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", {"/its/data": disk}.__getitem__)
+    images_found = [object() if has_image else None for has_image in engine_has]
+    answers_by_name = {image().local_name: iter(images_found)}
+    full_engine: Any = SimpleNamespace(
+        find=lambda name: next(answers_by_name[name]),
         facts=SimpleNamespace(local=True, data_root="/its/data"),
     )
-    with pytest.raises(UserError) as told:
-        build.build_all(full, [(image(), LOCK)] * 4, options(tmp_path), Progress(), jobs=jobs)
-    (problem,) = told.value.problems
-    assert (problem.where, problem.cause) == (
-        "/its/data",
-        "21.9 GB free, cold builds may need 22 GB",
-    )
-    assert "`docker builder prune`" in problem.then and "`nox -s engine -- wipe`" in problem.then
+
+    with pytest.raises(UserError) as raised:
+        build.build_all(
+            full_engine, [(image(), LOCK)] * 4, options(tmp_path), Progress(), jobs=jobs
+        )
+
+    (problem,) = raised.value.problems
+    assert problem.where == "/its/data"
+    assert problem.cause == "21.9 GB free, cold builds may need 22 GB"
+    assert "`docker builder prune`" in problem.then
+    assert "`nox -s engine -- wipe`" in problem.then
 
 
-class Interrupted(ThreadPoolExecutor):
+class InterruptedPool(ThreadPoolExecutor):
     """Ctrl-C comes when the thread has begun, and before `submit` has returned."""
 
-    def submit(self, *args: Any, **more: Any) -> Future[Any]:
-        super().submit(*args, **more)
+    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+        super().submit(*arguments, **options)
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_while_builds_start_ends_one_that_waits(
+def test_an_interrupt_while_builds_are_started_ends_one_that_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited for the other process's whole build, seen beside two busy loops."""
-    cancelled, ended = threading.Event(), threading.Event()
+    """It waited for the whole build of the other process: seen beside two busy loops."""
+    cancelled = threading.Event()
+    has_ended = threading.Event()
 
     @contextmanager
-    def hold_lock(*_args: object) -> Iterator[None]:
-        if cancelled.wait(20):
-            ended.set()
+    def hold_lock(*_arguments: object) -> Iterator[None]:
+        if cancelled.wait(SECONDS):
+            has_ended.set()
             raise Cancelled
         yield
 
-    monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
-    facts = SimpleNamespace(local=False)
-    waiting: Any = SimpleNamespace(
-        hold_lock=hold_lock, cancel=cancelled.set, find=lambda _name: object(), facts=facts
+    waiting_engine: Any = SimpleNamespace(
+        hold_lock=hold_lock,
+        cancel=cancelled.set,
+        find=lambda _name: object(),
+        facts=SimpleNamespace(local=False),
     )
+    monkeypatch.setattr(build, "ThreadPoolExecutor", InterruptedPool)
+
     with pytest.raises(KeyboardInterrupt):
-        build.build_all(waiting, [(image(), LOCK)], options(tmp_path), Progress())
-    assert ended.is_set()
+        build.build_all(waiting_engine, [(image(), LOCK)], options(tmp_path), Progress())
+
+    assert has_ended.is_set()

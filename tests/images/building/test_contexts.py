@@ -1,4 +1,4 @@
-"""Build contexts: offline no official wheel is fetched; a custom base has the claims of one."""
+"""Build contexts: offline no official wheel is fetched, and a custom base has the claims of one."""
 
 from pathlib import Path
 from typing import Any
@@ -12,54 +12,59 @@ from images.context import labels as image_labels
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.locking import lock_file
+from images.planning.image import Image
 from images.validation.claims import image_claims
 from images.wheels import prebuilt
-from images.wheels.prebuilt import NotFetched
+from images.wheels.prebuilt import Gathered, NotFetched
 from tests.support import sources
 from tests.support.sources import SOURCES
 
-
-class Enough(Exception):  # noqa: N818  # said as an outcome
-    """The build need not go on."""
+NO_WHEELS = Gathered(files={}, missing={}, details={})
 
 
-def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> Any:
-    """What a build with these options asks for official wheels."""
-    asked: list[Any] = []
+class StopBuild(Exception):  # noqa: N818  # no error: the build need not go on
+    """The test has seen enough."""
 
-    def gather(_image: object, *, official: object, **_more: object) -> None:
-        asked.append(official)
-        raise Enough
 
-    monkeypatch.setattr(prebuilt, "gather", gather)
-    image = sources.image("cu126-torch27")
-    known = BuildOptions(
-        sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options
-    )
-    base = BaseContext(reference="debian:bookworm-slim", origin="tag")
-    with pytest.raises(Enough):
-        contexts.prepare(image, lock_file.read(image, CHECKOUT.locks), base, known)
-    return asked[0]
+def options(folder: Path, **further: Any) -> BuildOptions:
+    return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **further)
+
+
+def prepare(image: Image, base: BaseContext, build_options: BuildOptions) -> contexts.Prepared:
+    lock = lock_file.read(image, CHECKOUT.locks)
+    return contexts.prepare(image, lock, base, build_options)
 
 
 def test_a_custom_base_without_python_has_the_claims_of_a_custom_base(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They expected the label `pruned` of an arch image, which is not given on a custom base."""
-    no_wheels = prebuilt.Gathered(files={}, missing={}, details={})
-    monkeypatch.setattr(prebuilt, "gather", lambda _image, **_sources: no_wheels)
+    monkeypatch.setattr(prebuilt, "gather", lambda _image, **_sources: NO_WHEELS)
     arch_image = sources.image("cu126-torch27-sm90")
     base = BaseContext(reference="registry.example/own:1", origin="custom", python="")
-    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path)
 
-    lock = lock_file.read(arch_image, CHECKOUT.locks)
-    prepared = contexts.prepare(arch_image, lock, base, options)
+    prepared = prepare(arch_image, base, options(tmp_path))
 
     (about_labels,) = image_claims(prepared.claim_context).named_by(["image/labels"]).claims
     labels_of_build = image_labels.labels(arch_image, base, missing={})
     assert about_labels.expect["labels"].items() <= labels_of_build.items()
 
 
-def test_offline_fetches_no_official_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_offline_build_fetches_no_official_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = sources.image("cu126-torch27")
+    base = BaseContext(reference="debian:bookworm-slim", origin="tag")
+    obtain_functions: list[Any] = []
+
+    def gather(_image: object, *, official: object, **_sources: object) -> None:
+        obtain_functions.append(official)
+        raise StopBuild
+
+    monkeypatch.setattr(prebuilt, "gather", gather)
+    with pytest.raises(StopBuild):
+        prepare(image, base, options(tmp_path, offline=True))
+    (obtain,) = obtain_functions
+
     with pytest.raises(NotFetched, match="--offline reaches no network"):
-        source(monkeypatch, tmp_path, offline=True)(sources.image("cu126-torch27").prebuilt[0])
+        obtain(image.prebuilt[0])

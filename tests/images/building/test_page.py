@@ -1,7 +1,7 @@
-"""The page: self-contained, escaped, small, and with everything a person asks for."""
+"""report.html and junit.xml: self-contained, escaped, small, and with everything a person needs."""
 
-import dataclasses
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -22,9 +22,10 @@ HOST = {
     "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 85_000_000_000}],
 }
 HINT = Hint(id="x", pattern="x", cause="It is <old>.", fix="Renew & restart.", source="a/b#1")
+LOADING_TAGS = {"script", "link", "img", "iframe", "object"}
 
 
-def one(
+def judged(
     status: Status = Status.PASS,
     *,
     reason: str = "because",
@@ -32,6 +33,7 @@ def one(
     required: bool = True,
     **evidence: object,
 ) -> ClaimVerdict:
+    """Return the claim pins/torch with this verdict."""
     claim = Claim(
         check="pins",
         subject="torch",
@@ -43,86 +45,152 @@ def one(
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 
-def judged(*claims: ClaimVerdict) -> Verdict:
+def verdict_on(*claims: ClaimVerdict) -> Verdict:
     return Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims)
 
 
-def rendered(*claims: ClaimVerdict) -> str:
-    return run_files.html(judged(*claims), HOST)
+def html_of(*claims: ClaimVerdict) -> str:
+    return run_files.html(verdict_on(*claims), HOST)
 
 
-def test_it_says_what_was_judged_and_where_and_folds_the_evidence_away() -> None:
-    found = Page(rendered(one(files=3), one(Status.UNPROVEN, tier=Tier.GPU, reason="no GPU")))
-    said = (
-        "cu126-torch27|sha256:1f|H100|9.0, 85 GB|580.65.06|Docker 28.5|because|0.2 s|no GPU".split(
-            "|"
-        )
-    )
-    assert [text for text in said if text not in found.text] == found.open == []
-    found = Page(rendered(one(files=3)))
-    (details,) = [attributes for tag, attributes in found.elements if tag == "details"]
-    assert "open" not in details and '"files": 3' in found.text and "Claim: it is." in found.text
+def page_of(*claims: ClaimVerdict) -> Page:
+    """Return the page as a browser reads it. Every element must be closed."""
+    page = Page(html_of(*claims))
+    assert page.open == []
+    return page
 
 
-def test_hints_are_seen_without_unfolding_and_failures_are_linked() -> None:
-    failed = dataclasses.replace(one(Status.FAIL, reason="broken"), hints=(HINT,))
-    text = rendered(one(), failed)
-    assert text.index("Renew &amp; restart.") < text.index("</summary>", text.index("broken"))
-    found = Page(text)
-    assert "It is <old>." in found.text
-    links = {str(attributes["href"])[1:] for tag, attributes in found.elements if tag == "a"}
-    assert links == {"pins/torch"} <= {attributes.get("id") for _, attributes in found.elements}
+def tags_of(page: Page) -> set[str]:
+    return {tag for tag, _attributes in page.elements}
 
 
-def test_nothing_is_fetched_and_nothing_runs() -> None:
-    found = Page(rendered(one(Status.FAIL)))
-    assert {tag for tag, _ in found.elements}.isdisjoint(
-        {"script", "link", "img", "iframe", "object"}
-    )
-    assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:|//)", rendered(one()))
-    (policy,) = [
-        one["content"] for tag, one in found.elements if tag == "meta" and "http-equiv" in one
+def junit_of(*claims: ClaimVerdict) -> ElementTree.Element:
+    return ElementTree.fromstring(run_files.junit(verdict_on(*claims)))
+
+
+# --- report.html ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cu126-torch27",
+        "sha256:1f",
+        "H100",
+        "9.0, 85 GB",
+        "580.65.06",
+        "Docker 28.5",
+        "because",
+        "0.2 s",
+        "no GPU",
+    ],
+)
+def test_the_page_says_what_was_judged_and_where(text: str) -> None:
+    unproven = judged(Status.UNPROVEN, tier=Tier.GPU, reason="no GPU")
+
+    page = page_of(judged(files=3), unproven)
+
+    assert text in page.text
+
+
+def test_the_page_folds_the_evidence_away() -> None:
+    page = page_of(judged(files=3))
+
+    (details,) = [attributes for tag, attributes in page.elements if tag == "details"]
+    assert "open" not in details
+    assert '"files": 3' in page.text
+    assert "Claim: it is." in page.text
+
+
+def test_hints_are_seen_without_unfolding() -> None:
+    failed = replace(judged(Status.FAIL, reason="broken"), hints=(HINT,))
+
+    text = html_of(judged(), failed)
+
+    end_of_summary = text.index("</summary>", text.index("broken"))
+    assert text.index("Renew &amp; restart.") < end_of_summary
+    assert "It is <old>." in Page(text).text
+
+
+def test_failures_are_linked() -> None:
+    page = page_of(judged(), judged(Status.FAIL))
+
+    links = {attributes["href"] for tag, attributes in page.elements if tag == "a"}
+    assert links == {"#pins/torch"}
+    assert "pins/torch" in page.ids
+
+
+def test_the_page_fetches_nothing_and_runs_nothing() -> None:
+    page = page_of(judged(Status.FAIL))
+
+    assert not tags_of(page) & LOADING_TAGS
+    assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:|//)", html_of(judged()))
+    policies = [
+        attributes["content"]
+        for tag, attributes in page.elements
+        if tag == "meta" and "http-equiv" in attributes
     ]
-    assert policy and "default-src 'none'" in policy
+    assert len(policies) == 1
+    assert "default-src 'none'" in policies[0]
 
 
 @given(st.text())
-def test_what_a_probe_printed_stays_text(said: str) -> None:
-    dangerous = f"</pre><script>{said}"
-    found = Page(rendered(one(Status.FAIL, reason=dangerous, log=dangerous)))
-    assert "script" not in {tag for tag, _ in found.elements} and found.open == []
+def test_what_a_probe_printed_stays_text(printed: str) -> None:
+    hostile = f"</pre><script>{printed}"
+
+    page = page_of(judged(Status.FAIL, reason=hostile, log=hostile))
+
+    assert "script" not in tags_of(page)
 
 
 def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
-    claims = [
-        one(Status.FAIL, reason="r" * 300, log=["<&> \"quoted\" 'line'"] * 5000) for _ in range(40)
-    ]
-    text = rendered(*claims)
+    log = ["<&> \"quoted\" 'line'"] * 5000
+    claims = [judged(Status.FAIL, reason="r" * 300, log=log) for _ in range(40)]
+
+    text = html_of(*claims)
+
     assert len(text.encode()) < 300_000
     assert "more characters in evidence.json" in text
+
+
+# --- junit.xml ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("claims", "failures", "skipped"),
     [
-        *(
-            ([one(status)], "1", "0")
-            for status in (Status.FAIL, Status.UNPROVEN, Status.NOT_APPLICABLE)
+        pytest.param([judged(Status.FAIL)], "1", "0", id="failed"),
+        pytest.param([judged(Status.UNPROVEN)], "1", "0", id="unproven"),
+        pytest.param([judged(Status.NOT_APPLICABLE)], "1", "0", id="not applicable"),
+        pytest.param(
+            [judged(Status.PASS), judged(Status.UNPROVEN, required=False)],
+            "0",
+            "1",
+            id="unproven, not required",
         ),
-        ([one(Status.PASS), one(Status.UNPROVEN, required=False)], "0", "1"),
-        ([one(Status.PASS), one(Status.KNOWN, required=False)], "0", "1"),
-        ([], "1", "0"),
+        pytest.param(
+            [judged(Status.PASS), judged(Status.KNOWN, required=False)],
+            "0",
+            "1",
+            id="known, not required",
+        ),
+        pytest.param([], "1", "0", id="no claim"),
     ],
 )
-def test_junit_fails_by_what_is_required_and_not_green(
+def test_a_required_claim_that_is_not_pass_is_a_failure_in_junit(
     claims: list[ClaimVerdict], failures: str, skipped: str
 ) -> None:
-    suite = ElementTree.fromstring(run_files.junit(judged(*claims)))
-    assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
+    suite = junit_of(*claims)
+
+    assert suite.attrib["failures"] == failures
+    assert suite.attrib["skipped"] == skipped
 
 
 def test_junit_holds_what_a_crash_printed() -> None:
-    crashed = one(Status.FAIL, reason="bell \a <&> \x00", probe={"log": "esc \x1b[31m red"})
-    case = ElementTree.fromstring(run_files.junit(judged(crashed))).find("testcase/failure")
-    assert case is not None
-    assert "red" in (case.text or "")
+    """Characters that XML can't hold are replaced."""
+    crashed = judged(Status.FAIL, reason="bell \a <&> \x00", probe={"log": "esc \x1b[31m red"})
+
+    failure = junit_of(crashed).find("testcase/failure")
+
+    assert failure is not None
+    assert "red" in (failure.text or "")

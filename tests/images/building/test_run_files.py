@@ -15,95 +15,120 @@ from images.wheels import prebuilt
 from tests.support import sources
 from tests.support.engine_contents import image_info
 
-INFO = image_info(id=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
+IMAGE = image_info(id=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
+NAME = "cu126-torch27"
+REVISION = "0123456789ab"
+BASE = BaseContext(reference="debian:bookworm-slim", origin="tag")
+FITTING_LABELS = {
+    "image": NAME,
+    "matrix_revision": REVISION,
+    "base": "debian:bookworm-slim",
+    "base_origin": "tag",
+}
+"""Our labels of an image that was built from the context that `render` writes here."""
 
 
-def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path) -> None:
-    wheel, folder = tmp_path / "a.whl", tmp_path / "context"
+def image_with(labels: dict[str, str]) -> ImageInfo:
+    ours = {f"dev.truetag.{key.replace('_', '-')}": value for key, value in labels.items()}
+    return replace(IMAGE, labels=ours)
+
+
+def render(folder: Path) -> prebuilt.Gathered:
+    """Write to a folder what `render` leaves beside a context, and return its wheels."""
+    wheel = folder.parent / "x-1-py3-none-any.whl"
+    wheel.write_bytes(b"x")
+    gathered = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
+    image = replace(sources.image(NAME), revision=REVISION)
+    run_files.write_inputs(folder, image, BASE, gathered, {"commit": "c0ffee", "locks": {}})
+    return gathered
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_wheel_in_a_context_is_a_file_and_the_newest_one(tmp_path: Path) -> None:
+    wheel = tmp_path / "a.whl"
+    context = tmp_path / "context"
+
     for content in (b"older", b"newer"):
         wheel.unlink(missing_ok=True)
         wheel.write_bytes(content)
-        run_files.write_context(
-            {"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder
-        )
-    placed = folder / "wheels" / "a.whl"
-    assert placed.read_bytes() == b"newer" and not placed.is_symlink()
-    assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
-    run_files.write_context({"Dockerfile": b"FROM y\n"}, folder)
-    assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}
+        run_files.write_context({"wheels/a.whl": wheel}, context)
+
+    placed = context / "wheels" / "a.whl"
+    assert placed.read_bytes() == b"newer"
+    assert not placed.is_symlink()
 
 
-def rendered(folder: Path) -> prebuilt.Gathered:
-    """What `render` leaves beside a context."""
-    wheel = folder.parent / "x-1-py3-none-any.whl"
-    wheel.write_bytes(b"x")
-    found = prebuilt.Gathered(files={wheel.name: wheel}, missing={}, details={})
-    base = BaseContext(reference="debian:bookworm-slim", origin="tag")
-    image, source = (
-        replace(sources.image("cu126-torch27"), revision="0123456789ab"),
-        {"commit": "c0ffee", "locks": {}},
-    )
-    run_files.write_inputs(folder, image, base, found, source)
-    return found
+def test_only_this_user_can_read_the_settings_of_the_host(tmp_path: Path) -> None:
+    """An index's address may hold a password."""
+    run_files.write_context({"host/env": b"export A=b\n"}, tmp_path)
+
+    assert (tmp_path / "host" / "env").stat().st_mode & 0o077 == 0
 
 
-def info(**labels: str) -> ImageInfo:
-    ours = {f"dev.truetag.{key.replace('_', '-')}": value for key, value in labels.items()}
-    return replace(INFO, labels=ours)
+def test_files_of_an_earlier_context_are_removed(tmp_path: Path) -> None:
+    run_files.write_context({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n"}, tmp_path)
+
+    run_files.write_context({"Dockerfile": b"FROM y\n"}, tmp_path)
+
+    assert files_in(tmp_path) == {"Dockerfile"}
 
 
-def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engine_has_it(
+# --- images that another builder made -------------------------------------------------------------
+
+
+def test_an_image_built_elsewhere_is_recorded_with_what_was_rendered(tmp_path: Path) -> None:
+    wheels = render(tmp_path / NAME).digests()
+    missing = {"flash-attn": "no wheel"}
+
+    record = run_files.record_built_elsewhere(tmp_path / NAME, image_with(FITTING_LABELS), missing)
+
+    assert record["digest"] == IMAGE.id
+    assert record["base"] == {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
+    assert record["missing"] == missing
+    assert record["wheels"] == wheels
+    assert record["commit"] == "c0ffee"
+
+
+def test_the_provenance_of_an_image_built_elsewhere_follows_from_its_record(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "cu126-torch27"
-    wheels = rendered(folder).digests()
-    fits = info(
-        image="cu126-torch27",
-        matrix_revision="0123456789ab",
-        base="debian:bookworm-slim",
-        base_origin="tag",
+    render(tmp_path / NAME)
+    record = run_files.record_built_elsewhere(tmp_path / NAME, image_with(FITTING_LABELS), {})
+
+    predicate = provenance.make_predicate(
+        record, name=ImageName.parse(NAME), revision=REVISION, created=IMAGE.created
     )
-    record = run_files.record_built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
-    base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
-    assert (record["digest"], record["base"], record["missing"]) == (
-        INFO.id,
-        base,
-        {"flash-attn": "no wheel"},
-    )
-    assert (record["wheels"], record["commit"]) == (wheels, "c0ffee")
-    name = ImageName.parse("cu126-torch27")
-    made = provenance.make_predicate(
-        record, name=name, revision="0123456789ab", created=INFO.created
-    )
-    told = provenance.read_labels(made)
-    assert told == {"matrix-revision": "0123456789ab", "base-digest": ""}
+
+    labels = provenance.read_labels(predicate)
+    assert labels == {"matrix-revision": REVISION, "base-digest": ""}
 
 
 @pytest.mark.parametrize(
-    "other",
+    "contradiction",
     [
         {"image": "cu126-torch25"},
         {"matrix_revision": "another"},
         {"base": "debian:trixie-slim"},
         {"base_origin": "custom"},
-        dict.fromkeys(("image", "matrix_revision", "base", "base_origin"), ""),
+        pytest.param(dict.fromkeys(FITTING_LABELS, ""), id="no labels"),
     ],
 )
-def test_an_image_whose_labels_are_not_of_its_rendered_context_is_refused(
-    tmp_path: Path, other: dict[str, str]
+def test_an_image_whose_labels_contradict_its_rendered_context_is_refused(
+    tmp_path: Path, contradiction: dict[str, str]
 ) -> None:
-    rendered(tmp_path / "cu126-torch27")
-    labels = {
-        "image": "cu126-torch27",
-        "matrix_revision": "0123456789ab",
-        "base": "debian:bookworm-slim",
-    }
+    render(tmp_path / NAME)
+    other_image = image_with(FITTING_LABELS | contradiction)
+
     with pytest.raises(UserError, match="its labels say otherwise"):
-        run_files.record_built_elsewhere(
-            tmp_path / "cu126-torch27", info(**{**labels, "base_origin": "tag", **other}), {}
-        )
+        run_files.record_built_elsewhere(tmp_path / NAME, other_image, {})
 
 
-def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:
+def test_an_image_without_a_rendered_context_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not what `nox -s render` wrote"):
-        run_files.record_built_elsewhere(tmp_path / "cu126-torch27", info(), {})
+        run_files.record_built_elsewhere(tmp_path / NAME, image_with({}), {})

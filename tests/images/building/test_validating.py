@@ -1,4 +1,4 @@
-"""What an image is held to, and what it must have shown before it gets its name."""
+"""When an image gets its name, and which claims the option --claim chooses."""
 
 from dataclasses import replace
 
@@ -12,164 +12,229 @@ from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Finding, Status
 
-STATIC = claim("pip", probe="static.pins")
-CPU = claim("torch", number="imports", tier=Tier.CPU, probe="cpu.imports")
-BOTH = (Tier.STATIC, Tier.CPU)
+STATIC_CLAIM = claim("pip", probe="static.pins")
+CPU_CLAIM = claim("torch", number="imports", tier=Tier.CPU, probe="cpu.imports")
+STATIC_AND_CPU = (Tier.STATIC, Tier.CPU)
 
 
-def record(probe: str, subject: str, outcome: Outcome = Outcome.COMPLETED) -> Record:
-    measured = Measurement(subject=subject, seconds=0.1, evidence={})
-    return Record(probe=probe, outcome=outcome, seconds=0.1, measurements=(measured,), exit_code=0)
+def record_of(probe: str, subject: str, outcome: Outcome = Outcome.COMPLETED) -> Record:
+    measurement = Measurement(subject=subject, seconds=0.1, evidence={})
+    return Record(
+        probe=probe, outcome=outcome, seconds=0.1, measurements=(measurement,), exit_code=0
+    )
 
 
-GOOD = (record("static.pins", "pip"), record("cpu.imports", "torch"))
+STATIC_RECORD = record_of("static.pins", "pip")
+CPU_RECORD = record_of("cpu.imports", "torch")
+BOTH_RECORDS = (STATIC_RECORD, CPU_RECORD)
 
 
-def withheld(
+def why_withheld(
     *records: Record,
-    oom: bool = False,
-    more: tuple[Claim, ...] = (),
-    tiers: tuple[Tier, ...] = BOTH,
-    status: str = "",
+    further_claims: tuple[Claim, ...] = (),
+    tiers: tuple[Tier, ...] = STATIC_AND_CPU,
+    status: Status = Status.PASS,
     **host: object,
 ) -> str:
-    """Why it gets no name by these records. Who looked is asked here, not at what: each judge finds the same."""
-    held_to = claims(STATIC, CPU, *more)
+    """Return why an image with two claims gets no name by these records.
+
+    Every judge answers `status`: which probes ran is the question here, and not what they measured.
+    `host`: facts about the machine.
+    """
+    image_claims = claims(STATIC_CLAIM, CPU_CLAIM, *further_claims)
     evidence = Evidence(
         image=NAME,
         digest="sha256:1",
         records=records,
-        host={"out_of_memory": oom, **host},
-        claims=held_to.claims,
+        host=host,  # type: ignore[arg-type]
+        claims=image_claims.claims,
     )
-    found = Finding(Status[status or "PASS"], "it was looked at")
-    verdict = judge(
-        held_to, evidence, tiers, judges=dict.fromkeys(("pins", "imports"), lambda *_: found)
-    )
+    finding = Finding(status, "it was looked at")
+    judges = dict.fromkeys(("pins", "imports"), lambda *_: finding)
+    verdict = judge(image_claims, evidence, tiers, judges=judges)
     return naming.why_withheld(verdict, evidence, tiers)
 
 
-def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
-    """A suite that is killed for its memory leaves records of the probes before it."""
-    assert withheld(GOOD[0]) == "nobody measured imports/torch"
-    assert withheld(GOOD[0], oom=True).endswith(
-        "imports/torch: a container of the validation run ran out of memory"
-    )
-    assert (
-        withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING))
-        == "nobody measured imports/torch"
-    )
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_an_image_whose_claims_were_all_measured_gets_its_name() -> None:
+    assert why_withheld(*BOTH_RECORDS) == ""
+
+
+def test_a_probe_that_was_not_run_withholds_the_name() -> None:
+    assert why_withheld(STATIC_RECORD) == "nobody measured imports/torch"
+
+
+def test_a_suite_that_was_killed_for_its_memory_withholds_the_name() -> None:
+    """It leaves the records of the probes before it."""
+    reason = why_withheld(STATIC_RECORD, out_of_memory=True)
+
+    assert reason.endswith("imports/torch: a container of the validation run ran out of memory")
+
+
+def test_a_probe_that_the_suite_does_not_have_withholds_the_name() -> None:
+    missing = record_of("cpu.imports", "torch", Outcome.MISSING)
+
+    assert why_withheld(STATIC_RECORD, missing) == "nobody measured imports/torch"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.SILENT])
-def test_a_probe_that_measured_well_and_then_ended_badly_gives_no_name(outcome: Outcome) -> None:
-    assert (
-        withheld(GOOD[0], record("cpu.imports", "torch", outcome))
-        == "cpu.imports did not run to the end"
-    )
+def test_a_probe_that_measured_well_and_then_ended_badly_withholds_the_name(
+    outcome: Outcome,
+) -> None:
+    ended_badly = record_of("cpu.imports", "torch", outcome)
+
+    assert why_withheld(STATIC_RECORD, ended_badly) == "cpu.imports did not run to the end"
 
 
-def test_no_image_gets_a_name_on_a_machine_that_does_not_run_its_programs() -> None:
-    assert (
-        withheld(*GOOD, other_processor="programs for arm64 do not run here")
-        == "programs for arm64 do not run here"
-    )
+def test_a_machine_that_does_not_run_the_images_programs_withholds_the_name() -> None:
+    reason = "programs for arm64 do not run here"
+
+    assert why_withheld(*BOTH_RECORDS, other_processor=reason) == reason
 
 
-def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
-    absent = claim(
+def test_a_claim_that_is_known_to_be_unproven_does_not_withhold_the_name() -> None:
+    unproven = claim(
         "flash-attn",
         number="imports",
         tier=Tier.CPU,
         probe="cpu.absent",
         unproven="no wheel is here",
     )
-    gpu = claim("fp8", number="imports", tier=Tier.GPU, probe="gpu.fp8")
-    assert withheld(*GOOD, more=(absent, gpu)) == ""
-    assert withheld(*GOOD, status="UNPROVEN") == "", "a probe looked, and a judge could not tell"
+
+    assert why_withheld(*BOTH_RECORDS, further_claims=(unproven,)) == ""
 
 
-def test_a_claim_that_is_not_required_is_told_and_withholds_no_name() -> None:
-    told = replace(
-        claim("adapters", number="framework", tier=Tier.CPU, probe="cpu.profile_trl_vllm"),
-        required=False,
+def test_a_claim_of_a_tier_that_was_not_asked_for_does_not_withhold_the_name() -> None:
+    gpu_claim = claim("fp8", number="imports", tier=Tier.GPU, probe="gpu.fp8")
+
+    assert why_withheld(*BOTH_RECORDS, further_claims=(gpu_claim,)) == ""
+
+
+def test_a_judge_that_could_not_tell_does_not_withhold_the_name_if_the_probe_ran() -> None:
+    assert why_withheld(*BOTH_RECORDS, status=Status.UNPROVEN) == ""
+
+
+def test_a_claim_that_is_not_required_does_not_withhold_the_name() -> None:
+    probe = "cpu.profile_trl_vllm"
+    not_required = replace(
+        claim("adapters", number="framework", tier=Tier.CPU, probe=probe), required=False
     )
-    assert withheld(*GOOD, record("cpu.profile_trl_vllm", "adapters"), more=(told,)) == ""
+
+    reason = why_withheld(
+        *BOTH_RECORDS, record_of(probe, "adapters"), further_claims=(not_required,)
+    )
+
+    assert reason == ""
+
+
+def test_failed_claims_withhold_the_name() -> None:
+    reason = why_withheld(*BOTH_RECORDS, status=Status.FAIL)
+
+    assert reason == "2 claims failed (pins/pip, imports/torch)"
+
+
+def test_a_tier_that_was_left_out_withholds_the_name() -> None:
+    assert why_withheld(STATIC_RECORD, tiers=(Tier.STATIC,)) == "the cpu tier was left out"
 
 
 def test_a_failed_admission_claim_withholds_the_name_though_it_is_not_required() -> None:
     broken = replace(claim("locked", number="records", probe="static.records"), required=False)
-    not_run = replace(CPU, unproven="nothing of the image was run: records/locked failed")
-    held_to = claims(STATIC, broken, not_run)
-    records = (GOOD[0], record("static.records", "locked"))
+    not_run = replace(CPU_CLAIM, unproven="nothing of the image was run: records/locked failed")
+    image_claims = claims(STATIC_CLAIM, broken, not_run)
     evidence = Evidence(
-        image=NAME, digest="sha256:1", records=records, host={}, claims=held_to.claims
+        image=NAME,
+        digest="sha256:1",
+        records=(STATIC_RECORD, record_of("static.records", "locked")),
+        host={},
+        claims=image_claims.claims,
     )
     judges = {
         "pins": lambda *_: Finding(Status.PASS, "good"),
         "records": lambda *_: Finding(Status.FAIL, "bad"),
     }
-    verdict = judge(held_to, evidence, BOTH, judges=judges)
-    assert naming.why_withheld(verdict, evidence, BOTH) == "1 claim failed (records/locked)"
+    verdict = judge(image_claims, evidence, STATIC_AND_CPU, judges=judges)
+
+    reason = naming.why_withheld(verdict, evidence, STATIC_AND_CPU)
+
+    assert reason == "1 claim failed (records/locked)"
 
 
-def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
-    assert withheld(*GOOD, status="FAIL") == "2 claims failed (pins/pip, imports/torch)"
-    assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"
+# --- --claim --------------------------------------------------------------------------------------
+
+
+def claim_named(key: str, tier: Tier) -> Claim:
+    check, subject = key.split("/")
+    return Claim(check=check, subject=subject, tier=tier, probe="cpu.examples", statement="")
 
 
 CLAIMS = ClaimSet(
     image="a",
-    claims=tuple(
-        Claim(check=number, subject=subject, tier=tier, probe="cpu.examples", statement="")
-        for number, subject, tier in (
-            ("imports", "torch", Tier.CPU),
-            ("multigpu-examples", "axolotl-zero2", Tier.MULTIGPU),
-            ("multigpu-examples", "axolotl-zero2-offload", Tier.MULTIGPU),
-            ("multigpu-examples", "axolotl-fsdp2", Tier.MULTIGPU),
-        )
+    claims=(
+        claim_named("imports/torch", Tier.CPU),
+        claim_named("multigpu-examples/axolotl-zero2", Tier.MULTIGPU),
+        claim_named("multigpu-examples/axolotl-zero2-offload", Tier.MULTIGPU),
+        claim_named("multigpu-examples/axolotl-fsdp2", Tier.MULTIGPU),
     ),
 )
 
 
-def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
-    return [
-        claim.subject.removeprefix("axolotl-")
-        for claim in validating.choose_claims(CLAIMS, tiers, texts).claims
-    ]
+@pytest.mark.parametrize(
+    ("texts", "subjects"),
+    [
+        pytest.param(
+            ["multigpu-examples"],
+            ["axolotl-zero2", "axolotl-zero2-offload", "axolotl-fsdp2"],
+            id="check",
+        ),
+        pytest.param(["multigpu-examples/axolotl-zero2"], ["axolotl-zero2"], id="claim"),
+        pytest.param(
+            ["multigpu-examples/axolotl-zero2*"],
+            ["axolotl-zero2", "axolotl-zero2-offload"],
+            id="pattern",
+        ),
+        pytest.param(["torch"], ["torch"], id="subject"),
+        pytest.param(
+            ["*/torch", "multigpu-examples/axolotl-fsdp2"],
+            ["torch", "axolotl-fsdp2"],
+            id="pattern and claim",
+        ),
+    ],
+)
+def test_claims_are_chosen_by_name_by_check_by_subject_and_by_pattern(
+    texts: list[str], subjects: list[str]
+) -> None:
+    chosen = validating.choose_claims(CLAIMS, tuple(Tier), texts)
 
-
-def test_claims_are_chosen_by_name_by_check_and_by_pattern() -> None:
-    assert subjects(["multigpu-examples"]) == ["zero2", "zero2-offload", "fsdp2"]
-    assert subjects(["multigpu-examples/axolotl-zero2"]) == ["zero2"]
-    assert subjects(["multigpu-examples/axolotl-zero2*"]) == ["zero2", "zero2-offload"]
-    assert subjects(["torch"]) == ["torch"]
-    assert subjects(["*/torch", "multigpu-examples/axolotl-fsdp2"]) == ["torch", "fsdp2"]
+    assert [claim.subject for claim in chosen.claims] == subjects
 
 
 @pytest.mark.parametrize(
-    ("text", "near"),
+    ("text", "suggestion"),
     [
         ("import/torch", "imports/torch"),
         ("imports/", "imports"),
         ("zero2", "multigpu-examples/axolotl-zero2"),
-        ("S5 bitsandbytes", "imports, multigpu-examples"),
+        pytest.param("S5 bitsandbytes", "imports, multigpu-examples", id="no similar name"),
     ],
 )
-def test_an_unknown_name_is_refused_with_what_is_near(text: str, near: str) -> None:
-    with pytest.raises(UserError) as refused:
-        subjects([text])
-    (problem,) = refused.value.problems
-    assert problem.where == f"--claim {text!r}" and near in problem.then
+def test_an_unknown_name_is_refused_with_similar_names(text: str, suggestion: str) -> None:
+    with pytest.raises(UserError) as raised:
+        validating.choose_claims(CLAIMS, tuple(Tier), [text])
+
+    (problem,) = raised.value.problems
+    assert problem.where == f"--claim {text!r}"
+    assert suggestion in problem.then
 
 
-def test_a_name_of_no_claim_of_these_tiers_is_refused_with_what_is_there() -> None:
-    with pytest.raises(UserError) as refused:
-        subjects(["multigpu-examples", "attention"], (Tier.CPU,))
-    assert [problem.where for problem in refused.value.problems] == [
-        "--claim 'multigpu-examples'",
-        "--claim 'attention'",
-    ]
-    assert all(
-        "imports" in problem.then and "cpu" in problem.cause for problem in refused.value.problems
-    )
+def test_each_name_of_no_claim_in_these_tiers_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UserError) as raised:
+        validating.choose_claims(CLAIMS, (Tier.CPU,), ["multigpu-examples", "attention"])
+
+    problems = raised.value.problems
+    places = [problem.where for problem in problems]
+    assert places == ["--claim 'multigpu-examples'", "--claim 'attention'"]
+    for problem in problems:
+        assert "cpu" in problem.cause
+        assert "imports" in problem.then

@@ -1,4 +1,4 @@
-"""fleet.yaml: what it may say, and how every mistake is told."""
+"""fleet.yaml: which machines it names, and how a mistake in it is reported."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from images.errors import UserError
 from images.fleet import config
 
-GOOD = """\
+FLEET_FILE = """\
 staging: registry.test/images
 workers:
   cpu: {slurm: {partition: cpu, time: 30, exclusive: true}}
@@ -15,29 +15,46 @@ workers:
 """
 
 
-def read(tmp_path: Path, text: str) -> config.Fleet:
-    file = tmp_path / "fleet.yaml"
+def read(folder: Path, text: str = FLEET_FILE) -> config.Fleet:
+    """Write a fleet.yaml to a folder and read it."""
+    file = folder / "fleet.yaml"
     file.write_text(text)
-    return config.read(file, tmp_path)
+    return config.read(file, folder)
 
 
-def test_machines_are_named(tmp_path: Path) -> None:
-    fleet = read(tmp_path, GOOD)
-    assert fleet.staging == "registry.test/images" and config.read(None, tmp_path) == fleet
-    name, machines = config.choose_machines(fleet, "h100")
-    assert (name, machines.gpus, machines.ray.accelerator_type) == ("h100", 8, "H100")
+def test_fleet_yaml_is_read_also_if_no_file_is_named(tmp_path: Path) -> None:
+    fleet = read(tmp_path)
+
+    assert fleet.staging == "registry.test/images"
+    assert config.read(None, tmp_path) == fleet
+
+
+def test_machines_are_chosen_by_name(tmp_path: Path) -> None:
+    name, machines = config.choose_machines(read(tmp_path), "h100")
+
+    assert name == "h100"
+    assert machines.gpus == 8
+    assert machines.ray.accelerator_type == "H100"
+
+
+def test_a_name_is_needed_if_there_are_several_kinds_of_machines(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"several kinds of machines[^`]*name one of cpu, h100"):
-        config.choose_machines(fleet, "")
+        config.choose_machines(read(tmp_path), "")
+
+
+def test_an_unknown_kind_of_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--workers b200: is no kind"):
-        config.choose_machines(fleet, "b200")
+        config.choose_machines(read(tmp_path), "b200")
 
 
 def test_without_a_file_machines_have_no_gpu(tmp_path: Path) -> None:
-    assert config.choose_machines(config.read(None, tmp_path), "")[1].gpus == 0
+    _, machines = config.choose_machines(config.read(None, tmp_path), "")
+
+    assert machines.gpus == 0
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "where", "cause"),
+    ("old", "new", "line", "cause"),
     [
         ("gpus: 8", "gpus: -1", "fleet.yaml:4", "workers.h100.gpus"),
         ("gpus: 8", "ranks: 8", "fleet.yaml:4", "unknown key 'workers.h100.ranks'"),
@@ -50,13 +67,15 @@ def test_without_a_file_machines_have_no_gpu(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_a_fix(
-    tmp_path: Path, old: str, new: str, where: str, cause: str
+def test_a_mistake_is_reported_with_its_line_and_a_page(
+    tmp_path: Path, old: str, new: str, line: str, cause: str
 ) -> None:
-    assert old in GOOD
-    with pytest.raises(UserError) as refused:
-        read(tmp_path, GOOD.replace(old, new))
-    (problem,) = refused.value.problems
-    assert (
-        problem.where.endswith(where) and cause in problem.cause and "docs/fleet.md" in problem.then
-    )
+    assert old in FLEET_FILE
+
+    with pytest.raises(UserError) as raised:
+        read(tmp_path, FLEET_FILE.replace(old, new))
+
+    (problem,) = raised.value.problems
+    assert problem.where.endswith(line)
+    assert cause in problem.cause
+    assert "docs/fleet.md" in problem.then

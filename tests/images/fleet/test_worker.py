@@ -1,4 +1,4 @@
-"""A worker runs an ordinary verb: how it is called, cancelled, and what counts of what it leaves."""
+"""A worker runs an ordinary verb: how it is called and cancelled, and which results count."""
 
 import json
 import signal
@@ -17,125 +17,145 @@ import pytest
 from images.errors import failed
 from images.fleet import worker
 from images.fleet.worker import Lost, Measured, Task
-from tests.support.fleet_records import NAME, claim, claims, evidence_of, installed
+from tests.support.fleet_records import DIGEST, NAME, claim, claims, evidence_of, installed
 from validate.claims import Tier
 
-DIGEST = "sha256:" + "ab" * 32
-BUILD = Task(image=NAME, tiers=(Tier.STATIC, Tier.CPU))
-PULL = Task(image=NAME, tiers=(Tier.STATIC,), only=("pins",), reference=f"a.test/b@{DIGEST}")
+BUILD_TASK = Task(image=NAME, tiers=(Tier.STATIC, Tier.CPU))
+PULL_TASK = Task(image=NAME, tiers=(Tier.STATIC,), only=("pins",), reference=f"a.test/b@{DIGEST}")
+PRINTED = "measured static.pins\nerror cu126: 2 claims failed\n      next: read it"
+"""What a verb prints that ends with an error."""
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def test_a_task_to_build_is_the_verb_build_with_its_options() -> None:
+    arguments = " ".join(BUILD_TASK.arguments("/o"))
+
+    assert arguments == f"build {NAME} --tier static --tier cpu --out /o"
+    assert BUILD_TASK.key == NAME
+
+
+def test_a_task_to_pull_is_the_verb_validate_with_its_options() -> None:
+    arguments = " ".join(PULL_TASK.arguments("/o"))
+
+    image_options = f"--image {PULL_TASK.reference} --tier static --claim pins"
+    assert arguments == f"validate {NAME} {image_options} --out /o"
+    assert PULL_TASK.key == f"{NAME}-abababababab"
+
+
+# --- results --------------------------------------------------------------------------------------
+
 Verb = Callable[[Path], str]
-
-
-def test_a_task_is_a_verb_with_its_options() -> None:
-    assert BUILD.arguments("/o") == [
-        "build",
-        NAME,
-        "--tier",
-        "static",
-        "--tier",
-        "cpu",
-        "--out",
-        "/o",
-    ]
-    assert PULL.arguments("/o") == [
-        *(
-            "validate",
-            NAME,
-            "--image",
-            PULL.reference,
-            "--tier",
-            "static",
-            "--claim",
-            "pins",
-            "--out",
-            "/o",
-        )
-    ]
-    assert (BUILD.key, PULL.key) == (NAME, f"{NAME}-abababababab")
+"""Writes files to the folder of an image, and returns what it prints."""
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An engine that has every image, and a verb that leaves what `verb` writes."""
-    fake = SimpleNamespace(pulled=[], verb=lambda _folder: "", find=lambda _reference: None)
-    fake.pull = fake.pulled.append
-    fake.inspect = lambda digest: SimpleNamespace(id=digest, labels={"a": "b"})
-    fake.steps = lambda _image_id: ["RUN x"]
+    """An engine that pulls every image. The worker runs the Verb `verb` of it in place of ours."""
+    fake_engine = SimpleNamespace(pulled=[], verb=lambda _folder: "", find=lambda _reference: None)
+    fake_engine.pull = fake_engine.pulled.append
+    fake_engine.inspect = lambda digest: SimpleNamespace(id=digest, labels={"a": "b"})
+    fake_engine.steps = lambda _image_id: ["RUN x"]
 
     def run_verb(arguments: Sequence[str], _log: Path) -> str:
-        folder = Path(arguments[-1], "validate" if arguments[0] == "validate" else "", "image")
+        verb, *_, out = arguments
+        # `validate` writes to a folder of its own below --out.
+        folder = Path(out, "validate" if verb == "validate" else "", "image")
         folder.mkdir(parents=True)
-        told: str = fake.verb(folder)
-        return told
+        printed: str = fake_engine.verb(folder)
+        return printed
+
+    def push_by_digest(_engine: object, info: Any, staging: str) -> str:
+        return f"{staging}@{info.id}"
 
     monkeypatch.setattr(worker, "run_verb", run_verb)
-    monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake))
-    monkeypatch.setattr(
-        worker, "push_by_digest", lambda _engine, info, staging: f"{staging}@{info.id}"
-    )
-    return fake
+    monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake_engine))
+    monkeypatch.setattr(worker, "push_by_digest", push_by_digest)
+    return fake_engine
 
 
-def leave(*names: str) -> Verb:
-    """Return a verb that writes these files, as it does when it is killed in between."""
+def verb_that_writes(*names: str) -> Verb:
+    """Return a verb that writes only these files, as if it had been killed after them."""
     evidence = evidence_of(claims(claim("pip")), pip=installed())
 
     def verb(folder: Path) -> str:
         for name in names:
-            (folder / name).write_text(evidence.dumps() if name == "evidence.json" else "{}")
-        return "measured static.pins\nerror cu126: 2 claims failed\n      next: read it"
+            content = evidence.dumps() if name == "evidence.json" else "{}"
+            (folder / name).write_text(content)
+        return PRINTED
 
     return verb
 
 
-def test_what_was_pulled_is_measured(engine: SimpleNamespace) -> None:
-    engine.verb = leave("evidence.json", "verdict.json")
-    result = worker.perform(PULL, "n1")
-    assert isinstance(result, Measured) and engine.pulled == [PULL.reference]
-    assert (result.reference, result.machine, result.build) == (PULL.reference, "n1", "")
-    assert result.labels == {"a": "b"} and json.loads(result.evidence)["image"] == NAME
+def test_a_pulled_image_is_measured(engine: SimpleNamespace) -> None:
+    engine.verb = verb_that_writes("evidence.json", "verdict.json")
+
+    result = worker.perform(PULL_TASK, "n1")
+
+    assert isinstance(result, Measured)
+    assert engine.pulled == [PULL_TASK.reference]
+    assert result.reference == PULL_TASK.reference
+    assert result.machine == "n1"
+    assert result.build == ""
+    assert result.labels == {"a": "b"}
+    assert json.loads(result.evidence)["image"] == NAME
 
 
-@pytest.mark.parametrize(("staging", "pushed"), [("a.test/lab", "a.test/lab@sha256:"), ("", "")])
-def test_what_was_built_is_pushed_by_digest_where_there_is_a_registry(
-    engine: SimpleNamespace, staging: str, pushed: str
+@pytest.mark.parametrize(
+    ("staging", "reference"),
+    [
+        pytest.param("a.test/lab", f"a.test/lab@{DIGEST}", id="with a registry"),
+        pytest.param("", "", id="without"),
+    ],
+)
+def test_a_built_image_is_pushed_by_digest_if_the_task_names_a_registry(
+    engine: SimpleNamespace, staging: str, reference: str
 ) -> None:
-    engine.verb = leave("evidence.json", "build.json", "verdict.json")
-    task = Task(image=NAME, tiers=(Tier.STATIC,), staging=staging)
-    result = worker.perform(task, "n1")
-    assert isinstance(result, Measured) and result.build == "{}" and not engine.pulled
-    assert result.reference.startswith(pushed) and bool(result.reference) == bool(staging)
+    engine.verb = verb_that_writes("evidence.json", "build.json", "verdict.json")
+
+    result = worker.perform(Task(image=NAME, tiers=(Tier.STATIC,), staging=staging), "n1")
+
+    assert isinstance(result, Measured)
+    assert result.build == "{}"
+    assert result.reference == reference
+    assert not engine.pulled
 
 
-def test_half_a_run_is_no_evidence(engine: SimpleNamespace) -> None:
-    """`validate` leaves what it measured, whoever kills it: the verdict is its last file."""
-    engine.verb = leave("evidence.json")
-    result = worker.perform(PULL, "n1")
+def test_evidence_without_a_verdict_does_not_count(engine: SimpleNamespace) -> None:
+    """The verdict is the last file of a verb, which may be killed before it."""
+    engine.verb = verb_that_writes("evidence.json")
+
+    result = worker.perform(PULL_TASK, "n1")
+
     assert result == Lost(cause="on n1: error cu126: 2 claims failed\n      next: read it")
 
 
-def test_a_verb_that_was_killed_is_told_with_its_last_line(engine: SimpleNamespace) -> None:
+def test_a_verb_that_was_killed_is_reported_with_its_last_line(engine: SimpleNamespace) -> None:
     engine.verb = lambda _folder: "measured static.pins\nmeasured static.files\n"
-    result = worker.perform(BUILD, "n1")
-    assert isinstance(result, Lost) and result.cause.endswith(
-        "it was killed; its last line was: measured static.files"
-    )
+
+    result = worker.perform(BUILD_TASK, "n1")
+
+    assert isinstance(result, Lost)
+    assert result.cause.endswith("it was killed; its last line was: measured static.files")
 
 
-def test_an_image_that_cannot_be_pulled_is_told(engine: SimpleNamespace) -> None:
+def test_an_image_that_can_not_be_pulled_is_reported(engine: SimpleNamespace) -> None:
     def refuse(_reference: str) -> None:
         raise failed("a.test/b", "no basic auth credentials", "docker login a.test")
 
     engine.pull = refuse
-    result = worker.perform(PULL, "n1")
-    assert (
-        isinstance(result, Lost)
-        and "no basic auth credentials" in result.cause
-        and "docker login" in result.cause
-    )
+
+    result = worker.perform(PULL_TASK, "n1")
+
+    assert isinstance(result, Lost)
+    assert "no basic auth credentials" in result.cause
+    assert "docker login" in result.cause
 
 
-TIDIES_UP = """
+# --- the verb's process ---------------------------------------------------------------------------
+
+PROGRAM_THAT_TIDIES_UP = """
 import signal, sys, time
 def interrupt(*_):
     raise KeyboardInterrupt
@@ -151,27 +171,34 @@ finally:
 def test_a_cancelled_task_lets_its_verb_tidy_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray raises it in the main thread of the worker, Slurm's SIGTERM does so too."""
-    log, run = tmp_path / "log", subprocess.Popen
+    """A task is cancelled by KeyboardInterrupt in the main thread, on Ray and on Slurm."""
+    log = tmp_path / "log"
+    log.touch()
+    start_process = subprocess.Popen
+    main_thread = threading.main_thread().ident
+    assert main_thread
 
-    def program(_command: Sequence[str], **more: Any) -> subprocess.Popen[str]:
-        return run([sys.executable, "-c", TIDIES_UP], stdout=more["stdout"], stderr=more["stderr"])
+    def start_program(_command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", PROGRAM_THAT_TIDIES_UP]
+        return start_process(command, stdout=options["stdout"], stderr=options["stderr"])
 
-    def interrupt() -> None:
+    def interrupt_main_thread() -> None:
         while "begun" not in log.read_text():
             time.sleep(0.05)
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main_thread, signal.SIGINT)
 
-    monkeypatch.setattr(worker.subprocess, "Popen", program)
-    log.touch()
-    main = threading.main_thread().ident
-    assert main
-    threading.Thread(target=interrupt, daemon=True).start()
+    monkeypatch.setattr(worker.subprocess, "Popen", start_program)
+    threading.Thread(target=interrupt_main_thread, daemon=True).start()
+
     with pytest.raises(KeyboardInterrupt):
         worker.run_verb(["validate"], log)
+
     assert log.read_text().startswith("begun\ntidied up\n")
 
 
-def test_a_verb_says_what_is_wrong_with_its_options(tmp_path: Path) -> None:
-    log = worker.run_verb(["validate", "no-such-image", "--out", str(tmp_path)], tmp_path / "log")
-    assert worker.last_words(log).startswith("error no-such-image: ")
+def test_the_output_of_a_verb_says_what_is_wrong_with_its_options(tmp_path: Path) -> None:
+    arguments = ["validate", "no-such-image", "--out", str(tmp_path)]
+
+    printed = worker.run_verb(arguments, tmp_path / "log")
+
+    assert worker.last_words(printed).startswith("error no-such-image: ")

@@ -1,6 +1,6 @@
-"""A child of an image: told from its parent, held to its parent's claims, and its changes named."""
+"""Derived images: how they are recognised, what they must hold, and how their changes are named."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,194 +13,279 @@ from images.validation.claims.context import ClaimContext
 from tests.support.cases import cases
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, host_image, hygiene, libraries, pins
-from validate.claims import ORIGIN_PROBE
+from validate.claims import ORIGIN_PROBE, Claim, ClaimSet
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judging import Status
+from validate.judging import Finding, Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 LOCKED = {"torch": {"torch": "2.7.1", "sympy": "1.14.0"}, "libraries": {"fsspec": "2025.10.0"}}
-PARENT = image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts, locked=LOCKED))
-OURS = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
+BASE = image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts, locked=LOCKED))
+"""The claims of the base image."""
+DERIVED = child.derived_claims(BASE)
+"""The claims of an image that is derived from it."""
+
+
+def find(key: str, claims: ClaimSet = DERIVED) -> Claim:
+    """Return the claim of this name, by default of the derived image."""
+    (claim,) = (claim for claim in claims.claims if claim.key == key)
+    return claim
+
+
+def requires_pass_or(finding: Finding, fault: str) -> None:
+    """Require a finding with this fault in its reason; a PASS if the fault is empty."""
+    assert (finding.status is Status.PASS) is (not fault), finding.reason
+    assert fault in finding.reason, finding.reason
+
+
+# --- recognised by build steps --------------------------------------------------------------------
+
+OUR_HISTORY = ['CMD ["bash"]', "WORKDIR /workspace", "USER 1001", "LABEL a=b"]
+"""How the history of an image of ours ends. The newest step comes first, as engines print it."""
 
 
 @pytest.mark.parametrize(
-    ("history", "steps"),
+    ("history", "steps_above"),
     [
-        (OURS, ()),
-        (["USER 1001", "RUN pip install wandb", *OURS], ("RUN pip install wandb", "USER 1001")),
-        (
+        pytest.param(OUR_HISTORY, (), id="an image of ours"),
+        pytest.param(
+            ["USER 1001", "RUN pip install wandb", *OUR_HISTORY],
+            ("RUN pip install wandb", "USER 1001"),
+            id="steps above",
+        ),
+        pytest.param(
             [
                 '/bin/sh -c #(nop)  CMD ["bash"]',
                 "/bin/sh -c #(nop) WORKDIR /workspace",
                 "USER 1001",
             ],
             (),
+            id="as the older builder writes them",
         ),
-        (['CMD ["sh"]', "RUN x", *OURS], ("RUN x", 'CMD ["sh"]')),
-        (['CMD ["bash"]', "WORKDIR /workspace", *OURS], ("WORKDIR /workspace", 'CMD ["bash"]')),
-        (["RUN x", "FROM somewhere"], ()),
-        ([], ()),
+        pytest.param(
+            ['CMD ["sh"]', "RUN x", *OUR_HISTORY], ("RUN x", 'CMD ["sh"]'), id="another command"
+        ),
+        pytest.param(
+            ['CMD ["bash"]', "WORKDIR /workspace", *OUR_HISTORY],
+            ("WORKDIR /workspace", 'CMD ["bash"]'),
+            id="steps that are like ours",
+        ),
+        pytest.param(["RUN x", "FROM somewhere"], (), id="not ours"),
+        pytest.param([], (), id="no history"),
     ],
 )
-def test_the_steps_of_a_child_are_those_above_our_last(
-    history: list[str], steps: tuple[str, ...]
+def test_the_steps_of_a_derived_image_are_those_above_our_last(
+    history: list[str], steps_above: tuple[str, ...]
 ) -> None:
-    """Histories are given as engines print them, the newest step first."""
-    assert configuration.steps_above(history[::-1]) == steps
+    oldest_first = history[::-1]
+
+    assert configuration.steps_above(oldest_first) == steps_above
 
 
-def of_child(id: str, subject: str) -> Any:  # noqa: A002
-    return next(
-        one
-        for one in child.derived_claims(PARENT).claims
-        if (one.check, one.subject) == (id, subject)
-    )
+# --- packages and files ---------------------------------------------------------------------------
 
 
-def test_a_child_may_add_packages_and_code_but_not_move_a_pin_or_lie_in_our_labels() -> None:
-    assert not of_child("pins", "lock").required and not of_child("pins", "lock").expect["closed"]
-    assert of_child("pins", "torch").required and of_child("pins", "transformers").required
-    assert "/workspace/*" not in of_child("hygiene", "leftovers").expect["leftovers"]
-    leftovers = of_child("hygiene", "leftovers").expect
-    assert "*/.cache/*" in leftovers["leftovers"]
-    left = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
-    measured: Any = {"files": 9, "unreadable": [], "leftovers": {"/var/cache/apt/*": left}}
-    found = hygiene.judge_leftovers("leftovers", leftovers, measured)
-    assert (
-        found.status is Status.PASS and "2 files (80.0 MB) of apt's cache are left" in found.reason
-    )
-    measured["leftovers"]["*/.cache/*"] = left
-    assert (
-        "80.0 MB) of a user's cache"
-        in hygiene.judge_leftovers("leftovers", leftovers, measured).reason
-    )
-    assert of_child("image", "labels").expect["labels"].keys() == {
-        name
-        for name in of_child("image", "labels").expect["labels"]
-        if name.startswith("dev.truetag.")
-    }
-    assert of_child("image", "labels").expect["labels"]["dev.truetag.torch"] == "2.7.1"
-    assert not of_child("image", "size").required and of_child("image", "settings").required
-    assert {one.check for one in child.derived_claims(PARENT).claims} == {
-        one.check for one in PARENT.claims
-    } | {"state"}
+def test_a_derived_image_has_the_claims_of_its_base_and_one_about_its_state() -> None:
+    checks_of_base = {claim.check for claim in BASE.claims}
+
+    assert {claim.check for claim in DERIVED.claims} == checks_of_base | {"state"}
 
 
-@pytest.mark.parametrize(("added", "variables", "nvcc", "told"), cases(__file__, "added"))
-def test_what_is_known_of_packages_and_variables_is_held_against_what_a_child_added(
-    added: dict[str, str], variables: list[str], nvcc: bool, told: str
+def test_a_derived_image_may_add_packages_and_move_no_pin() -> None:
+    assert not find("pins/lock").required
+    assert not find("pins/lock").expect["closed"]
+    assert find("pins/torch").required
+    assert find("pins/transformers").required
+
+
+def test_a_derived_image_may_be_larger_and_keeps_its_settings() -> None:
+    assert not find("image/size").required
+    assert find("image/settings").required
+
+
+def test_a_derived_image_keeps_our_labels_and_may_set_all_others() -> None:
+    labels = find("image/labels").expect["labels"]
+
+    assert labels["dev.truetag.torch"] == "2.7.1"
+    assert all(name.startswith("dev.truetag.") for name in labels)
+
+
+def test_a_derived_image_may_have_files_in_workspace_and_no_caches() -> None:
+    leftovers = find("hygiene/leftovers").expect["leftovers"]
+
+    assert "/workspace/*" not in leftovers
+    assert "*/.cache/*" in leftovers
+
+
+def test_apts_cache_in_a_derived_image_is_reported_and_no_fault() -> None:
+    expect: Any = find("hygiene/leftovers").expect
+    two_files = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
+    measured: Any = {"files": 9, "unreadable": [], "leftovers": {"/var/cache/apt/*": two_files}}
+
+    finding = hygiene.judge_leftovers("leftovers", expect, measured)
+
+    assert finding.status is Status.PASS
+    assert "2 files (80.0 MB) of apt's cache are left" in finding.reason
+
+
+def test_a_users_cache_in_a_derived_image_is_named() -> None:
+    expect: Any = find("hygiene/leftovers").expect
+    two_files = {"files": 2, "bytes": 8e7, "example": "/var/cache/apt/pkgcache.bin"}
+    leftovers = {"/var/cache/apt/*": two_files, "*/.cache/*": two_files}
+    measured: Any = {"files": 9, "unreadable": [], "leftovers": leftovers}
+
+    finding = hygiene.judge_leftovers("leftovers", expect, measured)
+
+    assert "80.0 MB) of a user's cache" in finding.reason
+
+
+@pytest.mark.parametrize(("added", "variables", "has_nvcc", "fault"), cases(__file__, "added"))
+def test_an_addition_that_is_known_to_fail_is_a_fault(
+    added: dict[str, str], variables: list[str], has_nvcc: bool, fault: str
 ) -> None:
     facts = SOURCES.facts
     claims = child.derived_claims(
-        PARENT,
+        BASE,
         {"torchao": "none fits"},
         failing=facts.failing_additions,
         conflicts=facts.conflicts,
-        has_nvcc=nvcc,
-    ).claims
-    (claim,) = [one for one in claims if (one.check, one.subject) == ("pins", "additions")]
-    measured: Any = {
-        "installed": {name: [version] for name, version in added.items()},
-        "variables": variables,
-    }
+        has_nvcc=has_nvcc,
+    )
+    claim = find("pins/additions", claims)
+    # Here torchao is an addition, and not one of the base image's packages.
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]
-    found = pins.judge_additions("additions", {**claim.expect, "pinned": pinned}, measured)
-    assert (
-        claim.required and (found.status is Status.PASS) is (not told) and told in found.reason
-    ), found.reason
+    expect: Any = {**claim.expect, "pinned": pinned}
+    installed = {name: [version] for name, version in added.items()}
+    measured: Any = {"installed": installed, "variables": variables}
+
+    finding = pins.judge_additions("additions", expect, measured)
+
+    assert claim.required
+    requires_pass_or(finding, fault)
 
 
-def test_a_child_may_say_more_of_nccl_and_not_bend_it() -> None:
-    expect = of_child("environment", "variables").expect
-    start = {"flags": {"optimize": 0}, "code": []}
+# --- variables and settings -----------------------------------------------------------------------
+
+
+def judge_variables(
+    denied: Mapping[str, str], required: Mapping[str, str] | None = None
+) -> Finding:
+    """Judge the variables of a derived image.
+
+    `denied`: those of it that match a denied pattern. `required`: its values of variables that ours
+    must have.
+    """
+    expect: Any = find("environment/variables").expect
     measured: Any = {
-        "required": {},
+        "required": required or {},
+        "denied": denied,
         "in_files": [],
         "settings_files": {},
-        "start": start,
-        "denied": {"NCCL_DEBUG": "INFO"},
+        "start": {"flags": {"optimize": 0}, "code": []},
     }
-    assert environment.judge("environment", expect, measured).status is Status.PASS
-    measured["denied"]["NCCL_IB_DISABLE"] = "1"
-    assert "NCCL_IB_DISABLE=1 is set" in environment.judge("environment", expect, measured).reason
+    return environment.judge("environment", expect, measured)
+
+
+def test_a_derived_image_may_let_nccl_print_more() -> None:
+    assert judge_variables({"NCCL_DEBUG": "INFO"}).status is Status.PASS
+
+
+def test_a_derived_image_may_not_change_what_nccl_does() -> None:
+    finding = judge_variables({"NCCL_DEBUG": "INFO", "NCCL_IB_DISABLE": "1"})
+
+    assert "NCCL_IB_DISABLE=1 is set" in finding.reason
+
+
+def test_a_derived_image_may_have_caches_of_its_own_and_no_constraints_of_its_own() -> None:
+    ours = find("environment/variables").expect["required"]
+
+    finding = judge_variables(
+        {"PIP_NO_CACHE_DIR": "1", "PYTHONPATH": "/app"},
+        {**ours, "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
+    )
+
+    assert finding.reason == "PIP_CONSTRAINT is '', '/opt/truetag/constraints.txt' is expected"
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("changed", "fault"),
     [
-        (
+        pytest.param(
             {
                 "user": "",
                 "entrypoint": ["python"],
                 "further": {"Healthcheck": {}, "Volumes": {"/data": {}}},
             },
             "",
+            id="its own entrypoint, health check and volume",
         ),
-        ({"user": "1002:1002"}, ""),
-        (
+        pytest.param({"user": "1002:1002"}, "", id="its own user"),
+        pytest.param(
             {"further": {"Volumes": {"/opt": {}}}},
             "/opt is a volume: a container keeps its own copy",
+            id="a volume over ours",
         ),
-        ({"further": {"Volumes": {"/opt/venv/lib": {}}}}, "/opt/venv/lib is a volume"),
-        (
+        pytest.param(
+            {"further": {"Volumes": {"/opt/venv/lib": {}}}},
+            "/opt/venv/lib is a volume",
+            id="a volume inside ours",
+        ),
+        pytest.param(
             {"driver": {"NVIDIA_VISIBLE_DEVICES": "none"}},
             "NVIDIA_VISIBLE_DEVICES=none hides every GPU",
+            id="no GPU",
         ),
     ],
 )
-def test_a_child_has_its_own_user_and_start_and_the_parents_driver(
-    more: dict[str, Any], told: str
+def test_a_derived_image_has_its_own_user_and_start_and_the_driver_of_its_base(
+    changed: dict[str, Any], fault: str
 ) -> None:
     driver = {
         "NVIDIA_DRIVER_CAPABILITIES": "all",
         "NVIDIA_VISIBLE_DEVICES": "all",
-        **more.get("driver", {}),
+        **changed.get("driver", {}),
     }
-    measured: Any = {"user": "1001", "entrypoint": [], **more, "driver": driver}
-    found = host_image.judge_settings("settings", of_child("image", "settings").expect, measured)
-    assert (found.status is Status.PASS) is (not told) and told in found.reason, found.reason
+    expect: Any = find("image/settings").expect
+    measured: Any = {"user": "1001", "entrypoint": [], **changed, "driver": driver}
+
+    finding = host_image.judge_settings("settings", expect, measured)
+
+    requires_pass_or(finding, fault)
 
 
-def test_a_child_has_its_own_caches_and_not_its_own_constraints() -> None:
-    expect = of_child("environment", "variables").expect
-    measured: Any = {
-        "required": {**expect["required"], "HF_HOME": "/data", "PIP_CONSTRAINT": ""},
-        "in_files": [],
-        "settings_files": {},
-        "start": {"flags": {"optimize": 0}, "code": []},
-        "denied": {"PIP_NO_CACHE_DIR": "1", "PYTHONPATH": "/app"},
-    }
-    reason = environment.judge("environment", expect, measured).reason
-    assert reason == "PIP_CONSTRAINT is '', '/opt/truetag/constraints.txt' is expected"
+# --- what changed ---------------------------------------------------------------------------------
 
 
-def evidence(installed: dict[str, list[str]]) -> Evidence:
-    claims = child.derived_claims(PARENT).claims
+def installed_versions(**changed: str) -> dict[str, list[str]]:
+    """Return the versions of the lock, each in a list, with changes; empty: it was removed."""
+    locked = find("pins/lock", BASE).expect["versions"]
+    return {name: [version] for name, version in {**locked, **changed}.items() if version}
+
+
+def evidence_with(installed: dict[str, list[str]], *records: Record) -> Evidence:
+    """Return evidence of a derived image with these packages, and further records."""
     measured = Measurement(subject="lock", seconds=1, evidence={"installed": installed})
-    record = Record(
+    pins_record = Record(
         probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=(measured,)
     )
-    return Evidence(image="cu126-torch27", digest="sha256:1", records=(record,), claims=claims)
-
-
-def installed(**changed: str) -> dict[str, list[str]]:
-    lock = next(one for one in PARENT.claims if (one.check, one.subject) == ("pins", "lock"))
-    return {
-        name: [version]
-        for name, version in {**lock.expect["versions"], **changed}.items()
-        if version
-    }
+    return Evidence(
+        image="cu126-torch27",
+        digest="sha256:1",
+        records=(pins_record, *records),
+        claims=DERIVED.claims,
+    )
 
 
 def test_added_removed_and_moved_packages_are_named() -> None:
-    found = child.find_changes(
-        evidence(installed(wandb="0.31.0", fsspec="2026.1.0", sympy="")), ["RUN pip install wandb"]
-    )
-    assert found is not None
-    assert (found.added, found.removed) == ({"wandb": "0.31.0"}, {"sympy": "1.14.0"})
-    assert found.moved == {"fsspec": ("2025.10.0", "2026.1.0")}
-    assert found.lines() == [
+    evidence = evidence_with(installed_versions(wandb="0.31.0", fsspec="2026.1.0", sympy=""))
+
+    changes = child.find_changes(evidence, ["RUN pip install wandb"])
+
+    assert changes is not None
+    assert changes.added == {"wandb": "0.31.0"}
+    assert changes.removed == {"sympy": "1.14.0"}
+    assert changes.moved == {"fsspec": ("2025.10.0", "2026.1.0")}
+    assert changes.lines() == [
         "steps above the base image: 1",
         "packages added: 1 (wandb 0.31.0)",
         "packages removed: 1 (sympy 1.14.0)",
@@ -208,120 +293,165 @@ def test_added_removed_and_moved_packages_are_named() -> None:
     ]
 
 
-def test_altered_files_are_counted() -> None:
+def test_replaced_and_removed_files_are_counted_for_each_step() -> None:
     change = {"step": "RUN x", "replaced": {"/a.py": "content"}, "removed": ["/b"], "count": 2}
-    files = Measurement(
+    layers = Measurement(
         subject="layers", seconds=1, evidence={"changes": [change], "canonical": True}
     )
-    seen = evidence(installed())
-    more = Record(probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(files,))
-    found = child.find_changes(replace(seen, records=(*seen.records, more)), ["RUN x", "USER 1001"])
-    assert found is not None and found.lines()[1:] == [
-        "files of the base image changed by `RUN x`: 2 (/b removed, /a.py: content)",
-    ]
+    origin_record = Record(
+        probe=ORIGIN_PROBE, outcome=Outcome.COMPLETED, seconds=1, measurements=(layers,)
+    )
+    evidence = evidence_with(installed_versions(), origin_record)
+
+    changes = child.find_changes(evidence, ["RUN x", "USER 1001"])
+
+    assert changes is not None
+    _, *lines = changes.lines()
+    assert lines == ["files of the base image changed by `RUN x`: 2 (/b removed, /a.py: content)"]
 
 
-_FFMPEG = "/s/torchcodec/libtorchcodec{}.so"
+def test_an_image_whose_packages_were_not_measured_is_not_called_unchanged() -> None:
+    nothing_measured = Evidence(image="a", digest="", records=(), claims=DERIVED.claims)
+
+    assert child.find_changes(nothing_measured, ["RUN x"]) is None
 
 
-def linked(
-    path: str, owner: str, missing: list[str], cuda: list[str] | None = None
-) -> dict[str, Any]:
+def test_a_derived_image_that_changed_nothing_is_called_unchanged() -> None:
+    changes = child.find_changes(evidence_with(installed_versions()), ["RUN x"])
+
+    assert changes is not None
+    assert changes.lines()[1] == "no package or file of the base image differs"
+
+
+# --- libraries of added packages ------------------------------------------------------------------
+
+
+def linked(path: str, owner: str, *missing: str, cuda: str = "") -> dict[str, Any]:
+    """Return what is measured of a library below site-packages.
+
+    `missing`: the libraries that it needs and that are not found. `cuda`: a CUDA library that it
+    needs.
+    """
     return {
-        "path": path,
+        "path": f"/s/{path}",
         "owners": [owner],
-        "missing": missing,
+        "missing": list(missing),
         "assumed": {},
-        "needs_cuda": cuda or [],
+        "needs_cuda": [cuda] if cuda else [],
     }
+
+
+def torchcodec(ffmpeg: int, *missing: str, cuda: str = "") -> dict[str, Any]:
+    """Return torchcodec's library for a release of FFmpeg: it has an alternative for each."""
+    path = f"torchcodec/libtorchcodec{ffmpeg}.so"
+    return linked(path, "torchcodec", *missing, cuda=cuda)
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "fault"),
     [
-        (
+        pytest.param(
+            [torchcodec(4, "libavutil.so.56"), torchcodec(5)],
+            "",
+            id="one alternative works",
+        ),
+        pytest.param(
             [
-                linked(_FFMPEG.format(4), "torchcodec", ["libavutil.so.56"]),
-                linked(_FFMPEG.format(5), "torchcodec", []),
+                linked(
+                    "mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", "mpi4py", "libmpi.so.12"
+                ),
+                linked("mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so", "mpi4py"),
             ],
-            None,
+            "",
+            id="one MPI works",
         ),
-        (
+        pytest.param(
+            [torchcodec(4, "libavutil.so.56"), torchcodec(5, "libavutil.so.57")],
+            "torchcodec, which was added, needs libavutil.so.56, libavutil.so.57, "
+            "which the loader does not find",
+            id="no alternative works",
+        ),
+        pytest.param(
+            [torchcodec(4, "libavutil.so.56", "libc10.so", cuda="libnvrtc.so.13"), torchcodec(5)],
+            "torchcodec, which was added, needs libnvrtc.so.13 of another CUDA major than torch's "
+            "(libtorchcodec4.so)",
+            id="an alternative for another CUDA",
+        ),
+        pytest.param(
             [
-                linked("/s/mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", "mpi4py", ["libmpi.so.12"]),
-                linked("/s/mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so", "mpi4py", []),
+                linked(
+                    "ort/libonnxruntime_providers_tensorrt.so",
+                    "onnxruntime-gpu",
+                    "libnvinfer.so.10",
+                ),
+                linked("ort/libonnxruntime_providers_shared.so", "onnxruntime-gpu"),
             ],
-            None,
+            "",
+            id="one provider works",
         ),
-        (
-            [linked(_FFMPEG.format(n), "torchcodec", [f"libavutil.so.{52 + n}"]) for n in (4, 5)],
-            "torchcodec, which was added, needs libavutil.so.56, libavutil.so.57, which the loader does not find",
-        ),
-        (
+        pytest.param(
             [
-                linked(_FFMPEG.format(4), "torchcodec", ["libavutil.so.56", "libc10.so"], ["libnvrtc.so.13"]),
-                linked(_FFMPEG.format(5), "torchcodec", []),
+                linked("torchaudio/lib/libtorchaudio_sox.so", "torchaudio", "libsox.so"),
+                linked("torchaudio/lib/libtorchaudio.so", "torchaudio", cuda="libcudart.so.12"),
             ],
-            "torchcodec, which was added, needs libnvrtc.so.13 of another CUDA major than torch's (libtorchcodec4.so)",
+            "",
+            id="an optional plugin",
         ),
-        (
-            [linked("/s/ort/libonnxruntime_providers_tensorrt.so", "onnxruntime-gpu", ["libnvinfer.so.10"]),
-             linked("/s/ort/libonnxruntime_providers_shared.so", "onnxruntime-gpu", [])],
-            None,
-        ),
-        (
+        pytest.param(
             [
-                linked("/s/torchaudio/lib/libtorchaudio_sox.so", "torchaudio", ["libsox.so"]),
-                linked("/s/torchaudio/lib/libtorchaudio.so", "torchaudio", [], ["libcudart.so.12"]),
+                linked("cv2/cv2.abi3.so", "opencv-python", "libGL.so.1"),
+                linked("x.so", "opencv-python"),
             ],
-            None,
+            "opencv-python, which was added, needs libGL.so.1, which the loader does not find "
+            "(cv2.abi3.so)",
+            id="no alternative of that library",
         ),
-        (
-            [linked("/s/cv2/cv2.abi3.so", "opencv-python", ["libGL.so.1"]), linked("/s/x.so", "opencv-python", [])],
-            "opencv-python, which was added, needs libGL.so.1, which the loader does not find (cv2.abi3.so)",
-        ),
-        (
-            [linked("/s/torch/libtorch_a.so", "torch", ["libx.so"]), linked("/s/torch/libtorch_b.so", "torch", [])],
+        pytest.param(
+            [
+                linked("torch/libtorch_a.so", "torch", "libx.so"),
+                linked("torch/libtorch_b.so", "torch"),
+            ],
             "/s/torch/libtorch_a.so of torch needs libx.so",
+            id="a package of the base image",
         ),
     ],
-)  # fmt: skip
+)
 def test_of_an_added_packages_alternatives_one_has_to_work(
-    rows: list[dict[str, Any]], told: str | None
+    rows: list[dict[str, Any]], fault: str
 ) -> None:
-    expect = of_child("libraries", "environment").expect
-    foreign = {
-        "path": "/s/gekko/bin/apm_arm",
-        "error": "it is built for ARM",
-        "owners": ["gekko"],
-        "beside": "apm",
-    }
+    # gekko brings programs for several processors, and one of them runs here.
+    foreign_program = {**FOREIGN_PROGRAM, "owners": ["gekko"], "beside": "apm"}
+
+    finding = judge_libraries(rows, foreign_program)
+
+    requires_pass_or(finding, fault)
+
+
+FOREIGN_PROGRAM = {"path": "/s/gekko/bin/apm_arm", "error": "it is built for ARM"}
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        pytest.param({"owners": ["torch"], "beside": "apm"}, id="of the base image"),
+        pytest.param({"owners": ["gekko"]}, id="without one for this processor"),
+    ],
+)
+def test_a_library_for_another_processor_is_a_fault(owner: dict[str, Any]) -> None:
+    finding = judge_libraries([torchcodec(5)], {**FOREIGN_PROGRAM, **owner})
+
+    assert "gekko/bin/apm_arm can't be loaded" in finding.reason
+
+
+def judge_libraries(rows: list[dict[str, Any]], unreadable: dict[str, Any]) -> Finding:
+    """Judge the libraries of a derived image: these, and one that can't be read."""
+    expect: Any = find("libraries/environment").expect
     measured: Any = {
         "files": 9,
-        "unreadable": [foreign],
+        "unreadable": [unreadable],
         "torch_holds": {},
         "linked": rows,
         "provided": [],
         "second_owners": [],
     }
-    found = libraries.judge("environment", expect, measured)
-    assert (found.status is Status.PASS) is (told is None) and (told or "") in found.reason, (
-        found.reason
-    )
-    alone = {key: value for key, value in foreign.items() if key != "beside"}
-    for one in (
-        {**foreign, "owners": ["torch"]},
-        alone,
-    ):  # of the parent's; of a package of which nothing works
-        measured["unreadable"] = [one]
-        assert (
-            "gekko/bin/apm_arm can't be loaded"
-            in libraries.judge("environment", expect, measured).reason
-        )
-
-
-def test_what_was_not_measured_is_not_called_unchanged() -> None:
-    nothing = Evidence(image="a", digest="", records=(), claims=child.derived_claims(PARENT).claims)
-    assert child.find_changes(nothing, ["RUN x"]) is None
-    same = child.find_changes(evidence(installed()), ["RUN x"])
-    assert same is not None and same.lines()[1] == "no package or file of the base image differs"
+    return libraries.judge("environment", expect, measured)

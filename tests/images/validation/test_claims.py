@@ -1,4 +1,4 @@
-"""Claims are written from the resolved image: nothing of them depends on what a container holds."""
+"""The claims of images: what they expect follows from matrix, facts and lock, not from an image."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -31,143 +31,145 @@ SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_tex
 CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator(
     {"$ref": "#/$defs/Claim", "$defs": SCHEMA["$defs"]}
 )
-ACCEPTED = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
+ALL_IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image is not None]
+"""Every image of the matrix that the rules accept."""
+each_image = pytest.mark.parametrize("of_image", ALL_IMAGES, ids=lambda image: str(image.name))
+
+CHECKS_OF_EVERY_IMAGE = {
+    "4bit-llama",
+    "additions",
+    "bridges",
+    "compile",
+    "compiler",
+    "device-code",
+    "environment",
+    "files",
+    "hygiene",
+    "image",
+    "imports",
+    "instructions",
+    "libraries",
+    "native",
+    "pins",
+    "symbols",
+    "system",
+    "threads",
+    "toolkit",
+    "triton",
+    "users",
+}
 
 
-def claims(
+def claims_of(
     name: str,
     missing: Mapping[str, str] | None = None,
     locked: Mapping[str, Mapping[str, str]] | None = None,
     *,
     custom_base: bool = False,
 ) -> ClaimSet:
-    context = ClaimContext(image=image(name), facts=SOURCES.facts, custom_base=custom_base)
-    return image_claims(replace(context, missing=missing or {}, locked=locked or {}))
+    """Return the claims of an image of the matrix, without a host; without a lock, too.
+
+    `missing`: optional package -> why the image goes without it. `locked`: layer -> distribution ->
+    version.
+    """
+    return claims_of_image(
+        image(name), missing=missing or {}, locked=locked or {}, custom_base=custom_base
+    )
 
 
-def one(found: ClaimSet, id: str, subject: str) -> Claim:  # noqa: A002
-    (claim,) = (claim for claim in found.claims if (claim.check, claim.subject) == (id, subject))
+def claims_of_image(of_image: Image, **fields: object) -> ClaimSet:
+    """Return the claims of an image, without lock and host. `fields`: those of ClaimContext."""
+    context = ClaimContext(image=of_image, facts=SOURCES.facts)
+    return image_claims(replace(context, **fields))  # type: ignore[arg-type]
+
+
+def find(claims: ClaimSet, key: str) -> Claim:
+    """Return the one claim of this name."""
+    (claim,) = (claim for claim in claims.claims if claim.key == key)
     return claim
 
 
-def test_a_silent_fault_is_claimed_of_packages_that_the_image_has() -> None:
-    padded = [
-        [
-            claim.subject
-            for claim in claims("cu130-torch211", missing).claims
-            if claim.subject == "flash-attn-padded"
-        ]
-        for missing in ({}, {"flash-attn": "no index has a wheel"})
-    ]
-    assert padded == [["flash-attn-padded"], []], "flash-attn-4 has a module of the same name"
+def keys_of(claims: ClaimSet) -> set[str]:
+    return {claim.key for claim in claims.claims}
 
 
-@pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
-def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
-    found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts))
-    keys = [(claim.check, claim.subject) for claim in found.claims]
+# --- every image ----------------------------------------------------------------------------------
+
+
+@each_image
+def test_every_image_has_the_basic_claims_each_once_with_a_judge(of_image: Image) -> None:
+    claims = claims_of_image(of_image)
+
+    keys = [claim.key for claim in claims.claims]
     assert len(keys) == len(set(keys))
-    assert {claim.check for claim in found.claims} >= {
-        *(
-            "pins",
-            "files",
-            "libraries",
-            "symbols",
-            "device-code",
-            "toolkit",
-            "environment",
-            "image",
-            "hygiene",
-        ),
-        *(
-            "system",
-            "imports",
-            "native",
-            "compiler",
-            "triton",
-            "compile",
-            "bridges",
-            "threads",
-            "users",
-        ),
-        *("instructions", "4bit-llama", "additions"),
-    }
-    assert all(checks.judge_of(claim) for claim in found.claims)
-    for claim in json.loads(found.dumps())["claims"]:
+    assert {claim.check for claim in claims.claims} >= CHECKS_OF_EVERY_IMAGE
+    assert all(checks.judge_of(claim) for claim in claims.claims)
+
+
+@each_image
+def test_every_claim_keeps_to_the_published_schema(of_image: Image) -> None:
+    stored = claims_of_image(of_image).dumps()
+
+    for claim in json.loads(stored)["claims"]:
         CLAIM_SCHEMA.validate(claim)
 
 
-@pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
+@each_image
 @pytest.mark.parametrize("custom_base", [False, True])
 def test_what_is_expected_has_the_type_that_its_judge_names(
-    accepted: Image, *, custom_base: bool
+    of_image: Image, *, custom_base: bool
 ) -> None:
-    found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts, custom_base=custom_base))
-    derived = child.derived_claims(found, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
-    for claim in (*found.claims, *derived.claims):
-        expected = get_type_hints(checks.judge_of(claim)).get("expect")
-        if not is_typeddict(expected):
+    claims = claims_of_image(of_image, custom_base=custom_base)
+    derived = child.derived_claims(claims, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
+
+    for claim in (*claims.claims, *derived.claims):
+        expected_type = get_type_hints(checks.judge_of(claim)).get("expect")
+        if not is_typeddict(expected_type):
             continue
-        # How an example is run is for its probe, and why a claim does not apply for the judge of all claims.
+        # The probe reads how an example is run, and the judge of all claims why one does not apply.
         keys = claim.expect.keys() - {"example", "not_applicable"}
-        assert (
-            expected.__required_keys__ - {"example"} <= keys <= get_type_hints(expected).keys()
-        ), claim.key
+        required_keys = expected_type.__required_keys__ - {"example"}
+        assert required_keys <= keys <= get_type_hints(expected_type).keys(), claim.key
 
 
-def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
-    """device-code follows the table: an sm_120 that the row has is claimed, one that it lacks is not."""
-    assert set(one(claims("cu128-torch28"), "device-code", "flash-attn").expect["archs"]) == {
-        "80",
-        "86",
-        "90",
-        "100",
-        "120",
-    }
-    assert set(one(claims("cu126-torch25"), "device-code", "flash-attn").expect["archs"]) == {
-        "80",
-        "86",
-        "90",
-    }
-    wanted = image("cu128-torch28")
-    (wheel,) = wanted.prebuilt
-    short = replace(
-        wanted,
-        prebuilt=(replace(wheel, archs=tuple(arch for arch in wheel.archs if arch.major < 10)),),
-    )
-    found = image_claims(ClaimContext(image=short, facts=SOURCES.facts))
-    assert one(found, "device-code", "flash-attn").expect["archs"] == {
-        "80": "cubin",
-        "86": "cubin",
-        "90": "cubin",
-    }
-    compiled = one(claims("cu130-torch211"), "device-code", "flash-attn").expect["archs"]
-    assert set(compiled) == {"80", "86", "90", "100", "120"}
-    none = image_claims(
-        ClaimContext(
-            image=replace(wanted, prebuilt=(replace(wheel, archs=()),)), facts=SOURCES.facts
-        )
-    )
-    assert not [
-        claim
-        for claim in none.claims
-        if (claim.check, claim.subject) == ("device-code", "flash-attn")
-    ]
+@pytest.mark.parametrize("major", sorted({of_image.wheel_cuda.major for of_image in ALL_IMAGES}))
+def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> None:
+    assert expectations.cuda_libraries(major)["libcudart"] == str(major)
 
 
-CUBINS = dict.fromkeys(("75", "80", "86", "90", "100", "120"), "cubin")
-XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "120": "jit"}
+def test_every_fault_that_is_tried_in_a_real_image_names_a_claim_of_it() -> None:
+    rows = yaml.safe_load((ROOT / "tests/integration/faults.yaml").read_text(encoding="utf-8"))
+    claims_of_faults = set()
+    for faults in rows.values():
+        for row in faults.values():
+            claims_of_faults |= row.keys() - {"layer", "last"}
+    lock = lock_file.read(image("cu126-torch27"), CHECKOUT.locks)
+
+    claims = image_claims(ClaimContext.from_lock(image("cu126-torch27"), lock, SOURCES.facts))
+
+    assert claims_of_faults <= keys_of(claims)
+
+
+# --- what is expected -----------------------------------------------------------------------------
+
+
+def on_each(*archs: str, form: str = "cubin") -> dict[str, str]:
+    return dict.fromkeys(archs, form)
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "what", "expected"),
+    ("name", "key", "field", "expected"),
     [
+        # The local versions of an official wheel, and of a wheel from an index.
         ("cu126-torch27", "pins/flash-attn", "locals", ["", "cu126", "cu12torch2.7cxx11abitrue"]),
         ("cu126-torch27", "pins/xformers", "locals", ["", "cu126"]),
+        # A package whose module has another name.
         ("cu126-torch27", "pins/nvidia-ml-py", "modules", ["pynvml"]),
+        # No wheel of torch 2.5 is for CUDA 12.6: it is for 12.4, the toolkit is 12.6.
         ("cu126-torch25", "pins/torch", "cuda", "12.4"),
         ("cu126-torch25", "toolkit/cuda", "version", "12.6"),
         ("cu126-torch25", "toolkit/cuda", "home", "/usr/local/cuda-12.6"),
+        # bitsandbytes loads the library of torch's CUDA.
         (
             "cu126-torch25",
             "native/bitsandbytes",
@@ -180,74 +182,39 @@ XFORMERS = {**dict.fromkeys(("75", "80", "86", "90"), "cubin"), "100": "jit", "1
             "libraries",
             ["bitsandbytes/libbitsandbytes_cuda126.so"],
         ),
-        ("cu126-torch27", "triton/sm_90", "kernels", ["softmax", "matmul"]),
-        ("cu128-torch28", "device-code/torch", "archs", CUBINS),
-        ("cu128-torch28", "device-code/xformers", "archs", XFORMERS),
         (
             "cu128-torch28",
             "device-code/bitsandbytes",
             "files",
             ["bitsandbytes/libbitsandbytes_cuda128.so"],
         ),
+        ("cu126-torch27", "triton/sm_90", "kernels", ["softmax", "matmul"]),
+        # torch has machine code for each GPU of the image, xformers only PTX for the newest.
+        (
+            "cu128-torch28",
+            "device-code/torch",
+            "archs",
+            on_each("75", "80", "86", "90", "100", "120"),
+        ),
+        (
+            "cu128-torch28",
+            "device-code/xformers",
+            "archs",
+            on_each("75", "80", "86", "90") | on_each("100", "120", form="jit"),
+        ),
+        # Extensions that are compiled here, for each GPU of the image.
         (
             "cu124-torch25-colossalai",
             "device-code/colossalai",
             "archs",
-            dict.fromkeys(("75", "80", "86", "90"), "cubin"),
+            on_each("75", "80", "86", "90"),
         ),
     ],
 )
 def test_what_is_expected_follows_matrix_and_facts(
-    name: str, key: str, what: str, expected: object
+    name: str, key: str, field: str, expected: object
 ) -> None:
-    assert one(claims(name), *key.split("/", 1)).expect[what] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("cu126-torch27", "pins/lock"),
-        ("cu126-torch27-sm90", "device-code/pruned"),
-        ("cu126-torch27", "records/locked"),
-    ],
-)
-def test_what_a_base_of_ones_own_brought_is_not_promised(name: str, key: str) -> None:
-    found = claims(name, custom_base=True)
-    claim = one(found, *key.split("/", 1))
-    assert "custom base" in claim.unproven and claim.required, (
-        "a label can't say that it need not be known"
-    )
-    labels = one(found, "image", "labels").expect["labels"]
-    assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
-
-
-def test_the_order_of_a_custom_bases_own_folders_is_not_promised() -> None:
-    lock = lock_file.read(image("cu126-torch27"), SOURCES.workspace.locks)
-    path = {}
-    for custom_base in (False, True):
-        context = ClaimContext.from_lock(
-            image("cu126-torch27"), lock, SOURCES.facts, custom_base=custom_base
-        )
-        path[custom_base] = one(image_claims(context), "lookup", "paths").expect["path"]
-    additions, python, toolkit, *system = path[False]
-    assert python == "/opt/venv/bin" and system, "the image's own"
-    assert path[True] == [additions, toolkit], "conda's Python is elsewhere, and before /usr/bin"
-
-
-def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
-    found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
-    about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]
-    assert {claim.check for claim in about} == {"pins", "device-code", "imports", "native"}
-    assert all(not claim.required and "no wheel answers" in claim.unproven for claim in about)
-    assert one(found, "pins", "torch").required
-
-
-def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing() -> None:
-    lock = {"torch": {"numpy": "2.4.0"}, "toolkit": {"nvidia-cuda-nvcc-cu12": "12.6.85"}}
-    expect = one(claims("cu126-torch27", {"bitsandbytes": "-"}, lock), "pins", "lock").expect
-    assert expect["versions"]["numpy"] == "2.4.0"
-    assert not {"nvidia-cuda-nvcc-cu12", "bitsandbytes"} & set(expect["versions"])
-    assert expect["closed"]
+    assert find(claims_of(name), key).expect[field] == expected
 
 
 @pytest.mark.parametrize(
@@ -258,139 +225,313 @@ def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing()
         ("0.18.0", "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"),
     ],
 )
-def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operator: str) -> None:
+def test_an_operator_is_expected_only_of_releases_that_have_it(version: str, operator: str) -> None:
     of_image = image("cu124-torch26")
-    pins = tuple(
-        replace(pin, version=version) if pin.name == "torchao" else pin for pin in of_image.pins
-    )
-    found = image_claims(ClaimContext(image=replace(of_image, pins=pins), facts=SOURCES.facts))
-    assert one(found, "native", "torchao").expect["operators"] == [operator]
+    pins = []
+    for pin in of_image.pins:
+        pins.append(replace(pin, version=version) if pin.name == "torchao" else pin)
+
+    claims = claims_of_image(replace(of_image, pins=tuple(pins)))
+
+    assert find(claims, "native/torchao").expect["operators"] == [operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_expected"), [("cu130-torch214", True), ("cu132-torch215", False)]
+)
+def test_a_library_that_torch_no_longer_requires_is_not_expected(
+    name: str, is_expected: bool
+) -> None:
+    files = find(claims_of(name), "device-code/cuda-libraries").expect["files"]
+
+    assert ("**/libcurand.so.*" in files) is is_expected
+
+
+def test_the_lock_is_expected_without_the_toolkit_and_without_missing_packages() -> None:
+    locked = {"torch": {"numpy": "2.4.0"}, "toolkit": {"nvidia-cuda-nvcc-cu12": "12.6.85"}}
+
+    claims = claims_of("cu126-torch27", {"bitsandbytes": "-"}, locked)
+
+    expect = find(claims, "pins/lock").expect
+    assert expect["versions"]["numpy"] == "2.4.0"
+    assert not {"nvidia-cuda-nvcc-cu12", "bitsandbytes"} & set(expect["versions"])
+    assert expect["closed"]
+
+
+def test_a_silent_fault_is_claimed_only_of_a_package_that_the_image_has() -> None:
+    """flash-attn-4 has a module of the same name, and another fault."""
+    fault_of_flash_attn = "silent-faults/flash-attn-padded"
+
+    with_package = claims_of("cu130-torch211")
+    without_package = claims_of("cu130-torch211", {"flash-attn": "no index has a wheel"})
+
+    assert fault_of_flash_attn in keys_of(with_package)
+    assert fault_of_flash_attn not in keys_of(without_package)
+
+
+# --- device code ----------------------------------------------------------------------------------
+
+
+def archs_of_flash_attn(claims: ClaimSet) -> set[str]:
+    return set(find(claims, "device-code/flash-attn").expect["archs"])
+
+
+def with_official_wheel_for(of_image: Image, *majors: int) -> Image:
+    """Return the image with its official wheel, which has code for GPUs of these majors only."""
+    (wheel,) = of_image.prebuilt
+    archs = tuple(arch for arch in wheel.archs if arch.major in majors)
+    return replace(of_image, prebuilt=(replace(wheel, archs=archs),))
+
+
+@pytest.mark.parametrize(
+    ("name", "archs"),
+    [
+        pytest.param("cu128-torch28", {"80", "86", "90", "100", "120"}, id="official wheel"),
+        pytest.param("cu126-torch25", {"80", "86", "90"}, id="older official wheel"),
+        pytest.param("cu130-torch211", {"80", "86", "90", "100", "120"}, id="compiled here"),
+    ],
+)
+def test_a_wheel_that_no_index_has_is_expected_to_serve_the_gpus_of_its_row(
+    name: str, archs: set[str]
+) -> None:
+    assert archs_of_flash_attn(claims_of(name)) == archs
+
+
+def test_a_gpu_that_the_row_of_an_official_wheel_lacks_is_not_expected() -> None:
+    without_blackwell = with_official_wheel_for(image("cu128-torch28"), 8, 9)
+
+    claims = claims_of_image(without_blackwell)
+
+    expected = on_each("80", "86", "90")
+    assert find(claims, "device-code/flash-attn").expect["archs"] == expected
+
+
+def test_an_official_wheel_that_serves_no_gpu_has_no_claim_about_its_code() -> None:
+    without_code = with_official_wheel_for(image("cu128-torch28"))
+
+    assert "device-code/flash-attn" not in keys_of(claims_of_image(without_code))
 
 
 @pytest.mark.parametrize(("package", "kernel", "real", "excused"), cases(__file__, "kernels"))
 @pytest.mark.parametrize("state", ["stub", "absent"])
-def test_kernels_are_excused_where_their_package_never_calls_them(
+def test_kernels_are_excused_on_gpus_where_their_package_never_calls_them(
     package: str, kernel: str, real: Sequence[int], excused: Sequence[int], state: str
 ) -> None:
     excuses = Excuses(expectations.KERNELS_BY_DESIGN[package])
+
     assert {excuses.apply(kernel, state, arch) for arch in real} == {state}
     assert {excuses.apply(kernel, state, arch) for arch in excused} <= {"by_design"}
 
 
-@pytest.mark.parametrize(("name", "has"), [("cu130-torch214", True), ("cu132-torch215", False)])
-def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, has: bool) -> None:
-    assert (
-        "**/libcurand.so.*" in one(claims(name), "device-code", "cuda-libraries").expect["files"]
-    ) is has
+# --- custom bases ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
-def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> None:
-    assert expectations.cuda_libraries(major)["libcudart"] == str(major)
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("cu126-torch27", "pins/lock"),
+        ("cu126-torch27-sm90", "device-code/pruned"),
+        ("cu126-torch27", "records/locked"),
+    ],
+)
+def test_what_a_custom_base_brought_is_unproven_and_required_all_the_same(
+    name: str, key: str
+) -> None:
+    """That the base is a custom one is said by a label, which must not loosen a claim."""
+    claim = find(claims_of(name, custom_base=True), key)
+
+    assert "custom base" in claim.unproven
+    assert claim.required
 
 
-def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
-    found = claims("cu126-torch27-sm90")
-    pruned = one(found, "device-code", "pruned")
-    assert pruned.required and not pruned.unproven
-    assert (pruned.expect["archs"], pruned.expect["nvidia"]) == ({"90": "cubin"}, False)
-    assert set(pruned.expect["by_design_of"]) == set(expectations.KERNELS_BY_DESIGN)
-    assert one(found, "image", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
-    assert "but NVIDIA's own" in pruned.statement
-    assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
+@pytest.mark.parametrize("name", ["cu126-torch27", "cu126-torch27-sm90"])
+def test_an_image_on_a_custom_base_has_its_label_and_not_the_one_of_pruning(name: str) -> None:
+    labels = find(claims_of(name, custom_base=True), "image/labels").expect["labels"]
+
+    assert "dev.truetag.pruned" not in labels
+    assert labels["dev.truetag.base-origin"] == "custom"
 
 
-def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
-    nvidia = replace(
-        SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)})
-    )
-    found = image_claims(
-        ClaimContext(image=sources.image("cu126-torch27-sm90", nvidia), facts=SOURCES.facts)
-    )
-    assert one(found, "device-code", "pruned").expect["nvidia"] is True
-    assert one(found, "image", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
+def test_the_order_of_a_custom_bases_own_folders_on_path_is_not_expected() -> None:
+    """conda's Python lies in another folder, which comes before /usr/bin."""
+    of_image = image("cu126-torch27")
+    lock = lock_file.read(of_image, SOURCES.workspace.locks)
+
+    def path_of(*, custom_base: bool) -> list[str]:
+        context = ClaimContext.from_lock(of_image, lock, SOURCES.facts, custom_base=custom_base)
+        path: list[str] = find(image_claims(context), "lookup/paths").expect["path"]
+        return path
+
+    additions, python, toolkit, *system = path_of(custom_base=False)
+
+    assert python == "/opt/venv/bin"
+    assert system
+    assert path_of(custom_base=True) == [additions, toolkit]
 
 
-EXTENDED = {
+# --- packages that an image goes without ----------------------------------------------------------
+
+
+def test_claims_about_a_package_that_could_not_be_had_are_unproven_and_not_required() -> None:
+    claims = claims_of("cu126-torch27", {"bitsandbytes": "no wheel answers"})
+
+    about_package = [claim for claim in claims.claims if claim.subject == "bitsandbytes"]
+    checks_of_package = {claim.check for claim in about_package}
+    assert checks_of_package == {"pins", "device-code", "imports", "native"}
+    assert all(not claim.required for claim in about_package)
+    assert all("no wheel answers" in claim.unproven for claim in about_package)
+    assert find(claims, "pins/torch").required
+
+
+CLAIMS_ABOUT_EXTENSIONS = {
     "cu124-torch25-colossalai": (
-        "colossalai",
+        "device-code/colossalai",
+        "native/colossalai",
         "framework/colossalai-hybrid-adam",
         "framework/colossalai-fused-adam",
     ),
     "cu130-torch213-axolotl-multigpu": (
-        "deepspeed",
+        "device-code/deepspeed",
+        "native/deepspeed",
         "framework/deepspeed-cpu-adam",
         "framework/deepspeed-fused-adam",
     ),
 }
+each_extension = pytest.mark.parametrize(("name", "keys"), CLAIMS_ABOUT_EXTENSIONS.items())
 
 
-@pytest.mark.parametrize("name", EXTENDED)
-def test_compiled_extensions_are_promised_and_without_them_unproven(name: str) -> None:
-    package, *behaviours = EXTENDED[name]
-    wanted = {f"device-code/{package}", f"native/{package}", *behaviours}
-    there = [claim for claim in claims(name).claims if claim.key in wanted]
-    assert len(there) == 4 and all(claim.required and not claim.unproven for claim in there)
-    lacking = claims(name, {f"{package} extensions": "X, which are not compiled"})
-    without = [claim for claim in lacking.claims if claim.key in wanted]
-    assert all(
-        not claim.required and "goes without X, which are not compiled" in claim.unproven
-        for claim in without
-    )
-    assert one(lacking, "pins", package).required and one(lacking, "imports", package).required
+@each_extension
+def test_compiled_extensions_are_claimed(name: str, keys: Sequence[str]) -> None:
+    claims = claims_of(name)
+
+    for key in keys:
+        assert find(claims, key).required
+        assert not find(claims, key).unproven
 
 
-def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:
-    def example(name: str, missing: dict[str, str]) -> Claim:
-        return one(claims(name, missing), "gpu-examples", "hybrid-adam")
+@each_extension
+def test_without_compiled_extensions_their_claims_are_unproven_and_the_packages_required(
+    name: str, keys: Sequence[str]
+) -> None:
+    package = keys[0].partition("/")[2]
 
-    lacking = {"colossalai extensions": "not compiled"}
-    assert not example("cu124-torch25-colossalai", {}).unproven
-    assert "neither nvcc nor a wheel" in example("cu124-torch25-colossalai", lacking).unproven
-    assert not example("cu124-torch25-devel-colossalai", lacking).unproven
+    claims = claims_of(name, {f"{package} extensions": "X, which are not compiled"})
 
-
-def records_claim(name: str, change: Callable[[WheelRecord], WheelRecord | None]) -> Claim:
-    """Return records/locked of an image, where each row of its lock's RECORDs is changed so; None: it is not known."""
-    image = sources.image(name)
-    lock = lock_file.read(image, CHECKOUT.locks)
-    changed = {digest: change(row) for digest, row in lock.wheel_records.items()}
-    records = {digest: row for digest, row in changed.items() if row}
-    context = ClaimContext.from_lock(
-        image, replace(lock, wheel_records=records), SOURCES.facts, missing={}, custom_base=False
-    )
-    (found,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
-    return found
+    for key in keys:
+        assert not find(claims, key).required
+        assert "goes without X, which are not compiled" in find(claims, key).unproven
+    assert find(claims, f"pins/{package}").required
+    assert find(claims, f"imports/{package}").required
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "required", "known"),
+    ("name", "missing", "reason"),
     [
-        ("cu126-torch27", lambda row: row, True, True),
-        ("cu126-torch27-sm90", lambda row: row, True, True),
-        # Nobody has read what a changed pruner leaves.
-        ("cu126-torch27-sm90", lambda row: replace(row, pruned={}), False, False),
-        ("cu126-torch27", lambda row: replace(row, pruned={}), True, True),
-        ("cu126-torch27", lambda _row: None, True, False),
+        pytest.param("cu124-torch25-colossalai", {}, "", id="with extensions"),
+        pytest.param(
+            "cu124-torch25-colossalai",
+            {"colossalai extensions": "not compiled"},
+            "neither nvcc nor a wheel",
+            id="without",
+        ),
+        pytest.param(
+            "cu124-torch25-devel-colossalai",
+            {"colossalai extensions": "not compiled"},
+            "",
+            id="without, and with nvcc",
+        ),
     ],
 )
-def test_records_are_required_but_those_of_a_changed_pruner(
-    name: str, change: Callable[[WheelRecord], WheelRecord | None], required: bool, known: bool
+def test_the_example_of_hybrid_adam_needs_the_extensions_or_nvcc(
+    name: str, missing: dict[str, str], reason: str
 ) -> None:
-    found = records_claim(name, change)
-    assert found.required is required and ("torch" not in found.expect["unknown"]) is known
-    assert known or f"`lock {name}`" in found.expect["unknown"]["torch"]
+    unproven = find(claims_of(name, missing), "gpu-examples/hybrid-adam").unproven
+
+    assert reason in unproven
+    assert bool(unproven) is bool(reason)
 
 
-def test_every_fault_that_is_tried_in_a_real_image_names_a_claim_of_it() -> None:
-    rows = yaml.safe_load((ROOT / "tests/integration/faults.yaml").read_text(encoding="utf-8"))
-    keys = {
-        key
-        for faults in rows.values()
-        for row in faults.values()
-        for key in row
-        if key not in ("layer", "last")
-    }
-    image = sources.image("cu126-torch27")
-    context = ClaimContext.from_lock(image, lock_file.read(image, CHECKOUT.locks), SOURCES.facts)
-    assert keys <= {claim.key for claim in image_claims(context).claims}
+# --- images for one architecture ------------------------------------------------------------------
+
+
+def test_an_image_for_one_architecture_is_expected_to_hold_no_other_code() -> None:
+    claims = claims_of("cu126-torch27-sm90")
+
+    pruned = find(claims, "device-code/pruned")
+    assert pruned.required
+    assert not pruned.unproven
+    assert pruned.expect["archs"] == {"90": "cubin"}
+    assert pruned.expect["nvidia"] is False
+    assert set(pruned.expect["by_design_of"]) == set(expectations.KERNELS_BY_DESIGN)
+    assert "but NVIDIA's own" in pruned.statement
+    assert find(claims, "image/labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
+
+
+def test_an_image_for_all_architectures_has_no_claim_about_pruning() -> None:
+    assert "device-code/pruned" not in keys_of(claims_of("cu126-torch27"))
+
+
+def test_nvidias_libraries_are_expected_to_be_pruned_if_the_matrix_says_so() -> None:
+    matrix = SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)})
+    of_image = sources.image("cu126-torch27-sm90", replace(SOURCES, matrix=matrix))
+
+    claims = claims_of_image(of_image)
+
+    assert find(claims, "device-code/pruned").expect["nvidia"] is True
+    assert find(claims, "image/labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
+
+
+# --- RECORDs --------------------------------------------------------------------------------------
+
+RowChange = Callable[[WheelRecord], WheelRecord | None]
+"""What a lock knows of a wheel's RECORD -> what it shall know; None: nothing."""
+
+
+def unchanged(row: WheelRecord) -> WheelRecord:
+    return row
+
+
+def without_pruned(row: WheelRecord) -> WheelRecord:
+    """Nobody has read what the pruner leaves, because it has changed."""
+    return replace(row, pruned={})
+
+
+def unknown(_row: WheelRecord) -> None:
+    """Nobody has read the wheel."""
+
+
+def records_claim(name: str, change: RowChange) -> Claim:
+    """Return the claim records/locked of an image. `change`: what its lock knows of each RECORD."""
+    of_image = image(name)
+    lock = lock_file.read(of_image, CHECKOUT.locks)
+    records = {}
+    for digest, row in lock.wheel_records.items():
+        changed = change(row)
+        if changed:
+            records[digest] = changed
+    lock = replace(lock, wheel_records=records)
+    context = ClaimContext.from_lock(of_image, lock, SOURCES.facts, missing={}, custom_base=False)
+    (claim,) = (claim for claim in file_claims(context) if claim.key == "records/locked")
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_required", "is_known"),
+    [
+        ("cu126-torch27", unchanged, True, True),
+        ("cu126-torch27-sm90", unchanged, True, True),
+        ("cu126-torch27-sm90", without_pruned, False, False),
+        ("cu126-torch27", without_pruned, True, True),
+        ("cu126-torch27", unknown, True, False),
+    ],
+)
+def test_records_are_required_unless_they_are_those_of_a_changed_pruner(
+    name: str, change: RowChange, is_required: bool, is_known: bool
+) -> None:
+    claim = records_claim(name, change)
+
+    unknown_records = claim.expect["unknown"]
+    assert claim.required is is_required
+    assert ("torch" not in unknown_records) is is_known
+    if not is_known:
+        assert f"`lock {name}`" in unknown_records["torch"]

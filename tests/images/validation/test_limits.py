@@ -1,25 +1,23 @@
-"""What an engine can't give a trial is unproven with the reason, and never more than that."""
+"""Claims that an engine can't measure are unproven with the reason, and no verdict gets better."""
 
 from dataclasses import replace
 
 import pytest
 
 from images.engine.gpus import NO_GPU
-from images.engine.runtime import engine_facts
+from images.engine.runtime import EngineFacts, engine_facts
 from images.validation import containers, validation_run
 from tests.support.claims import bare_claims
 from tests.support.engine_contents import image_info
 from validate import checks
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
-DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41"}
-
-
-def _key(claim: Claim) -> str:
-    return claim.key
+VERSION = {"Version": "20.10.24", "ApiVersion": "1.41"}
+AMD64_IMAGE = image_info()
+ARM64_IMAGE = replace(AMD64_IMAGE, architecture="arm64")
 
 
 @pytest.fixture(scope="module")
@@ -27,53 +25,70 @@ def claims() -> ClaimSet:
     return bare_claims("cu126-torch27").in_tiers([Tier.STATIC, Tier.CPU])
 
 
-def test_an_engine_of_the_images_processor_can_measure_everything(claims: ClaimSet) -> None:
-    assert (
-        validation_run.unsupported_claims(
-            engine_facts("unix:///d", DOCKER, {}), image_info(), claims
-        )
-        == {}
-    )
-
-
-def test_of_an_image_for_another_processor_only_files_are_read(claims: ClaimSet) -> None:
-    facts = engine_facts("unix:///d", DOCKER, {"Architecture": "x86_64"})
+@pytest.fixture(scope="module")
+def amd64_engine() -> EngineFacts:
+    facts = engine_facts("unix:///d", VERSION, {"Architecture": "x86_64"})
     assert facts.architecture == "amd64"
-    reasons = validation_run.unsupported_claims(
-        facts, replace(image_info(), architecture="arm64"), claims
-    )
-    measured = {
-        claim.probe for claim in claims.measurable_inside().claims if claim.key not in reasons
-    }
-    assert measured and all(checks.settings(probe).reads_files_only for probe in measured)
-    assert {claim.tier for claim in claims.claims if claim.key in reasons} == {
-        Tier.STATIC,
-        Tier.CPU,
-    }
+    return facts
+
+
+def test_an_engine_of_the_images_processor_can_measure_everything(
+    claims: ClaimSet, amd64_engine: EngineFacts
+) -> None:
+    assert validation_run.unsupported_claims(amd64_engine, AMD64_IMAGE, claims) == {}
+
+
+def test_of_an_image_for_another_processor_only_files_are_read(
+    claims: ClaimSet, amd64_engine: EngineFacts
+) -> None:
+    reasons = validation_run.unsupported_claims(amd64_engine, ARM64_IMAGE, claims)
+
+    measurable = [claim for claim in claims.measurable_inside().claims if claim.key not in reasons]
+    assert measurable
+    assert all(checks.settings(claim.probe).reads_files_only for claim in measurable)
+    tiers = {claim.tier for claim in claims.claims if claim.key in reasons}
+    assert tiers == {Tier.STATIC, Tier.CPU}
     assert set(reasons.values()) == {
         "programs for arm64 do not run on this machine (amd64): validate it on a machine with arm64"
     }
 
 
-def test_what_is_not_supported_is_unproven_the_rest_is_measured_and_evidence_can_only_lose_by_it(
-    claims: ClaimSet,
+def test_an_unsupported_claim_is_unproven_and_in_no_container(
+    claims: ClaimSet, amd64_engine: EngineFacts
 ) -> None:
-    facts = engine_facts("unix:///d", DOCKER, {})
-    reasons = validation_run.unsupported_claims(
-        facts, replace(image_info(), architecture="arm64"), claims
-    )
-    host = {"unsupported": reasons}
-    limited = validation_run.with_host_limits(claims, host)
-    assert {_key(one): one.unproven for one in limited.claims if _key(one) in reasons} == reasons
-    planned = {
-        one
-        for plan in containers.plan_containers("", limited, NO_GPU)
-        for one in map(_key, plan.claims.claims)
+    reasons = validation_run.unsupported_claims(amd64_engine, ARM64_IMAGE, claims)
+
+    limited = validation_run.with_host_limits(claims, {"unsupported": reasons})
+
+    assert {
+        claim.key: claim.unproven for claim in limited.claims if claim.key in reasons
+    } == reasons
+    planned = set()
+    for plan in containers.plan_containers("", limited, NO_GPU):
+        planned |= {claim.key for claim in plan.claims.claims}
+    assert planned == {
+        claim.key for claim in limited.measurable_inside().claims if not claim.unproven
     }
-    assert planned == {_key(one) for one in limited.measurable_inside().claims if not one.unproven}
-    again = Evidence.loads(Evidence(image=claims.image, digest="", records=(), host=host).dumps())
-    assert validation_run.with_host_limits(claims, again.host) == limited
+
+
+def test_the_limits_of_a_host_are_read_from_its_stored_evidence(
+    claims: ClaimSet, amd64_engine: EngineFacts
+) -> None:
+    reasons = validation_run.unsupported_claims(amd64_engine, ARM64_IMAGE, claims)
+    host = {"unsupported": reasons}
+    stored = Evidence(image=claims.image, digest="", records=(), host=host).dumps()
+
+    read = Evidence.loads(stored)
+
+    limited = validation_run.with_host_limits(claims, host)
+    assert validation_run.with_host_limits(claims, read.host) == limited
     assert validation_run.with_host_limits(claims, {}) == claims
-    worse = {_key(one): "no reason" for one in claims.claims}
-    forged = validation_run.with_host_limits(claims, {"unsupported": worse})
-    assert {one.status for one in judge(forged, again).claims} == {Status.UNPROVEN}
+
+
+def test_evidence_can_only_lose_by_limits_that_somebody_wrote_into_it(claims: ClaimSet) -> None:
+    forged = {claim.key: "no reason" for claim in claims.claims}
+    evidence = Evidence(image=claims.image, digest="", records=())
+
+    limited = validation_run.with_host_limits(claims, {"unsupported": forged})
+
+    assert {judged.status for judged in judge(limited, evidence).claims} == {Status.UNPROVEN}

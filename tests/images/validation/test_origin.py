@@ -1,4 +1,4 @@
-"""What the host measures of an image's layers."""
+"""The layers of an image, as the host measures them for the claim about the origin."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,41 +9,55 @@ from images.validation import origin
 from tests.support.engine_contents import image_info
 from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 
-LAYER = {"layer": "torch", "written_as": ["sha256:old"], "diff_id": "sha256:new"}
-CLAIM = Claim(
+RECORDED_LAYER = {"layer": "torch", "written_as": ["sha256:old"], "diff_id": "sha256:new"}
+ORIGIN_CLAIM = Claim(
     check="origin",
     subject="layers",
     tier=Tier.STATIC,
     probe=ORIGIN_PROBE,
     statement="x",
-    expect={"layers": [LAYER]},
+    expect={"layers": [RECORDED_LAYER]},
 )
-CLAIMS = ClaimSet(image="x", claims=(CLAIM,))
+CLAIMS = ClaimSet(image="x", claims=(ORIGIN_CLAIM,))
+NO_CLAIMS = ClaimSet(image="x", claims=())
+ENGINE: Any = SimpleNamespace()
 
 
-def test_layers_of_a_base_count_as_one() -> None:
-    assert origin.with_one_base({"base": "1", "torch": "2"}) == {"base": "1", "torch": "2"}
-    joined = origin.with_one_base({"base": "1", "base-2": "2", "torch": "3"})
-    assert joined == {"base": oci_digest(b"1 2"), "torch": "3"}
+def test_a_base_of_one_layer_stays_as_it_is() -> None:
+    layers = {"base": "1", "torch": "2"}
+
+    assert origin.with_one_base(layers) == layers
 
 
-def test_forms_that_are_recorded_need_not_be_read() -> None:
+def test_the_layers_of_a_base_become_one_with_the_digest_of_their_ids() -> None:
+    layers = {"base": "1", "base-2": "2", "torch": "3"}
+
+    assert origin.with_one_base(layers) == {"base": oci_digest(b"1 2"), "torch": "3"}
+
+
+def test_the_forms_of_recorded_layers_are_known_by_their_claim() -> None:
     assert origin.known_forms(CLAIMS) == {"sha256:old": "sha256:new"}
 
 
 def test_the_record_has_the_layers_and_the_recipe_that_the_label_names() -> None:
-    read = LayerReading(
+    layer_reading = LayerReading(
         payload={"base": "1", "suite": "2", "settings": "3"},
         as_stored={},
         canonical=True,
         beside_suite=("/x",),
     )
-    engine: Any = SimpleNamespace()
     image = image_info(labels={"dev.truetag.recipe": "r"})
-    (record,) = origin.measure_origin(engine, image, CLAIMS, read, steps_above=())
+
+    (record,) = origin.measure_origin(ENGINE, image, CLAIMS, layer_reading, steps_above=())
+
     measured = record.measurements[0].evidence
-    assert (
-        measured["recipe"] == "r" and measured["beside_suite"] == ["/x"] and measured["canonical"]
-    )
+    assert measured["recipe"] == "r"
+    assert measured["beside_suite"] == ["/x"]
+    assert measured["canonical"]
     assert [row["layer"] for row in measured["layers"]] == ["base", "suite", "settings"]
-    assert origin.measure_origin(engine, image, ClaimSet(image="x", claims=()), read, ()) == ()
+
+
+def test_without_a_claim_about_the_origin_there_is_no_record() -> None:
+    layer_reading = LayerReading(payload={"base": "1"}, as_stored={}, canonical=True)
+
+    assert origin.measure_origin(ENGINE, image_info(), NO_CLAIMS, layer_reading, ()) == ()

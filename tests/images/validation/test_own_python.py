@@ -1,4 +1,4 @@
-"""Our own Python as files: with a loader of its own, and nothing left to the image."""
+"""Our own Python as files: with a loader of its own, and with nothing left to the image."""
 
 import os
 import py_compile
@@ -16,50 +16,60 @@ from tests.support.engine_contents import image_info
 from validate.binaries.elf import ElfError
 
 
-def test_a_program_that_the_image_could_come_before_is_refused(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_too_long_for_the_interpreter_is_refused() -> None:
+    """The path of the loader is written into the interpreter, which has little room for it."""
     with pytest.raises(UserError, match="has room for"):
         own_python.python_files("/" + "x" * 300)
-    (tmp_path / "a.so").write_bytes(elves.make(rpath="$ORIGIN/../lib:/opt/lib"))
+
+
+def test_a_library_that_would_search_folders_of_the_image_first_is_refused(tmp_path: Path) -> None:
+    library = tmp_path / "a.so"
+    library.write_bytes(elves.make(rpath="$ORIGIN/../lib:/opt/lib"))
+
     with pytest.raises(ElfError, match=r"a\.so has the RPATH /opt/lib, where"):
-        own_python.needed_libraries("/bin/true", [tmp_path / "a.so"])
+        own_python.needed_libraries("/bin/true", [library])
 
 
-def test_what_this_machine_lacks_is_not_taken_from_the_image(
+def test_an_empty_file_takes_the_place_of_a_library_that_this_machine_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its loader would look there next: an empty file ends the search, and nothing of the image runs."""
+    """Else the loader would look in the image, and run what it finds there."""
     monkeypatch.setattr(own_python, "_OPENED_BY_NAME", ("libzstd.so.1", "libno-such-decoder.so.1"))
-    found = own_python.python_files.__wrapped__("/judge")
-    assert found[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
-    assert isinstance(found[f"{own_python.LIBRARIES}/libc.so.6"], Path)
+
+    files = own_python.python_files.__wrapped__("/judge")
+
+    assert files[f"{own_python.LIBRARIES}/libno-such-decoder.so.1"] == b""
+    assert isinstance(files[f"{own_python.LIBRARIES}/libc.so.6"], Path)
 
 
-def test_bytecode_comes_in_a_sources_place_where_it_is_of_that_source(tmp_path: Path) -> None:
+def test_bytecode_takes_the_place_of_a_source_if_it_was_made_of_it(tmp_path: Path) -> None:
     for name in ("fits", "older", "others", "alone"):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
-    made = {
-        name: Path(py_compile.compile(str(tmp_path / f"{name}.py"), doraise=True) or "")
-        for name in ("fits", "older", "others")
-    }
-    made["others"].write_bytes(b"\0\0\r\n" + made["others"].read_bytes()[4:])
+    bytecode = {}
+    for name in ("fits", "older", "others"):
+        compiled = py_compile.compile(str(tmp_path / f"{name}.py"), doraise=True)
+        bytecode[name] = Path(compiled or "")
+    # `older`: the source has another time now. `others`: of another Python, by its magic number.
     os.utime(tmp_path / "older.py", (0, 0))
-    assert {name.rpartition("/")[2] for name in own_python.standard_library(tmp_path)} == {
-        "fits.pyc",
-        "older.py",
-        "others.py",
-        "alone.py",
-    }
+    bytecode["others"].write_bytes(b"\0\0\r\n" + bytecode["others"].read_bytes()[4:])
+
+    paths = own_python.standard_library(tmp_path)
+
+    names = {path.rpartition("/")[2] for path in paths}
+    assert names == {"fits.pyc", "older.py", "others.py", "alone.py"}
 
 
-@pytest.mark.parametrize("mine", [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")])
-def test_where_no_python_of_ours_runs_no_file_is_read(
-    monkeypatch: pytest.MonkeyPatch, mine: tuple[str, str]
+@pytest.mark.parametrize(
+    ("system", "machine"), [("Linux", "riscv64"), ("Linux", "aarch64"), ("Darwin", "arm64")]
+)
+def test_no_file_is_read_if_our_python_does_not_run_on_the_engines_machine(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
     engine: Any = SimpleNamespace(
         facts=SimpleNamespace(architecture="amd64"), inspect=lambda _reference: image_info()
     )
-    monkeypatch.setattr(
-        own_python, "platform", SimpleNamespace(system=lambda: mine[0], machine=lambda: mine[1])
-    )
-    with pytest.raises(UserError, match=f"is of amd64, this one of {mine[1]} with {mine[0]}"):
+    this_machine = SimpleNamespace(system=lambda: system, machine=lambda: machine)
+    monkeypatch.setattr(own_python, "platform", this_machine)
+
+    with pytest.raises(UserError, match=f"is of amd64, this one of {machine} with {system}"):
         sbom.read_packages(engine, "x")

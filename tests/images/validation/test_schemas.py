@@ -1,6 +1,7 @@
-"""The published schemas hold for what is really written, and a recorded run can be judged again."""
+"""What a validation run writes keeps to the published schemas, and can be judged again."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from validate.claims import Claim, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import explain, judge
 
-LACKING = {"check": "pins", "subject": "flash-attn", "unproven": "no wheel"}
 CLAIMS = (
     Claim(
         check="environment",
@@ -31,59 +31,62 @@ CLAIMS = (
         probe="cpu.compiler",
         statement="it compiles",
     ),
-    Claim(**LACKING, tier=Tier.STATIC, probe="static.pins", statement="-", required=False),  # type: ignore[arg-type]
+    Claim(
+        check="pins",
+        subject="flash-attn",
+        tier=Tier.STATIC,
+        probe="static.pins",
+        statement="-",
+        required=False,
+        unproven="no wheel",
+    ),
+)
+CRASHED_COMPILER = Record(
+    probe="cpu.compiler",
+    outcome=Outcome.CRASHED,
+    seconds=1.5,
+    exit_code=1,
+    measurements=(Measurement(subject="other", seconds=0.1, evidence={"deep": [{"1": None}]}),),
+    log="main.c:6:10: fatal error: Python.h: No such file or directory",
 )
 EVIDENCE = Evidence(
     image="cu126-torch27",
     digest="sha256:1",
-    records=(
-        Record(
-            probe="cpu.compiler",
-            outcome=Outcome.CRASHED,
-            seconds=1.5,
-            exit_code=1,
-            measurements=(
-                Measurement(subject="other", seconds=0.1, evidence={"deep": [{"1": None}]}),
-            ),
-            log="main.c:6:10: fatal error: Python.h: No such file or directory",
-        ),
-    ),
+    records=(CRASHED_COMPILER,),
     host={"engine": "28.5", "cpus": 2, "gpus": []},
     claims=CLAIMS,
 )
-
-
-def schema(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(
-        (ROOT / "docs" / "schema" / f"{name}.schema.json").read_text()
-    )
-    jsonschema_rs.meta.validate(content)
-    return content
+Change = Callable[[Any], object]
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Path:
-    """The folder of a trial, as the product writes it."""
+def run_folder(tmp_path: Path) -> Path:
+    """The folder of a validation run, as the product writes it."""
     run_files.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE)))
     return tmp_path
 
 
+def schema(name: str) -> dict[str, Any]:
+    file = ROOT / "docs" / "schema" / f"{name}.schema.json"
+    content: dict[str, Any] = json.loads(file.read_text())
+    jsonschema_rs.meta.validate(content)
+    return content
+
+
+def read_json(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def judge_again(file: Path, *options: str) -> Called:
+    return call("validate", "--evidence", str(file), *options)
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("name", ["verdict", "evidence"])
-def test_what_is_written_keeps_to_its_schema(name: str, written: Path) -> None:
-    jsonschema_rs.validate(schema(name), json.loads((written / f"{name}.json").read_text()))
-
-
-def test_a_verdict_has_hints_names_its_evidence_and_repeats_none_of_it(written: Path) -> None:
-    verdict, evidence = (
-        json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence")
-    )
-    assert verdict["evidence_sha256"] == evidence["sha256"]
-    assert not [row for row in verdict["claims"] if "evidence" in row]
-    (row,) = [row for row in verdict["claims"] if row["check"] == "compiler"]
-    assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
-    assert [
-        row for row in verdict["claims"] if row["check"] == "environment" and "hints" in row
-    ] == []
+def test_what_is_written_keeps_to_its_schema(name: str, run_folder: Path) -> None:
+    jsonschema_rs.validate(schema(name), read_json(run_folder, name))
 
 
 @pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])
@@ -94,79 +97,122 @@ def test_recorded_evidence_keeps_to_the_schema(run_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("verdict", lambda data: data.update(extra=1)),
-        ("verdict", lambda data: data.pop("overall")),
-        ("verdict", lambda data: data.update(schema_version=1)),
-        ("verdict", lambda data: data["claims"][0].update(evidence={})),
-        ("verdict", lambda data: data["claims"][0].update(verdict="GREEN")),
-        ("verdict", lambda data: data["claims"][0].update(hints=[])),
-        ("evidence", lambda data: data["records"][0].update(outcome="fine")),
-        ("evidence", lambda data: data.update(claims=[])),
-        ("evidence", lambda data: data.update(sha256="x")),
+        pytest.param("verdict", lambda file: file.update(extra=1), id="unknown key"),
+        pytest.param("verdict", lambda file: file.pop("overall"), id="missing key"),
+        pytest.param("verdict", lambda file: file.update(schema_version=1), id="older version"),
+        pytest.param("verdict", lambda file: file["claims"][0].update(evidence={}), id="evidence"),
+        pytest.param(
+            "verdict", lambda file: file["claims"][0].update(verdict="GREEN"), id="unknown verdict"
+        ),
+        pytest.param("verdict", lambda file: file["claims"][0].update(hints=[]), id="empty hints"),
+        pytest.param(
+            "evidence",
+            lambda file: file["records"][0].update(outcome="fine"),
+            id="unknown outcome",
+        ),
+        pytest.param("evidence", lambda file: file.update(claims=[]), id="no claims"),
+        pytest.param("evidence", lambda file: file.update(sha256="x"), id="no digest"),
     ],
 )
-def test_the_schemas_refuse_what_is_wrong(name: str, change: Any, written: Path) -> None:
-    data = json.loads((written / f"{name}.json").read_text())
-    change(data)
+def test_a_schema_refuses_a_wrong_file(name: str, change: Change, run_folder: Path) -> None:
+    content = read_json(run_folder, name)
+    change(content)
+
     with pytest.raises(jsonschema_rs.ValidationError):
-        jsonschema_rs.validate(schema(name), data)
+        jsonschema_rs.validate(schema(name), content)
 
 
-def judged_again(file: Path, *options: str) -> Called:
-    return call("validate", "--evidence", str(file), *options)
+# --- verdict.json ---------------------------------------------------------------------------------
 
 
-def test_a_recorded_run_gets_the_same_verdict_again(written: Path) -> None:
-    done = judged_again(written / "evidence.json", "--json")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == (written / "verdict.json").read_text()
-    done = judged_again(written / "evidence.json")
-    assert "Python.h" in done.stdout and "hint" in done.stdout
+def test_a_verdict_names_its_evidence_and_repeats_none_of_it(run_folder: Path) -> None:
+    verdict = read_json(run_folder, "verdict")
+    evidence = read_json(run_folder, "evidence")
+
+    assert verdict["evidence_sha256"] == evidence["sha256"]
+    assert not [row for row in verdict["claims"] if "evidence" in row]
 
 
-def test_one_tier_of_it_can_be_judged_and_one_that_was_not_measured_is_no_verdict(
-    written: Path,
-) -> None:
-    done = judged_again(written / "evidence.json", "--tier", "static")
-    assert done.returncode == 0 and "triton-launcher" not in done.stdout, "unproven is not failed"
-    done = judged_again(written / "evidence.json", "--tier", "multigpu")
-    assert (
-        done.returncode == 2
-        and "holds no claims of the multigpu tier" in done.stderr
-        and not done.stdout
-    )
+def test_only_a_claim_that_does_not_hold_has_hints(run_folder: Path) -> None:
+    rows = {row["check"]: row for row in read_json(run_folder, "verdict")["claims"]}
+
+    assert [hint["id"] for hint in rows["compiler"]["hints"]] == ["no-python-headers"]
+    assert "hints" not in rows["environment"]
+
+
+# --- judged again ---------------------------------------------------------------------------------
+
+
+def test_a_recorded_run_gets_the_same_verdict_again(run_folder: Path) -> None:
+    called = judge_again(run_folder / "evidence.json", "--json")
+
+    assert called.returncode == 1, called.stderr
+    assert called.stdout == (run_folder / "verdict.json").read_text()
+
+
+def test_the_report_of_a_recorded_run_has_the_log_and_the_hint(run_folder: Path) -> None:
+    called = judge_again(run_folder / "evidence.json")
+
+    assert "Python.h" in called.stdout
+    assert "hint" in called.stdout
+
+
+def test_one_tier_of_a_recorded_run_can_be_judged(run_folder: Path) -> None:
+    called = judge_again(run_folder / "evidence.json", "--tier", "static")
+
+    assert called.returncode == 0, "unproven is not failed"
+    assert "triton-launcher" not in called.stdout
+
+
+def test_a_tier_that_was_not_measured_gets_no_verdict(run_folder: Path) -> None:
+    called = judge_again(run_folder / "evidence.json", "--tier", "multigpu")
+
+    assert called.returncode == 2
+    assert "holds no claims of the multigpu tier" in called.stderr
+    assert not called.stdout
+
+
+CHANGED = "changed after it was measured"
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        (lambda text: text.replace("sha256:1", "sha256:2"), "changed after it was measured"),
-        (
+        pytest.param(lambda text: text.replace("sha256:1", "sha256:2"), CHANGED, id="digest"),
+        pytest.param(
             lambda text: text.replace('"unproven": ""', '"unproven": "let it be"', 1),
-            "changed after it was measured",
+            CHANGED,
+            id="claim",
         ),
-        (
-            lambda text: text.replace('"exit_code": 1', '"exit_code": 0'),
-            "changed after it was measured",
+        pytest.param(
+            lambda text: text.replace('"exit_code": 1', '"exit_code": 0'), CHANGED, id="record"
         ),
-        (lambda text: text[:-30], "is not JSON"),
-        (lambda text: "{}", "is no evidence"),
-        (lambda text: "[]", "is no evidence"),
-        (lambda text: json.dumps({**json.loads(text), "claims": []}), "claims"),
-        (lambda text: '{"records": 3, "claims": 4}', "schema_version: "),
-        (lambda text: '{"schema_version": 2, "records": []}', "claims had numbers and not names"),
+        pytest.param(lambda text: text[:-30], "is not JSON", id="cut"),
+        pytest.param(lambda _text: "{}", "is no evidence", id="empty"),
+        pytest.param(lambda _text: "[]", "is no evidence", id="list"),
+        pytest.param(
+            lambda text: json.dumps({**json.loads(text), "claims": []}), "claims", id="no claims"
+        ),
+        pytest.param(
+            lambda _text: '{"records": 3, "claims": 4}', "schema_version: ", id="no version"
+        ),
+        pytest.param(
+            lambda _text: '{"schema_version": 2, "records": []}',
+            "claims had numbers and not names",
+            id="older version",
+        ),
     ],
 )
-def test_a_file_that_was_tampered_with_is_a_clear_error(
-    change: Any, words: str, written: Path
+def test_a_file_that_was_changed_is_an_error_with_a_next_step(
+    change: Callable[[str], str], message: str, run_folder: Path
 ) -> None:
-    file = written / "evidence.json"
+    file = run_folder / "evidence.json"
     file.write_text(change(file.read_text()))
-    done = judged_again(file)
-    assert (
-        done.returncode == 2
-        and words in done.stderr
-        and "next:" in done.stderr
-        and "Traceback" not in done.stderr
-    )
-    assert not done.stdout
+
+    called = judge_again(file)
+
+    assert called.returncode == 2
+    assert message in called.stderr
+    assert "next:" in called.stderr
+    assert "Traceback" not in called.stderr
+    assert not called.stdout
