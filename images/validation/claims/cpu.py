@@ -90,7 +90,7 @@ def import_claims(image: Image) -> Iterator[Claim]:
             default = expectations.modules_of(pin.name)
             modules_by_subject[pin.name] = list(expectations.IMPORTED.get(pin.name, default))
 
-    # `all`: in the reverse of the order in which the image installs them, so that torch comes late.
+    # `all`: in the reverse of the order in which the image installs them, so torch comes late.
     # Packages that the image may lack, or whose import is known to fail, are left out.
     imported_together = []
     for pin in reversed(image.pins):

@@ -160,8 +160,8 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
     """Yield a claim for each floor of envelopes.yaml: how fast something must be at least.
 
     There is none for a floor about a kernel whose package the image lacks. A floor that is a share
-    of the GPU's peak is unproven on a GPU model whose peaks the table does not have. It is required
-    on the models on which our own runs have kept it.
+    of the GPU's peak is unproven on a GPU model whose peaks the table does not have. A floor is
+    required on the models on which our own runs have kept it.
     """
     model = find_gpu_model(context.inventory)
     for subject, floor in ENVELOPES["floors"].items():

@@ -287,11 +287,11 @@ def test_the_records_of_a_probe_from_several_containers_become_one_with_the_wors
 
 def test_files_are_read_first_then_static_and_cpu_containers_run_side_by_side() -> None:
     first_probes: list[str] = []
-    # Neither of the two containers gets on before the other one has begun.
     both_have_begun = threading.Barrier(2, timeout=SECONDS)
 
     def on_start(probes: list[str]) -> None:
         first_probes.append(probes[0])
+        # The reader of files is the first. The two after it get on only if both have begun.
         if probes[0] in first_probes[1:3]:
             both_have_begun.wait()
 
