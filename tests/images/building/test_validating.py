@@ -34,12 +34,13 @@ def why_withheld(
     further_claims: tuple[Claim, ...] = (),
     tiers: tuple[Tier, ...] = STATIC_AND_CPU,
     status: Status = Status.PASS,
+    failed_check: str = "",
     **host: object,
 ) -> str:
     """Return why an image with two claims gets no name by these records.
 
     Every judge answers `status`: which probes ran is the question here, and not what they measured.
-    `host`: facts about the machine.
+    Only the judge of `failed_check` answers FAIL. `host`: facts about the machine.
     """
     image_claims = claims(STATIC_CLAIM, CPU_CLAIM, *further_claims)
     evidence = Evidence(
@@ -51,6 +52,7 @@ def why_withheld(
     )
     finding = Finding(status, "it was looked at")
     judges = dict.fromkeys(("pins", "imports"), lambda *_: finding)
+    judges[failed_check] = lambda *_: Finding(Status.FAIL, "bad")
     verdict = judge(image_claims, evidence, tiers, judges=judges)
     return naming.why_withheld(verdict, evidence, tiers)
 
@@ -116,14 +118,21 @@ def test_a_judge_that_could_not_tell_does_not_withhold_the_name_if_the_probe_ran
     assert why_withheld(*BOTH_RECORDS, status=Status.UNPROVEN) == ""
 
 
-def test_a_claim_that_is_not_required_does_not_withhold_the_name() -> None:
+@pytest.mark.parametrize(
+    "failed_check",
+    [pytest.param("", id="without a judge"), pytest.param("framework", id="failed")],
+)
+def test_a_claim_that_is_not_required_does_not_withhold_the_name(failed_check: str) -> None:
     probe = "cpu.profile_trl_vllm"
     not_required = replace(
         claim("adapters", number="framework", tier=Tier.CPU, probe=probe), required=False
     )
 
     reason = why_withheld(
-        *BOTH_RECORDS, record_of(probe, "adapters"), further_claims=(not_required,)
+        *BOTH_RECORDS,
+        record_of(probe, "adapters"),
+        further_claims=(not_required,),
+        failed_check=failed_check,
     )
 
     assert reason == ""

@@ -42,6 +42,20 @@ def test_an_empty_file_takes_the_place_of_a_library_that_this_machine_lacks(
     assert isinstance(files[f"{own_python.LIBRARIES}/libc.so.6"], Path)
 
 
+def test_an_empty_file_takes_the_place_of_a_linked_library_that_the_loader_does_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listing = "\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n\tlibmissing.so.1 => not found\n"
+    listed = SimpleNamespace(stdout=listing)
+    monkeypatch.setattr(own_python, "require_own_rpath", lambda _path: None)
+    monkeypatch.setattr(own_python.subprocess, "run", lambda *_, **__: listed)
+
+    libraries = own_python.needed_libraries("/lib/ld.so", [Path("/usr/bin/program")])
+
+    assert libraries["libmissing.so.1"] == b""
+    assert isinstance(libraries["libc.so.6"], Path)
+
+
 def test_bytecode_takes_the_place_of_a_source_if_it_was_made_of_it(tmp_path: Path) -> None:
     for name in ("fits", "older", "others", "alone"):
         (tmp_path / f"{name}.py").write_text("x = 1\n")
