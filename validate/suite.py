@@ -172,6 +172,7 @@ class RunSettings:
     scratch: Path
     """A folder for logs and caches."""
     jobs: int
+    """How many groups run at once, and how many forks of a group."""
     timeout: float | None
     """In seconds a probe; None: its own limit, else its tier's."""
 
@@ -225,12 +226,12 @@ def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) 
     `user_environment.recorded`. Raises LookupError if a probe reads files, and the image has no
     Python with packages.
     """
-    looked_at = user or user_environment.of_this_process()
+    observed_user = user or user_environment.of_this_process()
     # Probes that read files start no Python of the image, so files must say how it would start.
-    if not looked_at.start and any(_reads_files(probe) for probe in probes):
-        looked_at = environments.with_start_from_files(looked_at)
-    own_variables = os.environ if user else looked_at.environ
-    return {**own_variables, **user_environment.as_variable(looked_at)}
+    if not observed_user.start and any(_reads_files(probe) for probe in probes):
+        observed_user = environments.with_start_from_files(observed_user)
+    own_variables = os.environ if user else observed_user.environ
+    return {**own_variables, **user_environment.as_variable(observed_user)}
 
 
 def _form_groups(probes: Sequence[str]) -> tuple[list[Group], list[str]]:
@@ -353,11 +354,12 @@ def run_group(group: Group, settings: RunSettings, environ: Mapping[str, str]) -
     seconds = time.monotonic() - started
     if seconds >= process_limit:
         exit_code = None  # it did not end, but was killed
+    # The process ended before these probes were measured.
     for probe in missing:
         if group.prepare:
             yield from run_group(Group([probe]), settings, environ)
         else:
-            # The process ended before it wrote the record, so its end stands for the fork's.
+            # The end of the process stands for that of the fork.
             end = ForkEnd(0, exit_code, seconds)
             yield _make_record(probe, end, lines=(), log=log)
 

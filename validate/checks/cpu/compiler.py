@@ -109,9 +109,9 @@ def build_libcuda_stub(compiler: str, driver_source: str, folder: Path) -> None:
     command = [compiler, str(source), "-shared", "-fPIC", "-o", str(library)]
     command.append(f"-Wl,-soname,{library.name}")
     environ = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    if done.returncode or not library.is_file():
-        message = done.stderr[:300] or "it made nothing"
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    if completed.returncode or not library.is_file():
+        message = completed.stderr[:300] or "it made nothing"
         raise OSError(f"{compiler} did not make a stand-in for libcuda: {message}")
 
     # Triton links with the name without a version, and finds it by this variable.

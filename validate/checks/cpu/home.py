@@ -142,7 +142,7 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     # Without the variable, the empty name can't be started.
     python = environ.get("PIP_PYTHON", "")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [python, "-c", _PROGRAM],
             env=dict(environ),
             capture_output=True,
@@ -154,16 +154,16 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
         return {"python": python, "error": str(error)}
 
     # If the program failed, one or both of its lines are missing.
-    lines = done.stdout.splitlines()
+    lines = completed.stdout.splitlines()
     prefix = lines[0] if lines else ""
     torch_file = lines[1] if len(lines) > 1 else ""
     return {
         "python": python,
-        "code": done.returncode,
+        "code": completed.returncode,
         "prefix": prefix,
         "torch": torch_file,
         "writable": bool(lines) and os.access(prefix, os.W_OK),
-        "said": done.stderr[-2000:],
+        "said": completed.stderr[-2000:],
     }
 
 

@@ -135,7 +135,7 @@ def import_in_new_process(modules: Sequence[str]) -> ImportRun:
     was printed at exit, after the imports, is kept apart: see ImportRun.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _PROGRAM, *modules],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -146,17 +146,17 @@ def import_in_new_process(modules: Sequence[str]) -> ImportRun:
         message = f"not imported within {_SECONDS} s"
         return {"error": {"kind": "timeout", "message": message}, "said": []}
 
-    output = done.stdout.decode("utf-8", "replace")
+    output = completed.stdout.decode("utf-8", "replace")
     # If an import failed, the line that ends them is missing: `end_of_imports` is empty.
     at_import, end_of_imports, at_exit = output.partition(_END_OF_IMPORTS)
     lines, lines_at_exit = last_lines(at_import), last_lines(at_exit)
     run: ImportRun = {"said": lines}
     if lines_at_exit:
         run["said_at_exit"] = lines_at_exit
-    if not end_of_imports or done.returncode != 0:
+    if not end_of_imports or completed.returncode != 0:
         all_lines = [*lines, *lines_at_exit]
         message = all_lines[-1] if all_lines else "nothing was said"
-        run["error"] = {"kind": f"status {done.returncode}", "message": message}
+        run["error"] = {"kind": f"status {completed.returncode}", "message": message}
     return run
 
 

@@ -84,11 +84,11 @@ def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
             "GLOO_SOCKET_IFNAME": "lo",
             **variables,
         }
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=environ, capture_output=True, text=True, timeout=_MOST_SECONDS
         )
-        if done.returncode:
-            output = done.stdout + done.stderr
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
             raise RuntimeError(f"a rank failed: {output[-LOG_TAIL_CHARACTERS:]}")
         rank_0: GroupTimeout = json.loads(Path(folder, "0").read_text())
         return rank_0

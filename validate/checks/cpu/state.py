@@ -102,7 +102,7 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
     the process hangs, fails or prints no result, there are no values but an error.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _PROGRAM, json.dumps(list(expressions))],
             capture_output=True,
             env=dict(environ),
@@ -113,12 +113,12 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
         return Reading({}, f"not imported within {_SECONDS} s")
 
     # The result is what follows the last mark, on the same line.
-    output = done.stdout.decode("utf-8", "replace")
+    output = completed.stdout.decode("utf-8", "replace")
     result = output.rpartition(_MARK)[2].partition("\n")[0]
-    if done.returncode != 0 or not result:
-        error_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if completed.returncode != 0 or not result:
+        error_lines = completed.stderr.decode("utf-8", "replace").strip().splitlines()
         last_line = error_lines[-1] if error_lines else "nothing was said"
-        return Reading({}, f"status {done.returncode}: {last_line[:300]}")
+        return Reading({}, f"status {completed.returncode}: {last_line[:300]}")
     return Reading(json.loads(result), "")
 
 
