@@ -47,7 +47,7 @@ def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
 
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
-    if facts["module_loaded"] or _asks_windows(facts) or facts["under_wsl"] or not facts["pci"]:
+    if facts["module_loaded"] or _lacks_answer_of_windows(facts) or facts["under_wsl"] or not facts["pci"]:
         return
     count = len(facts["pci"])
     yield f"no NVIDIA kernel module is loaded for {count} GPU{'s' * (count > 1)} on the bus"
@@ -59,7 +59,7 @@ def windows_driver_is_silent(facts: HostFacts) -> Iterator[str]:
     The GPU is in TCC mode, WSL is old, or a Linux driver is installed inside it:
     microsoft/WSL#10289, microsoft/WSL#11865
     """
-    if _asks_windows(facts):
+    if _lacks_answer_of_windows(facts):
         yield f"Windows' driver does not answer: {facts['nvml_error']}"
 
 
@@ -106,7 +106,7 @@ def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
     A fault is an Xid of hardware, or an entry without an Xid: a GPU that the driver could not start
     (RmInitAdapter, NVIDIA/open-gpu-kernel-modules#326), or a module of another release.
     """
-    # Without a module the log is of a driver that no longer runs: kernel_module_is_not_loaded.
+    # Without a module, kernel_module_is_not_loaded says what is wrong, and the log is an old one.
     if not facts["module_loaded"]:
         return
     faults: list[str] = []
@@ -137,7 +137,7 @@ _OF_MACHINE: tuple[Callable[[HostFacts], Iterator[str]], ...] = (
 )
 
 
-def _asks_windows(facts: HostFacts) -> bool:
+def _lacks_answer_of_windows(facts: HostFacts) -> bool:
     """Return whether NVML got no answer from the driver of Windows, which WSL uses."""
     return bool(not facts["module_loaded"] and facts["nvml_error"] and facts["windows_driver"])
 

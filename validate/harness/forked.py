@@ -70,7 +70,7 @@ def measure_in_forks(
             evidence = _read_evidence(results[end.number], end)
             if "error" in evidence:
                 evidence["error"]["log"] = output[-LOG_TAIL_CHARACTERS:]
-            # E is what `measure` returns, which is also what was read.
+            # JSON brought back what `measure` returned, or an error: both are of its type E.
             yield end.number, cast("E", evidence)
 
 

@@ -43,13 +43,13 @@ def test_both_kernels_for_the_arch_pass() -> None:
         pytest.param(
             f"compiled|cubins|{FORWARD}|arch",
             80,
-            "made is 43592 bytes for sm_80",
+            "got 43592 bytes for sm_80",
             id="another architecture",
         ),
         pytest.param(
             f"compiled|cubins|{FORWARD}|machine",
             None,
-            "made is 43592 bytes for sm_90",
+            "got 43592 bytes for sm_90",
             id="no cubin",
         ),
         pytest.param(

@@ -146,8 +146,8 @@ def judge(_subject: str, expect: FlashAttn4Expect, evidence: FlashAttn4Evidence)
             problems.append(f"{part} was not compiled")
     for name, cubin in cubins.items():
         if cubin["machine"] != EM_CUDA or cubin["arch"] != arch:
-            made = f"made is {cubin['bytes']} bytes for sm_{cubin['arch']}"
-            problems.append(f"{name}: asked for sm_{arch}, {made}")
+            got = f"got {cubin['bytes']} bytes for sm_{cubin['arch']}"
+            problems.append(f"{name}: asked for sm_{arch}, {got}")
     if problems:
         return failed(joined(problems))
     if not expect["kernels"]:
