@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from validate.harness.forked import (
+    Work,
     find_descendants,
+    fork_each,
     measure_in_fork,
     measure_in_forks,
     run_in_own_session,
@@ -128,6 +130,40 @@ def test_forks_leave_other_children_to_who_started_them() -> None:
     assert len(evidence) == 2
     other.join()
     assert other.exitcode == 3
+
+
+def hang() -> None:
+    time.sleep(600)
+
+
+def test_a_fork_past_its_deadline_is_killed_and_others_are_not(tmp_path: Path) -> None:
+    works = [
+        Work(hang, log=tmp_path / "late", seconds=0.5),
+        Work(lambda: None, log=tmp_path / "in time", seconds=600),
+    ]
+
+    ends = {end.number: end for end in fork_each(works, 2, own_sessions=True)}
+
+    assert ends[0].exit_code is None
+    assert ends[0].seconds >= 0.5
+    assert ends[1].exit_code == 0
+
+
+def test_what_a_fork_leaves_running_in_its_session_ends_with_it(tmp_path: Path) -> None:
+    def leave_a_process_behind() -> None:
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(sleeper.pid, flush=True)  # noqa: T201
+
+    log = tmp_path / "log"
+
+    (end,) = fork_each([Work(leave_a_process_behind, log=log)], 1, own_sessions=True)
+
+    assert end.exit_code == 0
+    sleeper = int(log.read_text())
+    until = time.monotonic() + 60
+    while is_running(sleeper) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(sleeper)
 
 
 # ---- sessions
