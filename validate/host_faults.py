@@ -47,7 +47,8 @@ def kernel_module_is_not_loaded(facts: HostFacts) -> Iterator[str]:
 
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
     """
-    if facts["module_loaded"] or _lacks_answer_of_windows(facts) or facts["under_wsl"] or not facts["pci"]:
+    needs_no_module = facts["under_wsl"] or _lacks_answer_of_windows(facts)
+    if facts["module_loaded"] or needs_no_module or not facts["pci"]:
         return
     count = len(facts["pci"])
     yield f"no NVIDIA kernel module is loaded for {count} GPU{'s' * (count > 1)} on the bus"
