@@ -1,4 +1,4 @@
-"""Judges of the gpu tier on mutated evidence: what a real run recorded, one fault at a time."""
+"""Judges of the gpu tier, on evidence that real runs recorded: as it is, and with one change."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,68 +14,85 @@ from validate.kernels import expected_path, table
 
 Facts = dict[str, Any]
 
+H100_RUN = "cu130-torch211-py312-sm90/h100"
+H100_RUN_WITH_XFORMERS = "cu126-torch27/h100"  # xformers' wheels are for CUDA 12
+H100_NAME = "NVIDIA H100 80GB HBM3"
+DENSE = "flash-attn-dense"
+CUTLASS = "xformers-cutlass"
+CASE = "cases|dim 64 causal"
+BFLOAT16_CASE = "bfloat16 cross"
+FIGURE = "observed|figures|mean error"
+
 
 @cache
-def run_of(name: str) -> Facts:
+def read_run(name: str) -> Facts:
     return recorded.data(name)
 
 
-def h100(subject: str = "") -> Facts:
-    """The run that has the subject: one image's, but for xformers, whose wheels are for CUDA 12."""
-    return run_of(
-        "cu126-torch27/h100" if subject.startswith("xformers") else "cu130-torch211-py312-sm90/h100"
-    )
+def run_with(subject: str) -> Facts:
+    """Return the recorded run on an H100 that has a claim about this subject."""
+    return read_run(H100_RUN_WITH_XFORMERS if subject.startswith("xformers") else H100_RUN)
 
 
-def claim_of(subject: str, **expect: Any) -> Claim:
+def claim_about(subject: str, **expect: Any) -> Claim:
+    """Return the recorded claim about a subject, expecting something else as well."""
     (data,) = (
         claim
-        for claim in h100(subject)["claims"]
+        for claim in run_with(subject)["claims"]
         if claim["subject"] == subject and claim["tier"] == "gpu"
     )
     claim = Claim.from_json(data)
     return Claim.from_json({**data, "expect": {**claim.expect, **expect}})
 
 
-def evidence_of(subject: str) -> Facts:
-    claim = claim_of(subject)
-    (record,) = (record for record in h100(subject)["records"] if record["probe"] == claim.probe)
-    (found,) = (found for found in record["measurements"] if found["subject"] == subject)
-    evidence: Facts = found["evidence"]
+def evidence_about(subject: str) -> Facts:
+    """Return what was recorded for the claim about a subject."""
+    probe = claim_about(subject).probe
+    (record,) = (record for record in run_with(subject)["records"] if record["probe"] == probe)
+    (measurement,) = (
+        measurement for measurement in record["measurements"] if measurement["subject"] == subject
+    )
+    evidence: Facts = measurement["evidence"]
     return evidence
 
 
-def judged(subject: str, path: str = "", value: Any = dict, **expect: Any) -> Finding:
-    return judge_claim(claim_of(subject, **expect), spoiled(evidence_of(subject), path, value))
+def judge_recorded(subject: str, path: str = "", value: Any = dict, **expect: Any) -> Finding:
+    """Judge recorded evidence with another value at `path` (support.judging.spoiled).
+
+    By default it is not changed. `expect`: what the claim expects otherwise than recorded.
+    """
+    return judge_claim(
+        claim_about(subject, **expect), spoiled(evidence_about(subject), path, value)
+    )
 
 
-DENSE = "flash-attn-dense"
-CASE = "cases|dim 64 causal"
-FIGURE = "observed|figures|mean error"
-A100 = [{"name": "NVIDIA A100", "capability": [8, 0], "memory": 1}]
-WRONG: list[tuple[str, str, Any, str]] = [
-    (
-        DENSE,
-        "cases",
-        lambda all_: {n: {**one, "dtype": "float16"} for n, one in all_.items()},
-        "was run in bfloat16",
-    ),
-    (DENSE, CASE, lambda case: {**case, "outputs": {}, "controls": {"x": {}}}, "gave no result"),
+def as_if_all_were_float16(cases: Facts) -> Facts:
+    return {name: {**case, "dtype": "float16"} for name, case in cases.items()}
+
+
+def without_results(case: Facts) -> Facts:
+    return {**case, "outputs": {}, "controls": {"x": {}}}
+
+
+def seen_by_cuda_and_torch(gpus: Sequence[Facts]) -> Any:
+    """Return a change of evidence: libcuda and torch both see these GPUs."""
+    return lambda evidence: {**evidence, "cuda": {"gpus": gpus}, "torch": {"gpus": gpus}}
+
+
+A100 = {"name": "NVIDIA A100", "capability": [8, 0], "memory": 1}
+FAULTS: list[tuple[str, str, Any, str]] = [
+    (DENSE, "cases", as_if_all_were_float16, "was run in bfloat16"),
+    (DENSE, CASE, without_results, "gave no result"),
     # torch's own kernel or library in its place
-    (DENSE, "kernels|matching", lambda seen: dict.fromkeys(seen), "no CUDA kernel like"),
-    (DENSE, "libraries", lambda mapped: dict.fromkeys(mapped), "no library like"),
-    (
-        "gpus",
-        "",
-        lambda e: {**e, "cuda": {"gpus": []}, "torch": {"gpus": []}},
-        "host injected 1 GPUs, 0 are seen",
-    ),
+    (DENSE, "kernels|matching", dict.fromkeys, "no CUDA kernel like"),
+    (DENSE, "libraries", dict.fromkeys, "no library like"),
+    ("gpus", "", seen_by_cuda_and_torch([]), "host injected 1 GPUs, 0 are seen"),
     ("gpus", "cuda|gpus", lambda gpus: gpus * 2, "injected 1 GPUs, 2 are seen"),
     (
         "gpus",
         "",
-        lambda e: {**e, "cuda": {"gpus": A100}, "torch": {"gpus": A100}},
-        "GPU 0 is NVIDIA A100 (8.0), the host says NVIDIA H100 80GB HBM3 (9.0)",
+        seen_by_cuda_and_torch([A100]),
+        f"GPU 0 is NVIDIA A100 (8.0), the host says {H100_NAME} (9.0)",
     ),
     (
         "gpus",
@@ -83,192 +100,252 @@ WRONG: list[tuple[str, str, Any, str]] = [
         lambda files: [*files, "/opt/libcuda.so.1"],
         "2 driver libraries are loaded",
     ),
-    # memory of bfloat16, and a bound that tells nothing
+    # the memory of bfloat16 where 4 bits are claimed; and a bound that bfloat16 keeps as well
     (
         "weights",
         "memory",
-        lambda m: {**m, "quantised": m["bfloat16"]},
+        lambda memory: {**memory, "quantised": memory["bfloat16"]},
         "bytes of GPU memory, at most",
     ),
-    ("weights", "memory", lambda m: {**m, "bfloat16": m["quantised"]}, "control: bfloat16 takes"),
+    (
+        "weights",
+        "memory",
+        lambda memory: {**memory, "bfloat16": memory["quantised"]},
+        "control: bfloat16 takes",
+    ),
+    # the rows of wrong.yaml
     *(
-        (key, *change, told)
-        for key, told, made in wrong("gpu", case=CASE, figure=FIGURE)
-        for change in (made or {}).items()
+        (subject, path, value, reason)
+        for subject, reason, changes in wrong("gpu", case=CASE, figure=FIGURE)
+        for path, value in (changes or {}).items()
     ),
 ]
 
 
-@pytest.mark.parametrize("subject", sorted({row[0] for row in WRONG}))
-def test_what_was_recorded_passes(subject: str) -> None:
-    assert judged(subject).status is Status.PASS
+@pytest.mark.parametrize("subject", sorted({row[0] for row in FAULTS}))
+def test_evidence_passes_as_it_was_recorded(subject: str) -> None:
+    assert judge_recorded(subject).status is Status.PASS
 
 
 @pytest.mark.parametrize(
-    ("subject", "path", "value", "told"), WRONG, ids=[f"{row[0]}-{row[3]}" for row in WRONG]
+    ("subject", "path", "value", "reason"), FAULTS, ids=[f"{row[0]}-{row[3]}" for row in FAULTS]
 )
-def test_one_fault_fails_and_is_named(subject: str, path: str, value: Any, told: str) -> None:
-    fails(judged(subject, path, value), told)
+def test_each_fault_fails_and_is_named(subject: str, path: str, value: Any, reason: str) -> None:
+    fails(judge_recorded(subject, path, value), reason)
 
 
-LOW = "7.5 is below 8.0"
+TOO_OLD = "7.5 is below 8.0"
 
 
 @pytest.mark.parametrize(
-    ("subject", "path", "value", "expect", "status", "told"),
+    ("subject", "path", "value", "expect", "status", "reason"),
     [
-        # without a profiler right numbers prove nothing
-        (DENSE, "kernels|works", False, {}, Status.UNPROVEN, "profiler"),
-        # a gate is the host's to open; where it knows no capability, the GPU's word decides
-        ("scaled-mm", "", dict, {"not_applicable": LOW}, Status.NOT_APPLICABLE, LOW),
-        (DENSE, "gated", LOW, {"capability": None}, Status.NOT_APPLICABLE, LOW),
-        (
+        pytest.param(
+            DENSE, "kernels|works", False, {}, Status.UNPROVEN, "profiler", id="profile-incomplete"
+        ),
+        pytest.param(
+            "scaled-mm",
+            "",
+            dict,
+            {"not_applicable": TOO_OLD},
+            Status.NOT_APPLICABLE,
+            TOO_OLD,
+            id="host-says-gpu-too-old",
+        ),
+        pytest.param(
+            DENSE,
+            "gated",
+            TOO_OLD,
+            {"capability": None},
+            Status.NOT_APPLICABLE,
+            TOO_OLD,
+            id="gpu-says-too-old-and-host-unknown",
+        ),
+        pytest.param(
             "sdpa-cudnn",
             "",
             dict,
             {"left_out": {"odd": "past the end"}},
             Status.PASS,
             "not claimed: past the end",
+            id="case-left-out",
         ),
     ],
 )
-def test_what_is_no_fault_is_said(
-    subject: str, path: str, value: Any, expect: Facts, status: Status, told: str
+def test_what_is_no_fault_of_the_image_does_not_fail_and_is_named(
+    subject: str, path: str, value: Any, expect: Facts, status: Status, reason: str
 ) -> None:
-    finding = judged(subject, path, value, **expect)
-    assert finding.status is status and told in finding.reason
+    finding = judge_recorded(subject, path, value, **expect)
+
+    assert finding.status is status
+    assert reason in finding.reason
 
 
-CUTLASS, BFLOAT16 = "xformers-cutlass", "bfloat16 cross"
-
-
-def turing(evidence: Facts) -> Facts:
-    cases = {**evidence["cases"], BFLOAT16: {"gated": "7.5 is below 8.0", "dtype": "bfloat16"}}
+def as_if_on_turing(evidence: Facts) -> Facts:
+    """Return evidence as a GPU gives it that is too old for the case in bfloat16."""
+    cases = {**evidence["cases"], BFLOAT16_CASE: {"gated": TOO_OLD, "dtype": "bfloat16"}}
     return {**evidence, "cases": cases, "device": {**evidence["device"], "capability": [7, 5]}}
 
 
-def test_a_case_that_a_gpu_cannot_do_is_left_out_of_what_is_expected_of_it() -> None:
-    expected = {
+def test_a_case_that_the_hosts_gpu_cannot_run_is_not_expected() -> None:
+    expect = {
+        "capability": [7, 5],
         "cases": ["float16 causal"],
         "tolerance": {"float16": "T"},
-        "left_out": {BFLOAT16: "7.5 is below 8.0"},
+        "left_out": {BFLOAT16_CASE: TOO_OLD},
     }
-    finding = judged(CUTLASS, "", turing, capability=[7, 5], **expected)
-    assert finding.status is Status.PASS and "not claimed: 7.5 is below 8.0" in finding.reason
-    assert judged(CUTLASS).status is Status.PASS
-    assert judged(CUTLASS, f"cases|{BFLOAT16}", KeyError).status is Status.FAIL
+
+    finding = judge_recorded(CUTLASS, "", as_if_on_turing, **expect)
+
+    assert finding.status is Status.PASS
+    assert f"not claimed: {TOO_OLD}" in finding.reason
 
 
-def test_where_the_host_knows_no_capability_the_gpus_word_decides_about_a_case() -> None:
-    passed = judged(CUTLASS, "", turing, capability=None)
-    assert passed.status is Status.PASS
-    assert "of 1 case use" in passed.reason and "not claimed: 7.5 is below 8.0" in passed.reason
-    none = judged(
-        CUTLASS,
-        "cases",
-        lambda old: {name: {"gated": "5.2 is below 6.0"} for name in old},
-        capability=None,
-    )
-    assert none == (Status.NOT_APPLICABLE, "5.2 is below 6.0, 5.2 is below 6.0")
-    fails(
-        judged(CUTLASS, "", turing, capability=[7, 5]), f"{BFLOAT16}: the GPU says 7.5 is below 8.0"
-    )
+def test_a_case_that_the_hosts_gpu_can_run_is_expected() -> None:
+    assert judge_recorded(CUTLASS).status is Status.PASS
+    assert judge_recorded(CUTLASS, f"cases|{BFLOAT16_CASE}", KeyError).status is Status.FAIL
 
 
-def test_of_gpus_that_differ_any_may_have_run_it() -> None:
-    ran = judged(
-        DENSE, "device|capability", [8, 9], capability=[8, 6], capabilities=[[8, 6], [8, 9]]
-    )
-    assert ran.status is Status.PASS
-    fails(
-        judged(DENSE, capability=[8, 6], capabilities=[[8, 6], [8, 9]]),
-        "capability 9.0, the host has 8.6, 8.9",
-    )
+def test_a_gpu_may_leave_out_a_case_if_no_host_was_known() -> None:
+    finding = judge_recorded(CUTLASS, "", as_if_on_turing, capability=None)
+
+    assert finding.status is Status.PASS
+    assert "of 1 case use" in finding.reason
+    assert f"not claimed: {TOO_OLD}" in finding.reason
+
+
+def test_a_gpu_that_leaves_out_every_case_makes_the_claim_not_applicable() -> None:
+    def leave_out_all(cases: Facts) -> Facts:
+        return {name: {"gated": "5.2 is below 6.0"} for name in cases}
+
+    finding = judge_recorded(CUTLASS, "cases", leave_out_all, capability=None)
+
+    assert finding == (Status.NOT_APPLICABLE, "5.2 is below 6.0, 5.2 is below 6.0")
+
+
+def test_a_gpu_may_not_leave_out_a_case_that_the_host_claims() -> None:
+    finding = judge_recorded(CUTLASS, "", as_if_on_turing, capability=[7, 5])
+
+    fails(finding, f"{BFLOAT16_CASE}: the GPU says {TOO_OLD}")
+
+
+def test_any_of_a_hosts_different_gpus_may_have_run_it_and_no_other() -> None:
+    two_gpus = {"capability": [8, 6], "capabilities": [[8, 6], [8, 9]]}
+
+    on_one_of_them = judge_recorded(DENSE, "device|capability", [8, 9], **two_gpus)
+    on_another = judge_recorded(DENSE, **two_gpus)  # the recorded H100
+
+    assert on_one_of_them.status is Status.PASS
+    fails(on_another, "capability 9.0, the host has 8.6, 8.9")
+
+
+NEEDS_NEWER_GPU = "cutlassF: requires device with capability > (7, 0)"
 
 
 @pytest.mark.parametrize(
     ("reasons", "status"),
     [
-        (["cutlassF: requires device with capability > (7, 0)"], Status.NOT_APPLICABLE),
-        (["cutlassF: xFormers wasn't build with CUDA support"], Status.FAIL),
-        (["a: requires device with capability > (7, 0)", "b: operator wasn't built"], Status.FAIL),
+        pytest.param([NEEDS_NEWER_GPU], Status.NOT_APPLICABLE, id="gpu"),
+        pytest.param(
+            ["cutlassF: xFormers wasn't build with CUDA support"], Status.FAIL, id="build"
+        ),
+        pytest.param([NEEDS_NEWER_GPU, "b: operator wasn't built"], Status.FAIL, id="both"),
     ],
 )
-def test_a_librarys_own_reasons_are_a_gate_only_where_they_are_about_a_gpu(
+def test_a_library_may_refuse_to_run_only_because_of_the_gpu(
     reasons: list[str], status: Status
 ) -> None:
-    assert judged(DENSE, "declined", reasons).status is status
+    assert judge_recorded(DENSE, "declined", reasons).status is status
 
 
-def test_suspects_stand_beside_what_they_cause() -> None:
-    wrong = spoiled(evidence_of(DENSE), f"{CASE}|finite", False)
-    finding = judge_claim(claim_of(DENSE), {**wrong, "environment": {"TRITON_INTERPRET": "1"}})
-    assert "(TRITON_INTERPRET=1 is set)" in finding.reason
+def test_variables_that_may_explain_a_fault_are_named_with_it() -> None:
+    evidence = spoiled(evidence_about(DENSE), f"{CASE}|finite", False)
+    evidence["environment"] = {"TRITON_INTERPRET": "1"}
+
+    finding = judge_claim(claim_about(DENSE), evidence)
+
+    fails(finding, "(TRITON_INTERPRET=1 is set)")
 
 
-@pytest.mark.parametrize(
-    ("gpu", "fits"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-40GB", False)]
-)
-def test_a_mig_slice_is_its_gpus(gpu: str, fits: bool) -> None:
-    host = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1}
-    seen = {"gpus": [{"name": f"{gpu} MIG 1g.10gb", "capability": [9, 0], "memory": 1}]}
-    inventory = {"driver": "", "gpus": [host, host]}
-    found = judged("gpus", "", lambda e: {**e, "cuda": seen, "torch": seen}, inventory=inventory)
-    assert (found.status is Status.PASS) is fits and (
-        "is a slice of no GPU" in found.reason
-    ) is not fits
+def judge_mig_slice_of(gpu_name: str) -> Finding:
+    """Judge a container that sees one slice of a GPU, on a host with two H100s."""
+    host_gpu = {"name": H100_NAME, "capability": [9, 0], "memory": 1}
+    mig_slice = {"name": f"{gpu_name} MIG 1g.10gb", "capability": [9, 0], "memory": 1}
+    inventory = {"driver": "", "gpus": [host_gpu, host_gpu]}
+    return judge_recorded("gpus", "", seen_by_cuda_and_torch([mig_slice]), inventory=inventory)
 
 
-def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:
-    assert judged("gpus", inventory=None).status is Status.PASS
-    assert judged("gpus", "torch|gpus", [], inventory=None).status is Status.FAIL
+def test_a_mig_slice_of_a_host_gpu_passes() -> None:
+    assert judge_mig_slice_of(H100_NAME).status is Status.PASS
 
+
+def test_a_mig_slice_of_another_gpu_fails() -> None:
+    fails(judge_mig_slice_of("NVIDIA A100-SXM4-40GB"), "is a slice of no GPU")
+
+
+def test_without_an_inventory_libcuda_and_torch_must_see_the_same_gpus() -> None:
+    assert judge_recorded("gpus", inventory=None).status is Status.PASS
+    assert judge_recorded("gpus", "torch|gpus", [], inventory=None).status is Status.FAIL
+
+
+# Which CUDA kernels ran. Those of torch's single operators run around any kernel.
+COPY = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<...> >"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false, false>"
+TORCH_FLASH = "void pytorch_flash::flash_fwd_kernel<...>"
+UNKNOWN = "void frob::nicate_kernel<4>(float*)"
+INT8_PRODUCT = "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_64x64_128x5_tn_align16>"
 
 TABLE = table()
 NEWEST = dict.fromkeys(("torch", "triton", "bitsandbytes", "liger-kernel", "flash-attn"), "99")
-COPY = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<...> >"
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false, false>"
-UNKNOWN = "void frob::nicate_kernel<4>(float*)"
-NAMED = [
+SUBJECTS_WITH_NAMES = [
     claim["subject"]
-    for claim in h100()["claims"]
-    if TABLE.get(claim["subject"], TABLE["sdpa-math"]).expected_kernels
+    for claim in read_run(H100_RUN)["claims"]
+    if claim["subject"] in TABLE and TABLE[claim["subject"]].expected_kernels
 ]
 
 
-def ran_as(subject: str, ran: Mapping[str, Sequence[str]], **versions: str) -> Finding:
-    """A kernel of today's table, its results as recorded, and these kernels apart from plain torch's."""
+def judge_as_if_ran(subject: str, ran: Mapping[str, Sequence[str]], **versions: str) -> Finding:
+    """Judge a kernel by today's table, with its results as recorded.
+
+    `ran`: case -> the CUDA kernels that ran for it, and that plain torch did not run. `versions`
+    decide which names are expected; all others are the newest.
+    """
     names = expected_path(TABLE[subject], {**NEWEST, **versions})
-    return judged(subject, "kernels", lambda seen: {**seen, "ran": ran, "matching": {}}, **names)
+    return judge_recorded(
+        subject, "kernels", lambda profile: {**profile, "ran": ran, "matching": {}}, **names
+    )
 
 
 def in_every_case(subject: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return each case of a kernel -> these names; the subject for one that only observes."""
     return dict.fromkeys(TABLE[subject].cases or [subject], names)
 
 
-def healthy(subject: str) -> dict[str, Sequence[str]]:
-    """What was recorded, as if each case had run all of it, and torch's copies beside it."""
-    names = [
-        name for found in evidence_of(subject)["kernels"]["matching"].values() for name in found
-    ]
+def as_recorded(subject: str) -> dict[str, Sequence[str]]:
+    """Return what was recorded, as if each case had run all of it, with a copy beside it."""
+    matching = evidence_about(subject)["kernels"]["matching"]
+    names = [name for names_like in matching.values() for name in names_like]
+    if subject == "int8":
+        # The product runs in its case, and the quantiser while it is observed.
+        quantiser = [name for name in names if "kInt8" in name]
+        return {**in_every_case(subject, [INT8_PRODUCT]), subject: quantiser}
     return in_every_case(subject, [*names, COPY])
 
 
-@pytest.mark.parametrize("subject", NAMED)
-def test_what_ran_on_an_h100_has_a_name_and_another_fails_nothing_and_is_told(subject: str) -> None:
-    ran = healthy(subject)
-    if subject == "int8":
-        ran["77x260x132"] = [
-            "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_64x64_128x5_tn_align16>"
-        ]
-        ran[subject] = [name for name in healthy(subject)["77x260x132"] if "kInt8" in name]
-    finding, other = ran_as(subject, ran), ran_as(subject, in_every_case(subject, [COPY, UNKNOWN]))
-    assert (finding.status, other.status) == (Status.PASS, Status.PASS), (
-        finding.reason,
-        other.reason,
-    )
+@pytest.mark.parametrize("subject", SUBJECTS_WITH_NAMES)
+def test_a_kernel_that_ran_on_an_h100_is_known_by_its_name(subject: str) -> None:
+    finding = judge_as_if_ran(subject, as_recorded(subject))
+
+    assert finding.status is Status.PASS, finding.reason
     assert "no name is known" not in finding.reason
-    assert "ran as frob::nicate_kernel: no name is known for " in other.reason
+
+
+@pytest.mark.parametrize("subject", SUBJECTS_WITH_NAMES)
+def test_a_kernel_with_an_unknown_name_passes_and_is_named(subject: str) -> None:
+    finding = judge_as_if_ran(subject, in_every_case(subject, [COPY, UNKNOWN]))
+
+    assert finding.status is Status.PASS, finding.reason
+    assert "ran as frob::nicate_kernel: no name is known for " in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -283,31 +360,28 @@ def test_what_ran_on_an_h100_has_a_name_and_another_fails_nothing_and_is_told(su
         ),
     ],
 )
-def test_names_of_another_torch_are_known_for_it(
+def test_a_kernel_is_known_by_the_name_that_it_has_in_an_older_torch(
     subject: str, torch: str, names: list[str]
 ) -> None:
-    finding = ran_as(subject, in_every_case(subject, names), torch=torch)
-    assert finding.status is Status.PASS and "no name is known" not in finding.reason, (
-        finding.reason
-    )
+    finding = judge_as_if_ran(subject, in_every_case(subject, names), torch=torch)
+
+    assert finding.status is Status.PASS, finding.reason
+    assert "no name is known" not in finding.reason
 
 
-FLASH, UNQUANTISED = (
-    "void pytorch_flash::flash_fwd_kernel<...>",
-    "which is a product of unquantised numbers",
-)
+UNQUANTISED = "which is a product of unquantised numbers"
 FALLBACKS: list[tuple[str, list[str], str]] = [
     ("fullgraph", [COPY, SOFTMAX], "float32: no kernel of its own ran"),
     ("fullgraph", [], "float32: no kernel of its own ran (none was seen)"),
     ("sdpa-flash", [COPY, SOFTMAX], "ran softmax_warp_forward, which is plain products'"),
-    ("sdpa-cudnn", [FLASH], "ran pytorch_flash::flash_fwd_kernel, which is FlashAttention's"),
+    ("sdpa-cudnn", [TORCH_FLASH], "ran pytorch_flash::flash_fwd_kernel, which is FlashAttention's"),
     (
         "sdpa-efficient",
         ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"],
         "which is cuDNN's",
     ),
-    ("sdpa-math", [FLASH], "which is FlashAttention's"),
-    ("flash-attn-dense", [FLASH, COPY], "which is torch's own FlashAttention"),
+    ("sdpa-math", [TORCH_FLASH], "which is FlashAttention's"),
+    (DENSE, [TORCH_FLASH, COPY], "which is torch's own FlashAttention"),
     ("scaled-mm", ["nvjet_sm90_tst_64x8_64x16_1x4_h_bz_TNT", COPY], UNQUANTISED),
     (
         "torchao-inference",
@@ -317,7 +391,7 @@ FALLBACKS: list[tuple[str, list[str], str]] = [
     ("jit", [], "int32: no kernel of its own ran"),
     ("rms-norm", [COPY], "float32: no kernel of its own ran"),
     ("fp4", [COPY], "fp4: no kernel of its own ran"),
-    # the control's kernel alone
+    # the kernel of the control with 32-bit states, and no other
     (
         "adamw8bit",
         ["void kOptimizer32bit2State<float, 0>(float*, float*)", COPY],
@@ -326,18 +400,27 @@ FALLBACKS: list[tuple[str, list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "names", "told"), FALLBACKS, ids=lambda value: str(value)[:40])
-def test_a_fallback_fails_though_its_results_are_right(
-    subject: str, names: list[str], told: str
+@pytest.mark.parametrize(
+    ("subject", "names", "reason"), FALLBACKS, ids=lambda value: str(value)[:40]
+)
+def test_a_fallback_fails_although_its_results_are_right(
+    subject: str, names: list[str], reason: str
 ) -> None:
-    fails(ran_as(subject, in_every_case(subject, names)), told)
+    fails(judge_as_if_ran(subject, in_every_case(subject, names)), reason)
 
 
-def test_a_fallback_of_one_case_is_not_hidden_by_the_others_and_a_backward_that_nothing_ran_fails() -> (
-    None
-):
-    ran = {**healthy("sdpa-flash"), BFLOAT16: [SOFTMAX]}
-    fails(ran_as("sdpa-flash", ran), f"{BFLOAT16}: ran softmax_warp_forward")
-    forward = [name for name in healthy("sdpa-flash")["float16 causal"] if "flash_fwd" in name]
-    found = ran_as("sdpa-flash", in_every_case("sdpa-flash", forward))
-    fails(found, "no CUDA kernel like pytorch_flash::flash_bwd ran")
+def test_a_fallback_in_one_case_is_not_hidden_by_the_others() -> None:
+    ran = {**as_recorded("sdpa-flash"), BFLOAT16_CASE: [SOFTMAX]}
+
+    finding = judge_as_if_ran("sdpa-flash", ran)
+
+    fails(finding, f"{BFLOAT16_CASE}: ran softmax_warp_forward")
+
+
+def test_a_part_of_the_kernel_that_ran_in_no_case_fails() -> None:
+    names = as_recorded("sdpa-flash")["float16 causal"]
+    only_forward = [name for name in names if "flash_fwd" in name]
+
+    finding = judge_as_if_ran("sdpa-flash", in_every_case("sdpa-flash", only_forward))
+
+    fails(finding, "no CUDA kernel like pytorch_flash::flash_bwd ran")
