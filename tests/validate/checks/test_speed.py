@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.gpu import ENVELOPES
 from images.validation.rows import StepRow, collect_steps
 from tests.support import recorded
+from tests.support.judging import fails
 from tests.support.sources import SOURCES, image
 from tools import baselines
 from validate.checks.gpu import speed, step
@@ -25,7 +26,12 @@ from validate.harness import timing
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Finding, Status
 
+GIB = 1 << 30
 H100 = "NVIDIA H100 80GB HBM3"
+RTX_4090 = ("NVIDIA GeForce RTX 4090", (8, 9), 25 * GIB)
+TESLA_T4 = ("Tesla T4", (7, 5), 16 * GIB)
+
+# What NVML reads of a GPU that nobody else uses. 0x4 is the power cap, which is no disturbance.
 QUIET: dict[str, Any] = {
     "before": {
         "busy": 0,
@@ -36,173 +42,244 @@ QUIET: dict[str, Any] = {
     "others": 600 << 20,
     "under_load": [{"clock": 1400, "throttled": 0x4}],
 }
-DISTURBED = {
+DISTURBANCES: Mapping[str, Mapping[str, Any]] = {
     "other process": {"before": {**QUIET["before"], "busy": 97}},
-    "memory": {"others": 9 << 30},
+    "memory": {"others": 9 * GIB},
     "heat": {"under_load": [{"clock": 1400, "throttled": 0x24}]},
     "clocks": {"under_load": [{"clock": 700, "throttled": 0x4}]},
     "power": {"before": {**QUIET["before"], "power_limit": 400_000}},
 }
 
 
-def claims_of(
-    name: str,
+def claims_for(
+    gpu_name: str,
     capability: tuple[int, int] = (9, 0),
-    memory: int = 85 << 30,
+    memory: int = 85 * GIB,
     *,
-    of: str = "cu130-torch213",
-    **more: Any,
+    other_gpus: Sequence[Gpu] = (),
+    image_name: str = "cu130-torch213",
+    **context: Any,
 ) -> dict[str, Claim]:
-    gpus = (Gpu(name=name, capability=capability, memory=memory), *more.pop("beside", ()))
-    inventory = Inventory(driver="580.1", gpus=gpus, source="test")
-    context = ClaimContext(image=image(of), facts=SOURCES.facts, inventory=inventory, **more)
-    return {
-        claim.subject: claim
-        for claim in image_claims(context).claims
-        if claim.check in ("silent-faults", "speed", "step")
-    }
+    """Return subject -> claim of speed, step and silent-faults, on a host with such a GPU."""
+    gpu = Gpu(name=gpu_name, capability=capability, memory=memory)
+    inventory = Inventory(driver="580.1", gpus=(gpu, *other_gpus), source="test")
+    claims = image_claims(
+        ClaimContext(image=image(image_name), facts=SOURCES.facts, inventory=inventory, **context)
+    ).claims
+    checks = ("silent-faults", "speed", "step")
+    return {claim.subject: claim for claim in claims if claim.check in checks}
 
 
-CLAIMS = claims_of(H100)
+CLAIMS = claims_for(H100)
 FLOORS = [subject for subject in speed.WORKS if subject in CLAIMS]
+MEASURED_WITHOUT_PEAK = ["host-threads", "launches", "allocations"]
+BOUNDED_FROM_ABOVE = ("launches", "allocations")
 
 
-def floor(subject: str, share: float, spread: float = 0.01, **conditions: Any) -> Finding:
-    """A figure that is so many times its bound."""
-    expect: Any = CLAIMS[subject].expect
-    figure = share * (expect["least"] * expect["peak"] if expect["least"] else expect["most"])
-    timed = {"seconds": 0.01, "spread": spread, "repeats": 15}
-    facts = {"cores": 16, "threads": 16, "load": 1.0, **conditions.pop("facts", {})}
-    evidence: Any = {"figure": figure, "timed": timed, "conditions": {**QUIET, **conditions}}
-    evidence |= {"facts": facts} if subject == "host-threads" else {}
-    return speed.judge(subject, expect, {**evidence, "device": {"name": H100}, "environment": {}})
+# Claims: what is asked of which GPU.
 
 
-def test_a_floor_is_required_where_our_runs_kept_it() -> None:
+def test_a_floor_is_required_only_on_gpus_on_which_our_runs_kept_it() -> None:
+    on_h200 = claims_for("NVIDIA H200")
+
     assert all(CLAIMS[subject].required for subject in FLOORS)
-    assert not any(
-        claim.required for subject, claim in claims_of("NVIDIA H200").items() if subject in FLOORS
-    )
+    assert not any(on_h200[subject].required for subject in FLOORS if subject in on_h200)
     assert "attention-xformers" not in ENVELOPES["gpus"][0]["seen"], "no image with it has run"
 
 
-@pytest.mark.parametrize("subject", [*FLOORS, "host-threads", "launches", "allocations"])
-def test_below_a_floor_fails_as_do_waiting_launches_and_an_allocator_without_a_cache(
-    subject: str,
-) -> None:
-    good, bad = (0.99, 1.01) if subject in ("launches", "allocations") else (1.01, 0.99)
-    assert (floor(subject, good).status, floor(subject, bad).status) == (Status.PASS, Status.FAIL)
+def test_a_gpu_model_without_known_peaks_has_no_floors() -> None:
+    claims = claims_for("NVIDIA X1")
+
+    for subject in FLOORS:
+        assert "NVIDIA X1" in claims[subject].unproven
+        assert not claims[subject].required
+    assert not claims["launches"].unproven, "it needs no peak"
 
 
-@pytest.mark.parametrize("what", DISTURBED)
-def test_a_disturbed_gpu_proves_nothing_and_fails_nothing(what: str) -> None:
-    assert floor("attention", 0.5, **DISTURBED[what]).status is Status.UNPROVEN
-    assert floor("attention", 1.5, **DISTURBED[what]).status is Status.PASS
-    assert floor("attention", 0.5, spread=0.2).status is Status.UNPROVEN
-    assert judged(time=1.3, **DISTURBED[what]).status is Status.UNPROVEN
+def test_a_peak_of_one_model_is_no_bound_of_different_gpus() -> None:
+    a100 = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 * GIB)
+
+    claims = claims_for(H100, other_gpus=[a100])
+
+    assert "no peaks of the GPU" in claims["copy"].unproven
 
 
-def test_noise_excuses_no_slow_step() -> None:
-    """Its bound is as wide as times vary: none holds what varies as it likes."""
-    noisy = {"seconds": 0.45, "spread": 0.5, "repeats": 16}
-    assert judged(trained={"time": noisy}).status is Status.UNPROVEN
-    assert (
-        judged("liger", time=1.4, eager={"time": {**noisy, "seconds": 0.3257}}).status
-        is Status.UNPROVEN
-    )
-    assert "times vary by 50%" in judged(trained={"time": noisy}).reason
+def test_a_floor_depends_on_the_gpus_generation() -> None:
+    on_b200 = claims_for("NVIDIA B200", (10, 0))
+
+    assert on_b200["attention"].expect["least"] < CLAIMS["attention"].expect["least"]
 
 
-def test_what_is_faster_than_the_gpu_was_not_timed() -> None:
-    assert (
-        floor("attention", 7.0).status is Status.FAIL
-        and "more than it can" in floor("attention", 7.0).reason
-    )
+def test_a_floor_is_not_applicable_on_a_gpu_without_its_kernel() -> None:
+    claim = claims_for(*TESLA_T4)["attention-flash"]
+
+    assert claim.expect["not_applicable"]
+    assert not claim.required
 
 
-def test_threads_are_the_hosts_affair() -> None:
-    assert floor("host-threads", 0.5, **DISTURBED["other process"]).status is Status.FAIL
-    assert floor("host-threads", 0.5, facts={"cores": 2}).status is Status.UNPROVEN
-    assert floor("host-threads", 0.5, facts={"load": 12.0}).status is Status.UNPROVEN
-    assert floor("host-threads", 0.5, facts={"limit": 1.5}).status is Status.UNPROVEN
-    assert floor("host-threads", 0.5, facts={"limit": 16.0}).status is Status.FAIL
+def test_a_package_that_the_image_lacks_is_claimed_nowhere() -> None:
+    claims = claims_for(H100, missing={"bitsandbytes": "no wheel"})
+
+    assert not {"nf4-matmul", "qlora", "bnb-quantise-strided"} & claims.keys()
+    assert "qlora" in CLAIMS
 
 
-def test_a_bound_is_of_one_model_and_a_model_without_a_row_has_none() -> None:
-    evidence: Any = {
-        "figure": 1.0,
-        "conditions": QUIET,
-        "device": {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"},
-    }
-    assert speed.judge("copy", CLAIMS["copy"].expect, evidence).status is Status.UNPROVEN  # type: ignore[arg-type]
-    unknown = claims_of("NVIDIA X1")
-    assert all(
-        "NVIDIA X1" in unknown[subject].unproven and not unknown[subject].required
-        for subject in FLOORS
-    )
-    assert not unknown["launches"].unproven
-    turing = claims_of("Tesla T4", (7, 5), 16 << 30)
-    assert "8.0" in turing["eager"].expect["not_applicable"]
-    assert claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30)["eager"].expect["rows"] == 2
-    assert "GiB" in claims_of("NVIDIA L4", (8, 9), 12 << 30)["eager"].expect["not_applicable"]
+def test_a_step_needs_bfloat16() -> None:
+    assert "8.0" in claims_for(*TESLA_T4)["eager"].expect["not_applicable"]
 
 
-def test_what_a_gpu_is_too_small_for_is_not_asked_of_it() -> None:
+def test_a_step_has_as_many_rows_as_fit_into_the_gpus_memory() -> None:
+    too_small = claims_for("NVIDIA L4", (8, 9), 12 * GIB)["eager"]
+
+    assert CLAIMS["eager"].expect["rows"] == 8
+    assert claims_for(*RTX_4090)["eager"].expect["rows"] == 2
+    assert "GiB" in too_small.expect["not_applicable"]
+
+
+def test_a_step_is_required_only_of_images_whose_runs_are_recorded() -> None:
+    assert claims_for(H100, image_name="cu130-torch211")["eager"].required
+    assert not CLAIMS["eager"].required
+
+
+def test_mfu_is_not_computed_where_weights_are_packed_and_frozen() -> None:
+    assert "peak_operations" in CLAIMS["liger"].expect
+    assert "peak_operations" not in CLAIMS["qlora"].expect
+
+
+def test_a_silent_fault_that_needs_more_memory_than_the_gpu_has_is_not_required() -> None:
     """A required claim that is NOT_APPLICABLE closes the gate: it is one of larger GPUs."""
-    small, large = claims_of("NVIDIA GeForce RTX 4090", (8, 9), 25 << 30), claims_of(H100)
-    assert not small["conv3d-bfloat16"].required and large["conv3d-bfloat16"].required
-    assert (
-        "takes 32 GB of GPU memory, NVIDIA GeForce"
-        in small["conv3d-bfloat16"].expect["not_applicable"]
-    )
-    assert small["cudnn-attention-mask"].required is False and "fp8-scale-result" in small
+    on_24_gib = claims_for(*RTX_4090)
+
+    too_large = on_24_gib["conv3d-bfloat16"]
+    assert "takes 32 GB of GPU memory, NVIDIA GeForce" in too_large.expect["not_applicable"]
+    assert not too_large.required
+    assert CLAIMS["conv3d-bfloat16"].required
+    assert not on_24_gib["cudnn-attention-mask"].required
+    assert "fp8-scale-result" in on_24_gib
 
 
-def test_no_mfu_is_told_where_weights_are_packed_and_frozen() -> None:
-    assert (
-        "peak_operations" in CLAIMS["liger"].expect
-        and "peak_operations" not in CLAIMS["qlora"].expect
-    )
-
-
-def test_what_an_image_lacks_or_a_gpu_has_no_kernel_for_is_not_asked_of_it() -> None:
-    lacking = claims_of(H100, missing={"bitsandbytes": "no wheel"})
-    assert (
-        not {"nf4-matmul", "qlora", "bnb-quantise-strided"} & lacking.keys() and "qlora" in CLAIMS
-    )
-    turing = claims_of("Tesla T4", (7, 5), 16 << 30)["attention-flash"]
-    assert turing.expect["not_applicable"] and not turing.required
-    other = Gpu(name="NVIDIA A100-SXM4-80GB", capability=(8, 0), memory=85 << 30)
-    assert "no peaks of the GPU" in claims_of(H100, beside=[other])["copy"].unproven
-    assert (
-        claims_of("NVIDIA B200", (10, 0))["attention"].expect["least"]
-        < CLAIMS["attention"].expect["least"]
-    )
-    assert claims_of(H100, of="cu130-torch211")["eager"].required and not CLAIMS["eager"].required
+def cudnn_mask_claim(cudnn_version: str) -> Claim:
+    """Return the claim about a fault of cuDNN, of an image with this version in its lock."""
+    lock = {"torch": {"nvidia-cudnn-cu13": cudnn_version}}
+    return claims_for(H100, locked=lock)["cudnn-attention-mask"]
 
 
 def test_a_fault_of_the_locked_cudnn_is_known_and_not_required() -> None:
-    locked = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.26.0.51"}})[
-        "cudnn-attention-mask"
-    ]
-    assert locked.required and not locked.expect["known"]
-    own = claims_of(H100, locked={"torch": {"nvidia-cudnn-cu13": "9.20.0.48"}})[
-        "cudnn-attention-mask"
-    ]
-    assert own.expect["known"] and not own.required
-    assert "cudnn-attention-mask" not in claims_of(H100, of="cu126-torch25"), (
-        "it refuses that aloud"
-    )
-    nowhere = claims_of(H100, no_gpu="no GPU")
-    assert nowhere["cudnn-attention-mask"].unproven and not nowhere["cpu-conv2d-2x2"].unproven
+    repaired = cudnn_mask_claim("9.26.0.51")
+    faulty = cudnn_mask_claim("9.20.0.48")
+
+    assert repaired.required
+    assert not repaired.expect["known"]
+    assert faulty.expect["known"]
+    assert not faulty.required
+
+
+def test_a_fault_is_not_claimed_of_a_torch_that_refuses_it_with_an_error() -> None:
+    assert "cudnn-attention-mask" not in claims_for(H100, image_name="cu126-torch25")
+
+
+def test_without_a_gpu_only_faults_of_the_gpu_are_unproven() -> None:
+    claims = claims_for(H100, no_gpu="no GPU")
+
+    assert claims["cudnn-attention-mask"].unproven
+    assert not claims["cpu-conv2d-2x2"].unproven
 
 
 def test_every_floor_and_step_of_the_table_is_measured() -> None:
     assert {*ENVELOPES["floors"]} == {*speed.WORKS, *speed.MEASURES_WITHOUT_PEAK}
     assert {*ENVELOPES["steps"]} == {*step.VARIANTS}
-    names = [name for row in ENVELOPES["gpus"] for name in row["names"]]
-    assert len(names) == len({*names}) and all(row["source"] for row in ENVELOPES["gpus"])
 
+
+def test_every_gpu_model_of_the_table_has_a_source_and_one_row() -> None:
+    names = [name for row in ENVELOPES["gpus"] for name in row["names"]]
+
+    assert len(names) == len({*names})
+    assert all(row["source"] for row in ENVELOPES["gpus"])
+
+
+# The judge of `speed`.
+
+
+def judge_speed(
+    subject: str,
+    times_its_bound: float,
+    spread: float = 0.01,
+    facts: Mapping[str, float] | None = None,
+    **conditions: Any,
+) -> Finding:
+    """Judge a figure that is so many times its bound, measured under these conditions."""
+    expect: Any = CLAIMS[subject].expect
+    bound = expect["least"] * expect["peak"] if expect["least"] else expect["most"]
+    evidence: Any = {
+        "figure": times_its_bound * bound,
+        "timed": {"seconds": 0.01, "spread": spread, "repeats": 15},
+        "conditions": {**QUIET, **conditions},
+        "device": {"name": H100},
+        "environment": {},
+    }
+    if subject == "host-threads":
+        evidence["facts"] = {"cores": 16, "threads": 16, "load": 1.0, **(facts or {})}
+    return speed.judge(subject, expect, evidence)
+
+
+@pytest.mark.parametrize("subject", [*FLOORS, *MEASURED_WITHOUT_PEAK])
+def test_a_figure_just_out_of_its_bound_fails_and_one_just_within_passes(subject: str) -> None:
+    just_within, just_out = (0.99, 1.01) if subject in BOUNDED_FROM_ABOVE else (1.01, 0.99)
+
+    assert judge_speed(subject, just_within).status is Status.PASS
+    assert judge_speed(subject, just_out).status is Status.FAIL
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+def test_a_slow_figure_of_a_disturbed_gpu_is_unproven(disturbance: str) -> None:
+    slow = judge_speed("attention", 0.5, **DISTURBANCES[disturbance])
+
+    assert slow.status is Status.UNPROVEN
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+def test_a_fast_figure_of_a_disturbed_gpu_passes(disturbance: str) -> None:
+    fast = judge_speed("attention", 1.5, **DISTURBANCES[disturbance])
+
+    assert fast.status is Status.PASS
+
+
+def test_a_slow_figure_whose_times_vary_too_much_is_unproven() -> None:
+    assert judge_speed("attention", 0.5, spread=0.2).status is Status.UNPROVEN
+
+
+def test_a_figure_far_above_the_peak_fails_because_it_was_not_timed() -> None:
+    fails(judge_speed("attention", 7.0), "more than it can")
+
+
+def test_slow_host_threads_are_not_excused_by_the_gpu() -> None:
+    finding = judge_speed("host-threads", 0.5, **DISTURBANCES["other process"])
+
+    assert finding.status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        pytest.param({"cores": 2}, Status.UNPROVEN, id="few cores"),
+        pytest.param({"load": 12.0}, Status.UNPROVEN, id="busy host"),
+        pytest.param({"limit": 1.5}, Status.UNPROVEN, id="container limited to fewer cores"),
+        pytest.param({"limit": 16.0}, Status.FAIL, id="container limited to all cores"),
+    ],
+)
+def test_slow_host_threads_are_excused_by_the_host(facts: Any, status: Status) -> None:
+    assert judge_speed("host-threads", 0.5, facts=facts).status is status
+
+
+def test_a_bound_of_one_gpu_model_says_nothing_about_another() -> None:
+    device = {"name": f"{H100} MIG 1g.10gb"}
+    evidence: Any = {"figure": 1.0, "conditions": QUIET, "device": device}
+    expect: Any = CLAIMS["copy"].expect
+
+    assert speed.judge("copy", expect, evidence).status is Status.UNPROVEN
+
+
+# The judge of `step`.
 
 LOSSES = [10.4 - 0.2 * number for number in range(step.STEPS)]
 EAGER: dict[str, Any] = {
@@ -218,123 +295,227 @@ BASELINE = {
     "loss": LOSSES[-1],
     "of": "2 runs of 0123 until 2026-11-26",
 }
+NOISY_TIME = {"seconds": 0.45, "spread": 0.5, "repeats": 16}
 
 
-def judged(
+def judge_step(
     subject: str = "eager",
     *,
-    time: float = 1.0,
-    peak: float = 1.0,
+    times_as_long: float = 1.0,
+    times_the_peak: float = 1.0,
     losses: Sequence[float] = LOSSES,
-    reference: float = 0.0,
-    baseline: Any = BASELINE,
-    trained: Any = None,
-    eager: Any = None,
+    distance_from_float32: float = 0.0,
+    baseline: Mapping[str, Any] | None = BASELINE,
+    time: Mapping[str, Any] | None = None,
+    eager_time: Mapping[str, Any] | None = None,
     **conditions: Any,
 ) -> Finding:
-    """A step that takes so many times what it should."""
-    found = copy.deepcopy(EAGER if subject == "eager" else LIGER)
-    found["time"]["seconds"] *= time
-    found |= {"peak": peak * found["peak"], "losses": list(losses), **(trained or {})}
+    """Judge a step that took so many times the time and memory of EAGER or LIGER.
+
+    `time` and `eager_time` replace the whole time, of the step and of the eager model beside it.
+    """
+    trained = copy.deepcopy(EAGER if subject == "eager" else LIGER)
+    trained["time"]["seconds"] *= times_as_long
+    trained["peak"] *= times_the_peak
+    trained["losses"] = list(losses)
+    if time:
+        trained["time"] = time
+
     evidence: Any = {
-        "trained": found,
+        "trained": trained,
         "conditions": {**QUIET, **conditions},
         "device": {"name": H100},
     }
-    ends = [losses[0], losses[-1]]
-    evidence |= (
-        {"reference": {"bfloat16": ends, "float32": [one + reference for one in ends]}}
-        if subject == "eager"
-        else {"eager": {**EAGER, **(eager or {})}}
-    )
-    expect: Any = {**CLAIMS[subject].expect, **({"baseline": baseline} if baseline else {})}
+    if subject == "eager":
+        ends = [losses[0], losses[-1]]
+        in_float32 = [loss + distance_from_float32 for loss in ends]
+        evidence["reference"] = {"bfloat16": ends, "float32": in_float32}
+    else:
+        evidence["eager"] = {**EAGER, "time": eager_time or EAGER["time"]}
+
+    expect: Any = dict(CLAIMS[subject].expect)
+    if baseline:
+        expect["baseline"] = baseline
     return step.judge(subject, expect, evidence)
 
 
-def test_a_slower_step_fails_and_a_faster_one_passes() -> None:
-    """JAX-Toolbox's guard, `actual > 0.95 x expected seconds`, has it the wrong way round: it fails what is faster."""
-    assert judged().status is Status.PASS and "MFU 0.3" in judged().reason
-    assert judged(time=0.7).status is Status.PASS
-    assert judged(time=1.05).status is Status.PASS, "two machines differ by as much"
-    assert (
-        judged(time=1.3).status is Status.FAIL and "325.7 ms in 2 runs" in judged(time=1.3).reason
+def test_a_step_as_recorded_passes_and_says_its_mfu() -> None:
+    finding = judge_step()
+
+    assert finding.status is Status.PASS
+    assert "MFU 0.3" in finding.reason
+
+
+def test_a_faster_step_passes() -> None:
+    """JAX-Toolbox's guard, `actual > 0.95 x expected seconds`, fails what is faster."""
+    assert judge_step(times_as_long=0.7).status is Status.PASS
+
+
+def test_a_step_may_be_as_much_slower_as_two_machines_differ() -> None:
+    assert judge_step(times_as_long=1.05).status is Status.PASS
+
+
+def test_a_slower_step_fails_and_names_the_recorded_time() -> None:
+    fails(judge_step(times_as_long=1.3), "325.7 ms in 2 runs")
+
+
+@pytest.mark.parametrize("disturbance", DISTURBANCES)
+def test_a_slower_step_on_a_disturbed_gpu_is_unproven(disturbance: str) -> None:
+    finding = judge_step(times_as_long=1.3, **DISTURBANCES[disturbance])
+
+    assert finding.status is Status.UNPROVEN
+
+
+def test_a_step_whose_times_vary_too_much_is_unproven() -> None:
+    """Its bound is as wide as times vary: what varies as it likes would keep any."""
+    finding = judge_step(time=NOISY_TIME)
+
+    assert finding.status is Status.UNPROVEN
+    assert "times vary by 50%" in finding.reason
+
+
+def test_a_step_compared_with_an_eager_step_whose_times_vary_too_much_is_unproven() -> None:
+    noisy_eager_time = {**NOISY_TIME, "seconds": EAGER["time"]["seconds"]}
+
+    finding = judge_step("liger", times_as_long=1.4, eager_time=noisy_eager_time)
+
+    assert finding.status is Status.UNPROVEN
+
+
+def test_a_higher_peak_of_memory_fails_also_on_a_disturbed_gpu() -> None:
+    finding = judge_step(times_the_peak=1.1, **DISTURBANCES["other process"])
+
+    assert finding.status is Status.FAIL
+
+
+def test_a_peak_of_zero_fails_because_the_allocators_cache_is_off() -> None:
+    assert judge_step(times_the_peak=0.0).status is Status.FAIL
+
+
+def test_losses_that_are_not_those_of_float32_fail() -> None:
+    assert judge_step(distance_from_float32=0.1).status is Status.FAIL
+
+
+def test_losses_that_are_not_the_recorded_ones_fail() -> None:
+    assert judge_step(losses=[loss + 0.1 for loss in LOSSES]).status is Status.FAIL
+
+
+def test_losses_that_do_not_fall_fail() -> None:
+    assert judge_step(losses=[10.4] * step.STEPS, baseline=None).status is Status.FAIL
+
+
+def test_a_loss_that_is_nan_fails() -> None:
+    losses = [*LOSSES[:-1], float("nan")]
+
+    assert judge_step(losses=losses, baseline=None).status is Status.FAIL
+
+
+@pytest.mark.parametrize("subject", ["eager", "liger"])
+def test_a_step_without_a_recorded_run_is_unproven(subject: str) -> None:
+    assert judge_step(subject, baseline=None).status is Status.UNPROVEN
+
+
+def test_a_liger_that_changes_nothing_fails_by_the_eager_step_without_a_recorded_run() -> None:
+    finding = judge_step(
+        "liger",
+        baseline=None,
+        times_as_long=EAGER["time"]["seconds"] / LIGER["time"]["seconds"],
+        times_the_peak=EAGER["peak"] / LIGER["peak"],
     )
 
-
-def test_a_hungrier_step_fails_on_a_busy_gpu_as_well() -> None:
-    assert judged(peak=1.1, **DISTURBED["other process"]).status is Status.FAIL
-    assert judged(peak=0.0).status is Status.FAIL, "the allocator's cache is off"
+    fails(finding, "1.00 of the eager model's")
 
 
-def test_other_losses_fail() -> None:
-    assert judged(reference=0.1).status is Status.FAIL
-    assert judged(losses=[one + 0.1 for one in LOSSES]).status is Status.FAIL
-    assert judged(losses=[10.4] * 20, baseline=None).status is Status.FAIL
-    assert judged(losses=[*LOSSES[:-1], float("nan")], baseline=None).status is Status.FAIL
+def test_a_liger_with_other_losses_than_the_eager_step_fails_without_a_recorded_run() -> None:
+    losses = [loss + 0.2 for loss in LOSSES]
+
+    assert judge_step("liger", baseline=None, losses=losses).status is Status.FAIL
 
 
-def test_what_is_recorded_of_no_run_is_unproven_and_still_held_against_the_eager_step() -> None:
-    assert judged(baseline=None).status is Status.UNPROVEN
-    assert judged("liger", baseline=None).status is Status.UNPROVEN
-    not_applied = {
-        "time": EAGER["time"]["seconds"] / LIGER["time"]["seconds"],
-        "peak": EAGER["peak"] / LIGER["peak"],
-    }
-    found = judged("liger", baseline=None, **not_applied)
-    assert found.status is Status.FAIL and "1.00 of the eager model's" in found.reason
-    assert (
-        judged("liger", baseline=None, losses=[one + 0.2 for one in LOSSES]).status is Status.FAIL
-    )
+# Times and recorded runs.
 
 
 def test_a_bound_counts_the_noise_of_both_runs() -> None:
     calm: timing.Timed = {"seconds": 1.0, "spread": 0.0, "repeats": 9}
     noisy: timing.Timed = {"seconds": 1.0, "spread": 0.04, "repeats": 9}
+
+    # a margin of 8 %, plus three times the spread of 4 %
     assert timing.longest_allowed(calm, calm, 0.08) == pytest.approx(1.08)
-    assert (
-        timing.longest_allowed(noisy, calm, 0.08)
-        == timing.longest_allowed(calm, noisy, 0.08)
-        == pytest.approx(1.2)
-    )
-    one_outlier = timing.summarise_times([1.0, 1.01, 0.99, 1.0, 5.0])
-    assert one_outlier["seconds"] == 1.0 and one_outlier["spread"] < 0.02
+    assert timing.longest_allowed(noisy, calm, 0.08) == pytest.approx(1.2)
+    assert timing.longest_allowed(calm, noisy, 0.08) == timing.longest_allowed(noisy, calm, 0.08)
+
+
+def test_a_single_outlier_changes_neither_the_time_nor_its_spread() -> None:
+    timed = timing.summarise_times([1.0, 1.01, 0.99, 1.0, 5.0])
+
+    assert timed["seconds"] == 1.0
+    assert timed["spread"] < 0.02
+
+
+def step_row(seconds: float) -> StepRow:
+    return StepRow(seconds=seconds, spread=0.002, peak=10, loss=5.0)
 
 
 def test_a_baseline_is_of_all_runs_and_as_wide_as_they_differ() -> None:
-    runs = [StepRow(seconds=took, spread=0.002, peak=10, loss=5.0) for took in (0.32, 0.33, 0.34)]
-    found = baselines.baseline(runs)
-    assert found["time"]["seconds"] == 0.33 and found["time"]["spread"] > 0.04
-    assert baselines.baseline(runs[:1])["time"]["spread"] == 0.002
+    of_three = baselines.baseline([step_row(0.32), step_row(0.33), step_row(0.34)])
+    of_one = baselines.baseline([step_row(0.32)])
+
+    assert of_three["time"]["seconds"] == 0.33
+    assert of_three["time"]["spread"] > 0.04
+    assert of_one["time"]["spread"] == 0.002
 
 
 def test_a_step_that_failed_after_a_rebuild_is_still_held_to_the_runs_before() -> None:
     """A line has the steps that did not fail: of the others the newest payload has none."""
     before = recorded.lines()["cu130-torch211/h100-2"]
-    others = {subject: step for subject, step in before.steps.items() if subject != "eager"}
-    new = {
-        "id": "cu130-torch211/new",
-        "digest": "sha256:ab",
-        "payload": {"all": "ab"},
-        "steps": others,
-    }
     assert before.date
-    rebuilt = before.model_copy(update={**new, "date": before.date + timedelta(days=1)})
-    found = json.loads(baselines.generated([before, rebuilt]))["cu130-torch211"][H100]
-    assert "0f93ecff4b4f" in found["eager"]["of"] and "ab" in found["liger"]["of"]
+    rebuilt = before.model_copy(
+        update={
+            "id": "cu130-torch211/new",
+            "digest": "sha256:ab",
+            "payload": {"all": "ab"},
+            "steps": {name: row for name, row in before.steps.items() if name != "eager"},
+            "date": before.date + timedelta(days=1),
+        }
+    )
+
+    generated = json.loads(baselines.generated([before, rebuilt]))["cu130-torch211"][H100]
+
+    assert "0f93ecff4b4f" in generated["eager"]["of"]
+    assert "ab" in generated["liger"]["of"]
 
 
-def test_what_disturbed_or_varied_is_recorded_of_no_step() -> None:
-    noisy = {**EAGER, "time": {**EAGER["time"], "spread": 0.5}}
-    for evidence, recorded_one in (
-        ({"trained": EAGER, "conditions": QUIET}, True),
-        ({"trained": noisy, "conditions": QUIET}, False),
-        ({"trained": EAGER, "conditions": {**QUIET, **DISTURBED["heat"]}}, False),
-    ):
-        one = ClaimVerdict(
-            claim=CLAIMS["eager"], status=Status.PASS, reason="", seconds=1.0, evidence=evidence
-        )
-        assert bool(collect_steps([one])) is recorded_one
-        ran = Evidence(image="x", digest="sha256:1", records=())
-        for status, kept in ((Status.PASS, recorded_one), (Status.FAIL, False)):
-            verdict = Verdict(image="x", digest="sha256:1", claims=(replace(one, status=status),))
-            assert bool(records.make_run_line(ran, verdict, "here").steps) is kept
+NOISY_EAGER = {**EAGER, "time": {**EAGER["time"], "spread": 0.5}}
+
+
+def verdict_on_step(evidence: Mapping[str, Any], status: Status) -> ClaimVerdict:
+    claim = CLAIMS["eager"]
+    return ClaimVerdict(claim=claim, status=status, reason="", seconds=1.0, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_recorded"),
+    [
+        pytest.param({"trained": EAGER, "conditions": QUIET}, True, id="undisturbed"),
+        pytest.param({"trained": NOISY_EAGER, "conditions": QUIET}, False, id="noisy"),
+        pytest.param(
+            {"trained": EAGER, "conditions": {**QUIET, **DISTURBANCES["heat"]}}, False, id="heat"
+        ),
+    ],
+)
+def test_a_step_is_recorded_unless_it_was_disturbed_varied_or_failed(
+    evidence: Mapping[str, Any], is_recorded: bool
+) -> None:
+    passed = verdict_on_step(evidence, Status.PASS)
+    failed = replace(passed, status=Status.FAIL)
+
+    assert bool(collect_steps([passed])) is is_recorded
+    assert bool(steps_of_run_line(passed)) is is_recorded
+    assert not steps_of_run_line(failed)
+
+
+def steps_of_run_line(verdict_on_claim: ClaimVerdict) -> Any:
+    """Return the steps that results/runs.jsonl records of a run with this verdict."""
+    evidence = Evidence(image="x", digest="sha256:1", records=())
+    verdict = Verdict(image="x", digest="sha256:1", claims=(verdict_on_claim,))
+    return records.make_run_line(evidence, verdict, "here").steps
