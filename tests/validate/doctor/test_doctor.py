@@ -1,4 +1,4 @@
-"""From facts to settings: one row a rule, and what is asked of a driver and a torch that may crash."""
+"""doctor: which settings and warnings follow from facts, and how the facts are found."""
 
 import json
 import shutil
@@ -20,10 +20,14 @@ from validate.doctor import main as doctor
 from validate.doctor.advice import GB, Disk, Gpu, Hardware, Setting, Stack, advise, runs_on
 
 
-def settings_of(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Setting]:
+def settings_for(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Setting]:
+    """Return the settings by name, for a machine with these GPUs. Each must have its reason."""
     advice = advise(machine(*gpus), image_stack or stack())
     assert all(setting.why and setting.source for setting in advice.settings)
     return {setting.name: setting for setting in advice.settings}
+
+
+# Settings.
 
 
 @pytest.mark.parametrize(
@@ -41,117 +45,79 @@ def settings_of(*gpus: Gpu, image_stack: Stack | None = None) -> dict[str, Setti
 def test_settings_follow_from_the_compute_capability(
     model: str, capability: tuple[int, int], dtype: str, tf32: str, attention: str, fp8: str
 ) -> None:
-    settings = settings_of(gpu(capability, name=model))
+    settings = settings_for(gpu(capability, name=model))
+
     values = [settings[name].value for name in ("device", "dtype", "tf32", "attention", "fp8")]
     assert values == ["cuda", dtype, tf32, attention, fp8]
 
 
-def flash_for(*targets: str) -> Stack:
+def with_flash_attn_for(*targets: str) -> Stack:
+    """Return an image whose flash-attn 2 has code for these targets, as its claims say."""
     return stack(code={"flash-attn": targets})
 
 
 FLASH_2, FLASH_4 = "flash_attention_2", "flash_attention_4"
+FLASH_FOR_80_90 = with_flash_attn_for("sm_80", "sm_90")
+FLASH_FOR_80_120 = with_flash_attn_for("sm_80", "sm_120")
 WITH_FLASH_4 = stack(packages={"flash-attn-4": "4.0.0b36"})
 WITH_UNSLOTH = stack(packages={"flash-attn": "2.8.3", "unsloth": "2026.1", "xformers": "0.0.31"})
+WITH_XFORMERS_ALONE = stack(packages={"xformers": "0.0.31"})
+WITH_NOTHING = stack(packages={})
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "image_stack", "attention", "why"),
+    ("capabilities", "image_stack", "attention", "reason"),
     [
-        ([(9, 0)], flash_for("sm_80", "sm_90"), FLASH_2, "with code for 8.0, 9.0"),
-        ([(8, 9)], flash_for("sm_80", "sm_90"), FLASH_2, "with code for 8.0, 9.0"),
-        ([(12, 0)], flash_for("sm_80", "sm_90"), "sdpa", "code only for 8.0, 9.0"),
-        ([(8, 0), (12, 0)], flash_for("sm_80", "sm_90"), "sdpa", "code only for 8.0, 9.0"),
-        ([(8, 0), (12, 0)], flash_for("sm_80", "sm_120"), FLASH_2, "with code for 8.0, 12.0"),
-        ([(9, 0)], flash_for("sm_80", "sm_120"), "sdpa", "code only for 8.0, 12.0"),
-        ([(9, 0)], flash_for(), "sdpa", "no claim says which GPUs"),
+        # flash-attn 2 needs code for each GPU.
+        ([(9, 0)], FLASH_FOR_80_90, FLASH_2, "with code for 8.0, 9.0"),
+        ([(8, 9)], FLASH_FOR_80_90, FLASH_2, "with code for 8.0, 9.0"),
+        ([(12, 0)], FLASH_FOR_80_90, "sdpa", "code only for 8.0, 9.0"),
+        ([(8, 0), (12, 0)], FLASH_FOR_80_90, "sdpa", "code only for 8.0, 9.0"),
+        ([(8, 0), (12, 0)], FLASH_FOR_80_120, FLASH_2, "with code for 8.0, 12.0"),
+        ([(9, 0)], FLASH_FOR_80_120, "sdpa", "code only for 8.0, 12.0"),
+        ([(9, 0)], with_flash_attn_for(), "sdpa", "no claim says which GPUs"),
+        ([(8, 0)], WITH_NOTHING, "sdpa", "flash-attn is not in this image"),
+        # flash-attn 4 is for Hopper: its backward hung on Blackwell, and older GPUs have none.
         ([(9, 0)], WITH_FLASH_4, FLASH_4, "compiled for this GPU"),
-        ([(10, 0)], WITH_FLASH_4, "sdpa", ""),  # its backward hung on Blackwell
-        ([(8, 9)], WITH_FLASH_4, "sdpa", ""),  # no backward
+        ([(10, 0)], WITH_FLASH_4, "sdpa", ""),
+        ([(8, 9)], WITH_FLASH_4, "sdpa", ""),
         ([(9, 0), (8, 0)], WITH_FLASH_4, "sdpa", ""),
+        # xformers is for Turing and newer, and only unsloth takes it.
         ([(7, 5)], WITH_UNSLOTH, "xformers", ""),
         ([(7, 0)], WITH_UNSLOTH, "sdpa", ""),
-        (
-            [(7, 5)],
-            stack(packages={"xformers": "0.0.31"}),
-            "sdpa",
-            "",
-        ),  # nothing here would take xformers
-        ([(8, 0)], stack(packages={}), "sdpa", "flash-attn is not in this image"),
+        ([(7, 5)], WITH_XFORMERS_ALONE, "sdpa", ""),
     ],
 )
-def test_attention_has_code_for_every_gpu(
-    capabilities: list[tuple[int, int]], image_stack: Stack, attention: str, why: str
+def test_attention_is_the_fastest_that_works_on_every_gpu(
+    capabilities: list[tuple[int, int]], image_stack: Stack, attention: str, reason: str
 ) -> None:
-    setting = settings_of(*map(gpu, capabilities), image_stack=image_stack)["attention"]
-    assert setting.value == attention and why in setting.why
+    gpus = [gpu(capability) for capability in capabilities]
+
+    setting = settings_for(*gpus, image_stack=image_stack)["attention"]
+
+    assert setting.value == attention
+    assert reason in setting.why
 
 
-def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
-    claims = image_claims(ClaimContext(image=image("cu128-torch28"), facts=SOURCES.facts))
-    file = tmp_path / "claims.json"
-    file.write_text(claims.dumps())
-    assert hardware.claimed_code(file)["flash-attn"] == (
-        "sm_80",
-        "sm_86",
-        "sm_90",
-        "sm_100",
-        "sm_120",
-    )
-    assert hardware.claimed_code(file)["xformers"][-1] == "compute_120"
-    file.write_text("[]")
-    assert hardware.claimed_code(file) == hardware.claimed_code(tmp_path / "nothing") == {}
-
-
-MIG_SLICE = gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True)
-SPARK = Gpu(name="NVIDIA GB10", capability=(12, 1), memory=int(128.5 * GB), unified=True)
-FOREIGN_CACHE = Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False)
 OLD_AND_NEW = (gpu((6, 1), 24, "GTX 1080"), gpu((8, 0), 40, "A100"))
+"""torch has code for the second only."""
 HOPPER_AND_TURING = (gpu((9, 0), 80), gpu((7, 5), 16))
 
 
-@pytest.mark.parametrize(
-    ("hardware_", "warning"),
-    [
-        (machine(), "no GPU"),
-        (machine(*OLD_AND_NEW), "has no code for GTX 1080 (sm_61)"),
-        (machine(*HOPPER_AND_TURING), "the GPUs differ"),
-        (machine(SPARK), "drop_caches"),
-        (machine(MIG_SLICE), "MIG slice"),
-        (replace(machine(gpu()), shm=64 * 1024**2), "--ipc=host"),
-        (
-            replace(machine(gpu()), infiniband=True, locked_memory=8 * 1024**2),
-            "--ulimit memlock=-1",
-        ),
-        (
-            Hardware(disks=(FOREIGN_CACHE,)),
-            "may not write to /home/trainer/.cache, which is for downloads",
-        ),
-        (Hardware(disks=(FOREIGN_CACHE,)), "`--user $(id -u):$(id -g)`, or one for everybody"),
-    ],
-)
-def test_a_problem_of_the_machine_is_a_warning(hardware_: Hardware, warning: str) -> None:
-    assert len([text for text in advise(hardware_, stack()).warnings if warning in text]) == 1
-
-
-def test_a_machine_without_problems_has_no_warning() -> None:
-    assert advise(machine(gpu()), stack()).warnings == ()
-    assert advise(replace(machine(gpu()), infiniband=True), stack()).warnings == ()
-
-
 def test_settings_are_for_the_weakest_gpu_that_torch_has_code_for() -> None:
-    assert settings_of(*HOPPER_AND_TURING)["dtype"].value == "float16"
-    assert settings_of(*OLD_AND_NEW)["dtype"].value == "bfloat16"
-    assert runs_on((), (5, 0)), "targets that are not known"
+    assert settings_for(*HOPPER_AND_TURING)["dtype"].value == "float16"
+    assert settings_for(*OLD_AND_NEW)["dtype"].value == "bfloat16"
+
+
+def test_a_torch_whose_targets_are_not_known_runs_on_every_gpu() -> None:
+    assert runs_on((), (5, 0))
 
 
 def test_without_a_gpu_the_settings_are_for_the_cpu() -> None:
-    settings = settings_of()
-    assert [settings[name].value for name in ("device", "dtype", "attention")] == [
-        "cpu",
-        "float32",
-        "sdpa",
-    ]
+    settings = settings_for()
+
+    values = {name: settings[name].value for name in ("device", "dtype", "attention")}
+    assert values == {"device": "cpu", "dtype": "float32", "attention": "sdpa"}
 
 
 @pytest.mark.parametrize(
@@ -162,35 +128,112 @@ def test_a_gpu_without_code_is_left_out_by_the_name_that_the_variable_has_for_it
 ) -> None:
     """Of CUDA_VISIBLE_DEVICES=2,3 the second is 3: `1` would be another GPU."""
     advice = advise(replace(machine(*OLD_AND_NEW), visible=visible), stack())
+
     values = {setting.name: setting.value for setting in advice.settings}
     assert values["CUDA_VISIBLE_DEVICES"] == value
 
 
-def test_disks_are_those_of_this_folder_and_of_downloads(
+# Warnings.
+
+MIG_SLICE = gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True)
+SPARK = Gpu(name="NVIDIA GB10", capability=(12, 1), memory=int(128.5 * GB), unified=True)
+FOREIGN_CACHE = Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False)
+
+MIB = 1024**2
+
+
+@pytest.mark.parametrize(
+    ("hardware_", "warning"),
+    [
+        (machine(), "no GPU"),
+        (machine(*OLD_AND_NEW), "has no code for GTX 1080 (sm_61)"),
+        (machine(*HOPPER_AND_TURING), "the GPUs differ"),
+        (machine(SPARK), "drop_caches"),
+        (machine(MIG_SLICE), "MIG slice"),
+        (replace(machine(gpu()), shm=64 * MIB), "--ipc=host"),
+        (replace(machine(gpu()), infiniband=True, locked_memory=8 * MIB), "--ulimit memlock=-1"),
+        (
+            Hardware(disks=(FOREIGN_CACHE,)),
+            "may not write to /home/trainer/.cache, which is for downloads",
+        ),
+        (Hardware(disks=(FOREIGN_CACHE,)), "`--user $(id -u):$(id -g)`, or one for everybody"),
+    ],
+)
+def test_each_problem_of_the_machine_is_one_warning(hardware_: Hardware, warning: str) -> None:
+    warnings = advise(hardware_, stack()).warnings
+
+    assert len([text for text in warnings if warning in text]) == 1
+
+
+def test_a_machine_without_problems_has_no_warning() -> None:
+    healthy = machine(gpu())
+
+    assert advise(healthy, stack()).warnings == ()
+    assert advise(replace(healthy, infiniband=True), stack()).warnings == ()
+
+
+# How the facts are found.
+
+
+def test_flash_attns_targets_are_those_of_the_images_own_claims(tmp_path: Path) -> None:
+    claims = image_claims(ClaimContext(image=image("cu128-torch28"), facts=SOURCES.facts))
+    file = tmp_path / "claims.json"
+    file.write_text(claims.dumps())
+
+    code = hardware.claimed_code(file)
+
+    assert code["flash-attn"] == ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert code["xformers"][-1] == "compute_120"
+
+
+def test_without_readable_claims_no_targets_are_known(tmp_path: Path) -> None:
+    damaged = tmp_path / "claims.json"
+    damaged.write_text("[]")
+
+    assert hardware.claimed_code(damaged) == {}
+    assert hardware.claimed_code(tmp_path / "nothing") == {}
+
+
+def test_one_disk_for_this_folder_and_downloads_is_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "there"))
+
     (disk,) = hardware.disks()
+
     assert (disk.path, disk.holds) == (str(tmp_path), "checkpoints and downloads")
     assert 0 < disk.free <= shutil.disk_usage(tmp_path).total
+
+
+def test_another_disk_for_downloads_is_listed_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", "/proc/self")
-    found = [(one.path, one.holds) for one in hardware.disks()]
-    assert found == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
+
+    disks = [(disk.path, disk.holds) for disk in hardware.disks()]
+
+    assert disks == [(str(tmp_path), "checkpoints"), ("/proc/self", "downloads")]
 
 
-def test_memory_that_the_cpu_shares_is_shown() -> None:
+def printed(inspection: hardware.Inspection) -> str:
+    """Return what doctor prints for people."""
+    return "\n".join(doctor.text(inspection, advise(inspection.hardware, inspection.stack)))
+
+
+def test_memory_that_the_gpu_shares_with_the_cpu_is_shown() -> None:
     facts = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 128 * GB, "unified": True}
-    found = hardware.interpret([], [{"torch": "2.13.0"}, {"gpu": facts}], Hardware(memory=128 * GB))
-    assert "1 x NVIDIA GB10, 128.0 GB shared with the CPU, compute capability 12.1" in printed(
-        found
+
+    inspection = hardware.interpret(
+        [], [{"torch": "2.13.0"}, {"gpu": facts}], Hardware(memory=128 * GB)
     )
 
+    shown = "1 x NVIDIA GB10, 128.0 GB shared with the CPU, compute capability 12.1"
+    assert shown in printed(inspection)
 
-def printed(found: hardware.Inspection) -> str:
-    return "\n".join(doctor.text(found, advise(found.hardware, found.stack)))
 
-
+# The driver's facts: NVML sees a GPU, and CUDA does not work.
 DRIVER = [
     {
         "managed": {
@@ -200,44 +243,53 @@ DRIVER = [
     },
     {"error": "cuInit answers 803"},
 ]
+# CUDA_VISIBLE_DEVICES, by which torch numbers GPUs and the driver does not.
+VISIBLE = ("2", "3")
 
 
-def test_torchs_own_view_counts_where_there_is_torch() -> None:
-    torch = [
-        {"torch": "2.7.1", "cuda": "12.6"},
-        {"cuda_error": "RuntimeError: Error 803"},
-        {"package": ["xformers", "1"]},
-    ]
-    found = hardware.interpret(DRIVER, torch, Hardware())
-    assert (found.hardware.gpus, found.hardware.driver, found.stack.packages) == (
-        (),
-        "580.65",
-        {"xformers": "1"},
-    )
-    lines = printed(found)
-    assert (
-        "hint: The loader found a libcuda.so of the image" in lines and "there is no GPU" in lines
-    )
+TORCH_WITHOUT_CUDA = [
+    {"torch": "2.7.1", "cuda": "12.6"},
+    {"cuda_error": "RuntimeError: Error 803"},
+    {"package": ["xformers", "1"]},
+]
 
 
-def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
-    visible = (
-        "2",
-        "3",
-    )  # CUDA_VISIBLE_DEVICES, by which torch numbers GPUs and the driver does not
-    found = hardware.interpret(
-        DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(visible=visible)
-    )
-    assert [one.name for one in found.hardware.gpus] == ["H100"] and found.hardware.visible == ()
-    assert "ImportError: broken" in found.troubles
+def test_if_torch_can_be_imported_the_gpus_are_those_that_it_sees() -> None:
+    inspection = hardware.interpret(DRIVER, TORCH_WITHOUT_CUDA, Hardware())
+
+    assert inspection.hardware.gpus == ()
+    assert inspection.hardware.driver == "580.65"
+    assert inspection.stack.packages == {"xformers": "1"}
+
+
+def test_errors_of_the_driver_are_printed_with_a_hint() -> None:
+    lines = printed(hardware.interpret(DRIVER, TORCH_WITHOUT_CUDA, Hardware()))
+
+    assert "hint: The loader found a libcuda.so of the image" in lines
+    assert "there is no GPU" in lines
+
+
+def test_if_torch_cannot_be_imported_the_gpus_are_those_of_the_driver() -> None:
+    torch = [{"torch_error": "ImportError: broken"}]
+
+    inspection = hardware.interpret(DRIVER, torch, Hardware(visible=VISIBLE))
+
+    assert [gpu.name for gpu in inspection.hardware.gpus] == ["H100"]
+    assert inspection.hardware.visible == ()
+    assert "ImportError: broken" in inspection.troubles
+
+
+def test_a_mig_slice_is_known_by_its_name() -> None:
     facts = {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}
-    found = hardware.interpret(
-        DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(visible=visible)
-    )
-    assert found.hardware.gpus[0].mig and found.hardware.visible == visible
+    torch = [{"torch": "2.7.1"}, {"gpu": facts}]
+
+    inspection = hardware.interpret(DRIVER, torch, Hardware(visible=VISIBLE))
+
+    assert inspection.hardware.gpus[0].mig
+    assert inspection.hardware.visible == VISIBLE
 
 
-_TORCH = """
+TORCH_WITH_A_B300 = """
 from types import SimpleNamespace
 __version__, version = "2.8.0", SimpleNamespace(cuda="12.8")
 gpu = SimpleNamespace(name="B300", major=10, minor=3, total_memory=1 << 38)
@@ -245,68 +297,96 @@ cuda = SimpleNamespace(init=int, device_count=lambda: 1, get_device_properties=l
 """
 
 
+def write_assembler(file: Path, targets: str) -> None:
+    """Write a ptxas whose help lists these targets: `90a 100`."""
+    listed = ",".join(f"'sm_{target}'" for target in targets.split())
+    file.write_text(f'#!/bin/sh\necho "{listed}"\n')
+    file.chmod(0o755)
+
+
 @pytest.mark.parametrize(
-    ("own", "named", "warned"),
+    ("brought", "named_by_variable", "is_warned"),
     [
-        ({"ptxas": "90a 100 120"}, {}, True),
-        ({"ptxas": "90a 100", "ptxas-blackwell": "100 103"}, {}, False),
-        ({"ptxas": "90a 103", "ptxas-blackwell": "100"}, {"TRITON_PTXAS_PATH": "103"}, True),
-        ({"ptxas": "90a 100"}, {"TRITON_PTXAS_PATH": "103"}, False),
-        ({}, {}, False),
-        ({"ptxas": ""}, {}, False),
+        pytest.param({"ptxas": "90a 100 120"}, {}, True, id="ptxas without 103"),
+        pytest.param(
+            {"ptxas": "90a 100", "ptxas-blackwell": "100 103"}, {}, False, id="blackwell's first"
+        ),
+        pytest.param(
+            {"ptxas": "90a 103", "ptxas-blackwell": "100"},
+            {"TRITON_PTXAS_PATH": "103"},
+            True,
+            id="blackwell's before a variable for the other",
+        ),
+        pytest.param(
+            {"ptxas": "90a 100"}, {"TRITON_PTXAS_PATH": "103"}, False, id="a variable first"
+        ),
+        pytest.param({}, {}, False, id="no ptxas"),
+        pytest.param({"ptxas": ""}, {}, False, id="no list of targets"),
     ],
 )
-def test_a_gpu_that_tritons_ptxas_does_not_know_is_told(
+def test_a_gpu_that_tritons_ptxas_does_not_know_is_a_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    own: dict[str, str],
-    named: dict[str, str],
-    warned: bool,
+    brought: dict[str, str],
+    named_by_variable: dict[str, str],
+    is_warned: bool,
 ) -> None:
     """By Triton's own rule each variable counts before its file, the Blackwell one first."""
     folder = tmp_path / "triton" / "backends" / "nvidia" / "bin"
     folder.mkdir(parents=True)
     (tmp_path / "triton" / "__init__.py").touch()
-    (tmp_path / "torch.py").write_text(_TORCH)
+    (tmp_path / "torch.py").write_text(TORCH_WITH_A_B300)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    files = {str(folder / name): archs for name, archs in own.items()}
-    files |= {str(tmp_path / variable): archs for variable, archs in named.items()}
-    for variable in named:
+    for name, targets in brought.items():
+        write_assembler(folder / name, targets)
+    for variable, targets in named_by_variable.items():
+        write_assembler(tmp_path / variable, targets)
         monkeypatch.setenv(variable, str(tmp_path / variable))
-    for file, archs in files.items():
-        Path(file).write_text(
-            '#!/bin/sh\necho "' + ",".join(f"'sm_{arch}'" for arch in archs.split()) + '"\n'
-        )
-        Path(file).chmod(0o755)
-    found = hardware.interpret(
-        [],
-        hardware.ask([sys.executable, str(ROOT / "validate"), "doctor-torch"], "torch"),
-        Hardware(),
+
+    torch = hardware.ask([sys.executable, str(ROOT / "validate"), "doctor-torch"], "torch")
+    inspection = hardware.interpret([], torch, Hardware())
+    warnings = advise(inspection.hardware, inspection.stack).warnings
+
+    assert [gpu.name for gpu in inspection.hardware.gpus] == ["B300"]
+    warning = "Triton's ptxas does not know B300 (sm_103)"
+    assert any(warning in text for text in warnings) is is_warned
+
+
+def test_a_crash_of_torch_leaves_its_facts_and_is_an_error() -> None:
+    crashing_program = (
+        "import os; from validate.doctor.answers import report; "
+        "report(torch='2.7.1'); os.kill(os.getpid(), 11)"
     )
-    assert [one.name for one in found.hardware.gpus] == ["B300"]
-    warnings = advise(found.hardware, found.stack).warnings
-    assert any("Triton's ptxas does not know B300 (sm_103)" in one for one in warnings) is warned
+
+    facts = hardware.ask([sys.executable, "-c", crashing_program], "torch")
+
+    assert facts[0] == {"torch": "2.7.1"}
+    assert "status -11" in facts[1]["error"]
 
 
-def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
-    crashing = "import os; from validate.doctor.answers import report; report(torch='2.7.1'); os.kill(os.getpid(), 11)"
-    answers = hardware.ask([sys.executable, "-c", crashing], "torch")
-    assert answers[0] == {"torch": "2.7.1"} and "status -11" in answers[1]["error"]
+# The program.
 
 
-def run(suite: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_doctor(suite: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", str(suite), "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_on_a_machine_with_nothing_it_says_so_and_ends_well(tmp_path: Path) -> None:
-    done = run(suite_folder.lay_out(tmp_path), "--json")
-    assert done.returncode == 0 and not done.stderr
-    data = json.loads(done.stdout)
-    assert {"hardware", "stack", "settings", "warnings", "troubles", "hints"} == data.keys()
+def test_on_a_machine_with_nothing_it_prints_settings_for_the_cpu_and_ends_with_0(
+    tmp_path: Path,
+) -> None:
+    process = run_doctor(suite_folder.lay_out(tmp_path), "--json")
+
+    assert process.returncode == 0
+    assert not process.stderr
+    data = json.loads(process.stdout)
+    assert data.keys() == {"hardware", "stack", "settings", "warnings", "troubles", "hints"}
     assert {setting["name"] for setting in data["settings"]} == {"device", "dtype", "attention"}
 
 
-def test_wrong_arguments_end_with_two() -> None:
-    done = run(ROOT / "validate", "--model-size", "7b")
-    assert done.returncode == 2 and "--model-size" in done.stderr and "Traceback" not in done.stderr
+def test_unknown_arguments_end_with_2_and_are_named() -> None:
+    process = run_doctor(ROOT / "validate", "--model-size", "7b")
+
+    assert process.returncode == 2
+    assert "--model-size" in process.stderr
+    assert "Traceback" not in process.stderr
