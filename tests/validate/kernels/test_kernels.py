@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,200 +19,293 @@ from validate.kernels._names import Name, at_least, patterns
 
 TABLE = kernels.table()
 FOLDER = Path(kernels.__file__).parent
-H100 = Inventory(
-    driver="580.1",
-    gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),),
-    source="test",
-)
-TURING = Inventory(
-    driver="580.1",
-    gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),),
-    source="test",
-)
+H100 = Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3)
+TESLA_T4 = Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3)
+
+
+def host_with(*gpus: Gpu) -> Inventory:
+    return Inventory(driver="580.1", gpus=gpus, source="test")
+
+
+HOST_WITH_H100 = host_with(H100)
+HOST_WITH_T4 = host_with(TESLA_T4)
 
 
 def gpu_claims(
-    name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str
-) -> list[Claim]:
-    absent = {key.replace("_", "-"): why for key, why in missing.items()}
+    image_name: str,
+    host: Inventory | None = HOST_WITH_H100,
+    no_gpu: str = "",
+    missing: Mapping[str, str] | None = None,
+) -> dict[str, Claim]:
+    """Return subject -> claim of the gpu tier about an image.
+
+    `no_gpu`: why the host has none. `missing`: package that the image could not get -> why.
+    """
     context = ClaimContext(
-        image=image(name), facts=SOURCES.facts, missing=absent, inventory=inventory, no_gpu=no_gpu
+        image=image(image_name),
+        facts=SOURCES.facts,
+        missing=missing or {},
+        inventory=host,
+        no_gpu=no_gpu,
     )
-    found = image_claims(context)
-    return [claim for claim in found.claims if claim.tier is Tier.GPU]
+    claims = image_claims(context).claims
+    return {claim.subject: claim for claim in claims if claim.tier is Tier.GPU}
 
 
-def test_every_part_of_the_catalogue_has_kernels() -> None:
-    families = {"numerics", "attention", "bitsandbytes", "triton", "liger", "compile", "fp8"}
-    assert {row.check for row in TABLE.values()} == families
+# The table.
+
+
+def test_each_check_of_kernels_has_some() -> None:
+    checks_of_table = {kernel.check for kernel in TABLE.values()}
+
+    assert checks_of_table == {
+        "numerics",
+        "attention",
+        "bitsandbytes",
+        "triton",
+        "liger",
+        "compile",
+        "fp8",
+    }
 
 
 @pytest.mark.parametrize("subject", TABLE)
 def test_a_kernel_is_whole(subject: str) -> None:
-    row = TABLE[subject]
-    assert {row.check, f"{row.check}/{subject}"} & checks.import_check(row.probe).CLAIMS.keys()
-    assert row.statement
-    assert row.cases or row.figures, "nothing would be measured"
-    assert not row.figures or row.observe
-    assert all(least < most for least, most in row.figures.values())
-    assert row.expected_kernels or row.libraries, "nothing would tell which code ran"
-    for pattern in (*row.other_kernels, *row.aside_kernels, *row.libraries):
+    kernel = TABLE[subject]
+
+    judged_keys = checks.import_check(kernel.probe).CLAIMS.keys()
+    assert {kernel.check, f"{kernel.check}/{subject}"} & judged_keys, "nothing would judge it"
+    assert kernel.statement
+    assert kernel.cases or kernel.figures, "nothing would be measured"
+    assert not kernel.figures or kernel.observe, "nothing would measure its figures"
+    assert all(least < most for least, most in kernel.figures.values())
+    assert kernel.expected_kernels or kernel.libraries, "nothing would tell which code ran"
+    for pattern in (*kernel.other_kernels, *kernel.aside_kernels, *kernel.libraries):
         re.compile(pattern)
-    reason = row.supports((3, 5), {})
-    assert row.supports((9, 0), {}) is None and (reason is None or "3.5 is " in reason)
-    for case in row.needs_capability:  # named by its dtype, which no other case has
-        dtype = kernels.dtype_of(case)
-        assert case in row.cases and dtype in row.tolerance
-        assert [name for name in row.cases if kernels.dtype_of(name) == dtype] == [case]
 
 
-def test_names_of_files_are_subjects() -> None:
-    files = {path.stem for path in FOLDER.glob("[!_]*.py")} - {"judge", "runner"}
-    assert len(TABLE) == len(files)
-    for subject, row in TABLE.items():
-        name = subject.replace("-", "_")
-        assert files & {name, f"{row.check}_{name}"}
-        assert kernels.kernel_of(row.check, subject) is row
+@pytest.mark.parametrize("subject", TABLE)
+def test_a_kernel_runs_on_hopper_and_says_which_older_gpus_it_cannot_run_on(subject: str) -> None:
+    kernel = TABLE[subject]
 
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_no_kernel_imports_what_the_host_lacks(path: Path) -> None:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    imported = {
-        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
-    }
-    imported |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} <= {
-        "__future__",
-        "validate",
-        *sys.stdlib_module_names,
-    }
-
-
-def test_an_image_promises_the_kernels_of_what_it_pins() -> None:
-    by_subject = {claim.subject: claim for claim in gpu_claims("cu126-torch27")}
-    assert {"xformers-cutlass", "flash-attn-dense", "nf4", "rope", "gpus", "training"} <= set(
-        by_subject
-    )
-    assert "xformers-cutlass" not in {claim.subject for claim in gpu_claims("cu130-torch212")}
-    assert by_subject["gpus"].expect["inventory"]["gpus"][0]["capability"] == [9, 0]
-    assert by_subject["sdpa-flash"].expect["capability"] == [9, 0]
+    assert kernel.supports((9, 0), {}) is None
+    reason = kernel.supports((3, 5), {})
+    assert reason is None or "3.5 is " in reason
 
 
 @pytest.mark.parametrize(
-    ("name", "host", "subject", "why"),
+    "subject", [subject for subject, kernel in TABLE.items() if kernel.needs_capability]
+)
+def test_a_case_that_needs_a_newer_gpu_begins_with_a_dtype_that_no_other_case_has(
+    subject: str,
+) -> None:
+    kernel = TABLE[subject]
+    for case in kernel.needs_capability:
+        dtype = kernels.dtype_of(case)
+
+        assert case in kernel.cases
+        assert dtype in kernel.tolerance
+        assert [name for name in kernel.cases if kernels.dtype_of(name) == dtype] == [case]
+
+
+def test_each_file_is_a_kernel_and_has_the_name_of_its_subject() -> None:
+    files = {path.stem for path in FOLDER.glob("[!_]*.py")} - {"judge", "runner"}
+
+    assert len(TABLE) == len(files)
+    for subject, kernel in TABLE.items():
+        name = subject.replace("-", "_")
+        assert files & {name, f"{kernel.check}_{name}"}
+        assert kernels.kernel_of(kernel.check, subject) is kernel
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_kernels_file_imports_nothing_that_the_host_lacks(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages <= {"__future__", "validate", *sys.stdlib_module_names}
+
+
+# The claims.
+
+
+def test_an_image_has_a_claim_for_each_kernel_of_the_packages_that_it_pins() -> None:
+    claims = gpu_claims("cu126-torch27")
+
+    assert {"xformers-cutlass", "flash-attn-dense", "nf4", "rope", "gpus", "training"} <= {*claims}
+    assert "xformers-cutlass" not in gpu_claims("cu130-torch212")
+
+
+def test_claims_expect_the_hosts_gpu() -> None:
+    claims = gpu_claims("cu126-torch27")
+
+    assert claims["gpus"].expect["inventory"]["gpus"][0]["capability"] == [9, 0]
+    assert claims["sdpa-flash"].expect["capability"] == [9, 0]
+
+
+WITHOUT_NVRTC = "pytorch#145580"
+"""torch 2.5 leaves cuDNN without nvrtc: on an H100 'No execution plans support the graph'."""
+
+
+@pytest.mark.parametrize(
+    ("image_name", "host", "subject", "reason"),
     [
-        ("cu126-torch27", TURING, "scaled-mm", "7.5 is below 8.9"),
-        ("cu126-torch27", TURING, "gemm-fp32", ""),
-        ("cu126-torch27", TURING, "nf4", ""),
-        # torch 2.5 leaves cuDNN without nvrtc: on an H100 'No execution plans support the graph' in every case
-        ("cu126-torch25", H100, "sdpa-cudnn", "pytorch#145580"),
-        ("cu126-torch25", None, "sdpa-cudnn", "pytorch#145580"),
-        ("cu126-torch25", H100, "sdpa-flash", ""),
-        *(
-            (name, H100, "sdpa-cudnn", "")
-            for name in ("cu124-torch26", "cu126-torch27", "cu128-torch28")
-        ),
+        ("cu126-torch27", HOST_WITH_T4, "scaled-mm", "7.5 is below 8.9"),
+        ("cu126-torch25", HOST_WITH_H100, "sdpa-cudnn", WITHOUT_NVRTC),
+        ("cu126-torch25", None, "sdpa-cudnn", WITHOUT_NVRTC),
     ],
 )
-def test_what_a_gpu_or_a_version_lacks_is_no_promise(
-    name: str, host: Inventory | None, subject: str, why: str
+def test_a_kernel_that_a_gpu_or_version_cannot_run_is_not_applicable_and_not_required(
+    image_name: str, host: Inventory | None, subject: str, reason: str
 ) -> None:
-    (found,) = [claim for claim in gpu_claims(name, host) if claim.subject == subject]
-    said = found.expect.get("not_applicable", "")
-    assert (found.required, bool(said)) == (not why, bool(why)) and why in said
+    claim = gpu_claims(image_name, host)[subject]
+
+    assert reason in claim.expect["not_applicable"]
+    assert not claim.required
 
 
-def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_and_the_least_capable_decides() -> (
-    None
-):
-    both = replace(H100, gpus=(*H100.gpus, *TURING.gpus))
-    old, new, mixed = (
-        next(one for one in gpu_claims("cu126-torch27", host) if one.subject == "xformers-cutlass")
-        for host in (TURING, H100, both)
-    )
-    assert (old.expect["cases"], list(old.expect["tolerance"])) == (["float16 causal"], ["float16"])
-    assert "7.5 is below 8.0" in old.expect["left_out"]["bfloat16 cross"]
-    assert old.required and "left_out" not in new.expect and "capabilities" not in new.expect
-    assert (mixed.expect["capability"], mixed.expect["capabilities"]) == ([7, 5], [[7, 5], [9, 0]])
+@pytest.mark.parametrize(
+    ("image_name", "host", "subject"),
+    [
+        ("cu126-torch27", HOST_WITH_T4, "gemm-fp32"),
+        ("cu126-torch27", HOST_WITH_T4, "nf4"),
+        ("cu126-torch25", HOST_WITH_H100, "sdpa-flash"),
+        ("cu124-torch26", HOST_WITH_H100, "sdpa-cudnn"),
+        ("cu126-torch27", HOST_WITH_H100, "sdpa-cudnn"),
+        ("cu128-torch28", HOST_WITH_H100, "sdpa-cudnn"),
+    ],
+)
+def test_a_kernel_that_a_gpu_and_version_can_run_is_required(
+    image_name: str, host: Inventory, subject: str
+) -> None:
+    claim = gpu_claims(image_name, host)[subject]
+
+    assert claim.required
+    assert not claim.expect.get("not_applicable")
 
 
-@pytest.mark.parametrize("image", ["cu128-torch28", "cu128-torch211"])
-def test_cases_that_a_version_cannot_do_are_left_out_and_the_claim_says_why(image: str) -> None:
+def test_a_case_that_an_older_gpu_cannot_run_is_left_out_with_its_dtype() -> None:
+    on_t4 = gpu_claims("cu126-torch27", HOST_WITH_T4)["xformers-cutlass"]
+    on_h100 = gpu_claims("cu126-torch27", HOST_WITH_H100)["xformers-cutlass"]
+
+    assert on_t4.expect["cases"] == ["float16 causal"]
+    assert [*on_t4.expect["tolerance"]] == ["float16"]
+    assert "7.5 is below 8.0" in on_t4.expect["left_out"]["bfloat16 cross"]
+    assert on_t4.required
+    assert "left_out" not in on_h100.expect
+
+
+def test_of_different_gpus_the_least_capable_decides_and_all_are_expected() -> None:
+    on_both = gpu_claims("cu126-torch27", host_with(H100, TESLA_T4))["xformers-cutlass"]
+    on_one = gpu_claims("cu126-torch27", HOST_WITH_H100)["xformers-cutlass"]
+
+    assert on_both.expect["capability"] == [7, 5]
+    assert on_both.expect["capabilities"] == [[7, 5], [9, 0]]
+    assert "capabilities" not in on_one.expect
+
+
+@pytest.mark.parametrize("image_name", ["cu128-torch28", "cu128-torch211"])
+def test_cases_that_a_version_cannot_run_are_left_out_and_the_claim_says_why(
+    image_name: str,
+) -> None:
     """cuDNN before 9.15.1 reads past the end where a length is no multiple of 128."""
-    old, new = (
-        {claim.subject: claim for claim in gpu_claims(name)} for name in (image, "cu130-torch211")
-    )
-    expect = old["sdpa-cudnn"].expect
+    of_old_cudnn = gpu_claims(image_name)
+    of_new_cudnn = gpu_claims("cu130-torch211")
+
+    expect = of_old_cudnn["sdpa-cudnn"].expect
+    all_cases = of_new_cudnn["sdpa-cudnn"].expect["cases"]
     assert expect["cases"]
     assert all(case.endswith("in 128s") for case in expect["cases"])
-    assert set(expect["left_out"]) == set(new["sdpa-cudnn"].expect["cases"]) - set(expect["cases"])
-    assert all("pytorch#169849" in why for why in expect["left_out"].values())
-    assert "left_out" not in new["sdpa-cudnn"].expect
-    assert "left_out" not in old["sdpa-flash"].expect
+    assert {*expect["left_out"]} == {*all_cases} - {*expect["cases"]}
+    assert all("pytorch#169849" in reason for reason in expect["left_out"].values())
+    assert "left_out" not in of_new_cudnn["sdpa-cudnn"].expect
+    assert "left_out" not in of_old_cudnn["sdpa-flash"].expect
 
 
-def test_a_claim_has_the_names_of_the_images_own_versions() -> None:
-    old, new = (
-        {claim.subject: claim for claim in gpu_claims(name)}
-        for name in ("cu126-torch25", "cu128-torch28")
-    )
-    assert old["fullgraph"].expect["names_of"] == "torch 2.5.1"
-    assert old["fullgraph"].expect["expected_kernels"] == ["^triton_$"]
-    assert new["fullgraph"].expect["expected_kernels"] == ["^triton_[a-z]+_fused_"]
+def test_a_claim_expects_the_names_of_the_images_own_versions() -> None:
+    of_torch_25 = gpu_claims("cu126-torch25")["fullgraph"].expect
+    of_torch_28 = gpu_claims("cu128-torch28")["fullgraph"].expect
+
+    assert of_torch_25["names_of"] == "torch 2.5.1"
+    assert of_torch_25["expected_kernels"] == ["^triton_$"]
+    assert of_torch_28["expected_kernels"] == ["^triton_[a-z]+_fused_"]
 
 
 def test_without_a_gpu_every_claim_exists_and_is_unproven() -> None:
-    with_gpu, without = (
-        gpu_claims("cu126-torch27"),
-        gpu_claims("cu126-torch27", None, "no GPU was found"),
-    )
-    assert [claim.subject for claim in with_gpu] == [claim.subject for claim in without]
-    assert {claim.unproven for claim in without} == {"no GPU was found"}
-    by_model = ("speed", "step")  # required where a GPU model is known, and what it did before
-    assert all(
-        claim.required or claim.expect.get("known")
-        for claim in without
-        if claim.check not in by_model
-    )
+    reason = "no GPU was found"
+    with_gpu = gpu_claims("cu126-torch27")
+    without_gpu = gpu_claims("cu126-torch27", host=None, no_gpu=reason)
+
+    assert [*with_gpu] == [*without_gpu]
+    assert {claim.unproven for claim in without_gpu.values()} == {reason}
 
 
-def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
-    claims = gpu_claims("cu126-torch27", flash_attn="no wheel")
-    about = [claim for claim in claims if claim.key.startswith("attention/flash-attn-")]
-    assert about
-    assert all(not claim.required and "no wheel" in claim.unproven for claim in about)
+def test_without_a_gpu_claims_stay_required() -> None:
+    # speed and step are required only where a GPU model is known, and what it did before
+    claims = [
+        claim
+        for claim in gpu_claims("cu126-torch27", host=None, no_gpu="no GPU was found").values()
+        if claim.check not in ("speed", "step")
+    ]
+
+    assert all(claim.required or claim.expect.get("known") for claim in claims)
 
 
-TORCHES = sorted(SOURCES.facts.torch)
-OTHERS = dict.fromkeys({row.package for row in TABLE.values()}, "1.0")
+def test_kernels_of_a_wheel_that_could_not_be_had_are_unproven_and_not_required() -> None:
+    claims = gpu_claims("cu126-torch27", missing={"flash-attn": "no wheel"})
+
+    of_flash_attn = [
+        claim for claim in claims.values() if claim.key.startswith("attention/flash-attn-")
+    ]
+    assert of_flash_attn
+    for claim in of_flash_attn:
+        assert not claim.required
+        assert "no wheel" in claim.unproven
+
+
+# The names of CUDA kernels.
+
+TORCH_RELEASES = sorted(SOURCES.facts.torch)
+OTHER_PACKAGES = dict.fromkeys({kernel.package for kernel in TABLE.values()}, "1.0")
 NAMES = [
-    name for row in TABLE.values() for names in row.expected_kernels.values() for name in names
+    name
+    for kernel in TABLE.values()
+    for names in kernel.expected_kernels.values()
+    for name in names
 ]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.pattern)
-def test_a_name_has_a_source_and_some_version(name: Name) -> None:
+def test_a_name_has_a_source_and_is_used_by_some_torch_release(name: Name) -> None:
     assert name.source
     re.compile(name.pattern)
-    assert any(patterns([name], {"torch": torch}) for torch in TORCHES) or name.of != "torch"
+    assert any(patterns([name], {"torch": torch}) for torch in TORCH_RELEASES)
 
 
 @pytest.mark.parametrize(
-    "torch", [torch for torch in TORCHES if at_least({"torch": torch}, "torch", "2.5")]
+    "torch", [torch for torch in TORCH_RELEASES if at_least({"torch": torch}, "torch", "2.5")]
 )
-def test_every_part_of_a_kernel_has_a_name_in_every_torch(torch: str) -> None:
-    for subject, row in TABLE.items():
-        expected = expected_path(row, {**OTHERS, "torch": torch})["expected_kernels"]
-        assert len(expected) == len(row.expected_kernels), subject
+def test_every_part_of_a_kernel_has_a_known_name_in_every_torch_release(torch: str) -> None:
+    for subject, kernel in TABLE.items():
+        expected = expected_path(kernel, {**OTHER_PACKAGES, "torch": torch})["expected_kernels"]
+
+        assert len(expected) == len(kernel.expected_kernels), subject
 
 
 @pytest.mark.parametrize(
-    ("version", "holds"),
+    ("version", "is_used"),
     [("2.5.1", False), ("2.6.0", True), ("2.6.0a1+cu126", True), ("2.8.4", True), ("2.9.0", False)],
 )
-def test_a_name_holds_from_a_version_on_and_before_another(version: str, holds: bool) -> None:
-    assert (
-        bool(patterns([Name("x", "test", since="2.6", before="2.9")], {"torch": version})) is holds
-    )
-    assert patterns([Name("x", "test", since="9")], {}), "a version that is not given excludes none"
+def test_a_name_is_used_from_a_version_on_and_before_another(version: str, is_used: bool) -> None:
+    name = Name("x", "test", since="2.6", before="2.9")
+
+    assert bool(patterns([name], {"torch": version})) is is_used
+
+
+def test_a_version_that_is_not_known_excludes_no_name() -> None:
+    assert patterns([Name("x", "test", since="9")], {})
