@@ -1,4 +1,4 @@
-"""What the programs of examples/ are held to, where the installed Trainer decides it."""
+"""What is read of the programs in examples/, as far as their frameworks need not be installed."""
 
 import json
 import sys
@@ -12,34 +12,56 @@ from validate.examples import programs
 from validate.examples.run import Run
 
 
-class Former:
+class TrainerOf450:
+    """The method of transformers 4.50 that counts labels. Its source is what is looked at."""
+
     def get_batch_samples(self) -> None:
-        """Of transformers 4.50: `sum((batch["labels"].ne(-100)).sum() for batch in batch_samples)`."""
+        """`sum((batch["labels"].ne(-100)).sum() for batch in batch_samples)`."""
 
 
-class Present:
-    get_batch_samples = Former.get_batch_samples
+class TrainerOf516:
+    """The methods of transformers 5.16, of which the second counts labels."""
+
+    get_batch_samples = TrainerOf450.get_batch_samples
 
     def _get_num_items_in_batch(self) -> None:
-        """Of transformers 5.16: `batch["labels"][..., 1:]`."""
+        """`batch["labels"][..., 1:]`."""
 
 
-@pytest.mark.parametrize(("trainer", "counts"), [(Former, True), (Present, False)])
+@pytest.mark.parametrize(
+    ("trainer", "counts_all_labels"), [(TrainerOf450, True), (TrainerOf516, False)]
+)
 def test_losses_are_divided_as_the_installed_trainer_divides_them(
-    trainer: type, counts: bool, monkeypatch: pytest.MonkeyPatch
+    trainer: type, counts_all_labels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(Trainer=trainer))  # type: ignore[arg-type]
-    assert programs.does_trainer_count_all_labels() is counts
+    transformers: Any = SimpleNamespace(Trainer=trainer)
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+
+    assert programs.does_trainer_count_all_labels() is counts_all_labels
 
 
-def test_what_dpo_saved_is_read_as_pairs_of_halves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CONFIG_OF_DPO = {
+    "model": "tiny",
+    "data": "rows",
+    "out": "out",
+    "beta": 0.1,
+    "lora": {},
+    "training": {
+        "seed": 1,
+        "per_device_train_batch_size": 4,
+        "max_steps": 20,
+        "learning_rate": 2e-3,
+    },
+}
+
+
+def replace_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace everything for which read_preferences needs torch, transformers or peft."""
     model: Any = SimpleNamespace(to=lambda _device: model, eval=lambda: model)
-    loads = SimpleNamespace(from_pretrained=lambda *_where: model)
+    loader = SimpleNamespace(from_pretrained=lambda *_arguments: model)
     fakes = {
-        "transformers": SimpleNamespace(AutoModelForCausalLM=loads),
-        "peft": SimpleNamespace(PeftModel=loads),
+        "transformers": SimpleNamespace(AutoModelForCausalLM=loader),
+        "peft": SimpleNamespace(PeftModel=loader),
     }
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, cast("Any", fake))
@@ -50,32 +72,38 @@ def test_what_dpo_saved_is_read_as_pairs_of_halves(
         "draw_adapters",
         "read_shape",
     ):
-        monkeypatch.setattr(programs, name, lambda *_given: [])
-    halves = {f"base_model.model.q_proj.lora_{half}.weight": half for half in "AB"}
+        monkeypatch.setattr(programs, name, lambda *_arguments: [])
+
+
+def test_the_adapters_that_dpo_saved_are_read_as_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_tensors = {
+        "base_model.model.q_proj.lora_A.weight": "A",
+        "base_model.model.q_proj.lora_B.weight": "B",
+    }
+    weights_before = {"q_proj": "W"}
+    replace_frameworks(monkeypatch)
     monkeypatch.setattr(
         programs,
         "read_tensors",
-        lambda folder: halves if folder.name == "adapter" else {"q_proj": "W"},
+        lambda folder: saved_tensors if folder.name == "adapter" else weights_before,
     )
-    training = {"seed": 1, "per_device_train_batch_size": 4, "max_steps": 20, "learning_rate": 2e-3}
-    config = {
-        "model": "tiny",
-        "data": "rows",
-        "out": "out",
-        "beta": 0.1,
-        "lora": {},
-        "training": training,
-    }
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "result.json").write_text(
         json.dumps({"losses": [0.7], "saved": "out/adapter"})
     )
-    example = Run(
-        folder=tmp_path, config=config, example={}, device="cpu", seconds=1.0, inductor_modules=0
+    run = Run(
+        folder=tmp_path,
+        config=CONFIG_OF_DPO,
+        example={},
+        device="cpu",
+        seconds=1.0,
+        inductor_modules=0,
     )
-    found = programs.read_preferences(example)
-    assert (found.saved, found.start, found.dpo_beta) == (
-        {"q_proj": ("A", "B")},
-        {"q_proj": "W"},
-        0.1,
-    )
+
+    result = programs.read_preferences(run)
+
+    assert result.saved == {"q_proj": ("A", "B")}
+    assert result.start == weights_before
+    assert result.dpo_beta == 0.1
