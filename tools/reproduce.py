@@ -65,6 +65,8 @@ class LayerBuilt:
     """Of the layer in canonical form, which is the same for all engines."""
     written_as: str
     """The diff ID of the layer as the engine wrote it."""
+    change: str = ""
+    """Its change digest (images/engine/layers.py); empty if the engine's store can't be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,8 @@ class Reproduction:
         self.base = base
         self.network = network
         self.name = str(image.name)
-        lock = lock_file.read(image, options.sources.workspace.locks)
+        self.locks = options.sources.workspace.locks
+        lock = lock_file.read(image, self.locks)
         self.claim_context: ClaimContext
         self.context: Context
         _, self.claim_context, self.context = contexts.prepare(image, lock, base, options)
@@ -137,10 +140,15 @@ class Reproduction:
         with nothing_new_kept(self.engine, reference):
             job = progress.job(f"{self.name} (without cache)")
             built = self.engine.build(
-                context, reference, network=self.network, no_cache=True, on_event=job
+                context,
+                reference,
+                network=self.network,
+                no_cache=True,
+                unpack=False,
+                on_event=job,
             )
             info = self.engine.inspect(reference)
-            layers_built, files = read_image(self.engine, info, marker=marker)
+            layers_built, files = read_image(self.engine, info, self.locks, marker=marker)
 
         origin = self.claim_context.origin
         recipe = origin.recipe if origin else None
@@ -158,21 +166,24 @@ class Reproduction:
 
 
 def read_image(
-    engine: Engine, info: ImageInfo, marker: int | None = None
+    engine: Engine, info: ImageInfo, locks: Path, marker: int | None = None
 ) -> tuple[list[LayerBuilt], Files]:
     """Read the layers of an image, without the suite's.
 
+    `locks` has the record, from which layers that another store wrote get their diff IDs.
     `marker`: the index of a layer to leave out, which only keeps a build apart from others
     (tools/cold_builds.py). If the engine's store can't be read, the layers' diff IDs are taken as
     canonical, as they are from engine 26.1 on. Then there are no files.
     """
     stored = layers.find_layers(engine, info)
     canonical = {diff_id: diff_id for diff_id in info.layers}
-    canonical |= layers.canonical_diff_ids(stored, {}, info.id)
+    known = layer_record.known_forms(layer_record.read(locks))
+    canonical |= layers.canonical_diff_ids(stored, known, info.digest)
+    changes = layers.change_digests(stored, info.digest)
     listings = exported.entries(engine, info) or [[] for _ in info.layers]
 
     # The marker's step is left out first: names of layers count the steps of an image.
-    steps = engine.steps(info.id)
+    steps = engine.steps(info.handle)
     steps_with_layer = [text for text in steps if configuration.has_layer(text)]
     indexes = [index for index in range(len(info.layers)) if index != marker]
     names = configuration.layer_names([steps_with_layer[index] for index in indexes])
@@ -189,8 +200,11 @@ def read_image(
     written_with_one_base = with_one_base(written_as)
     layers_built = []
     for name, diff_id in with_one_base(diff_ids).items():
+        written = written_with_one_base[name]
+        # A base of several layers has no change digest.
+        change = changes.get(written, "")
         layers_built.append(
-            LayerBuilt(layer=name, diff_id=diff_id, written_as=written_with_one_base[name])
+            LayerBuilt(layer=name, diff_id=diff_id, written_as=written, change=change)
         )
     settings = configuration.payload(info, steps)[configuration.SETTINGS]
     layers_built.append(
@@ -201,14 +215,22 @@ def read_image(
 
 def compare(first: Sequence[LayerBuilt], second: Sequence[LayerBuilt]) -> list[Difference]:
     """Return the layers that differ, without their files. Layers are compared by their names."""
-    first_ids = {row.layer: row.diff_id for row in first}
-    second_ids = {row.layer: row.diff_id for row in second}
+    rows = {row.layer: row for row in first}
+    other_rows = {row.layer: row for row in second}
     differences = []
-    for layer in {**first_ids, **second_ids}:
-        first_id, second_id = first_ids.get(layer, ""), second_ids.get(layer, "")
-        if first_id != second_id:
+    for layer in {**rows, **other_rows}:
+        row, other = rows.get(layer), other_rows.get(layer)
+        if row is None or other is None or not is_same_layer(row, other):
+            first_id = row.diff_id if row else ""
+            second_id = other.diff_id if other else ""
             differences.append(Difference(layer=layer, first=first_id, second=second_id))
     return differences
+
+
+def is_same_layer(first: LayerBuilt, second: LayerBuilt) -> bool:
+    """Return whether two builds of a layer gave the same files, whichever stores wrote them."""
+    has_same_change = bool(first.change) and first.change == second.change
+    return first.diff_id == second.diff_id or has_same_change
 
 
 def describe_files(first: Sequence[LayerEntry], second: Sequence[LayerEntry]) -> list[str]:
@@ -275,8 +297,8 @@ def read_result(file: Path) -> tuple[BuildResult, Files]:
 
 def entry_of(row: Sequence[Any]) -> LayerEntry:
     """Return an entry as it was before it was written as JSON, which has no tuples."""
-    path, kind, mode, owner, time, link, content = row
-    return LayerEntry(path, kind, mode, (owner[0], owner[1]), time, link, content)
+    path, kind, mode, owner, time, link, content, attributes = row
+    return LayerEntry(path, kind, mode, (owner[0], owner[1]), time, link, content, attributes)
 
 
 def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
@@ -308,6 +330,7 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
                     recipe=last.recipe[layer.layer],
                     diff_id=layer.diff_id,
                     written_as=layer.written_as,
+                    change=layer.change,
                 )
             )
         build = layer_record.Build(id=built.id, image=built.image, on=built.on, date=built.date)
@@ -377,7 +400,8 @@ def main(
         Progress() as progress,
     ):
         if other:
-            builds.append(read_other(docker_engine, other, sources.workspace.results))
+            workspace = sources.workspace
+            builds.append(read_other(docker_engine, other, workspace.results, workspace.locks))
         base_image = base_images.acquire(
             docker_engine,
             image.base,
@@ -404,7 +428,7 @@ def main(
         typer.echo(record_builds(sources.workspace.locks, [built for built, _ in builds]))
 
 
-def read_other(engine: Engine, other: str, results: Path) -> tuple[BuildResult, Files]:
+def read_other(engine: Engine, other: str, results: Path, locks: Path) -> tuple[BuildResult, Files]:
     """Read the build beside which another is compared.
 
     `other`: a file that this tool wrote (it ends in .json), the id of a recorded run, or an image.
@@ -415,7 +439,7 @@ def read_other(engine: Engine, other: str, results: Path) -> tuple[BuildResult, 
         if line.id == other:
             return result_of_run(line), {}
     info = engine.inspect(other)
-    layers_built, files = read_image(engine, info)
+    layers_built, files = read_image(engine, info, locks)
     name = info.labels.get(f"{LABELS}.image", "")
     return result_of_image(name, other, layers_built), files
 

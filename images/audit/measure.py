@@ -65,7 +65,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     if the image has none.
     """
     info = engine.inspect(reference)
-    options.say(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
+    options.say(f"reading {reference} ({info.digest[:19]}, {info.size / 1e9:.2f} GB)")
     survey_of_image = _survey_image(engine, info)
     environments = survey_of_image["environments"]
     if not environments:
@@ -94,7 +94,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     tiers = (Tier.STATIC, Tier.CPU) if options.run else (Tier.STATIC,)
     measured = validation_run.validate(
         engine,
-        info.id,
+        info.handle,
         to_measure,
         tiers,
         # Strangers' images often have altered files. This is reported, and the rest is measured.

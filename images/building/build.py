@@ -13,7 +13,6 @@ from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
 from images.engine.failures import Cancelled, classify
 from images.engine.progress import Progress
-from images.engine.runtime import CLASSIC_STORE
 from images.errors import Problem, UserError, failed, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
@@ -26,6 +25,10 @@ from validate.judge import Verdict
 ROOM_NEEDED = 11 * 1000**3
 """Bytes that a cold build needs free: images have 6 to 9 GB, the wheels that the installer caches
 less than 2 GB."""
+
+ROOM_NEEDED_CONTAINERD = 19 * 1000**3
+"""ROOM_NEEDED for the containerd image store, which keeps each layer compressed and unpacked beside
+the build cache: cu126-torch25, an image of 6.8 GB, took 18 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,8 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     if not engine.facts.local:
         return
     cold = [image for image in images if engine.find(image.local_name) is None]
-    needed = ROOM_NEEDED * min(jobs, len(cold))
+    room = ROOM_NEEDED_CONTAINERD if engine.facts.containerd_images else ROOM_NEEDED
+    needed = room * min(jobs, len(cold))
     free = shutil.disk_usage(engine.facts.data_root).free
     if free < needed:
         cause = f"{free / 1e9:.1f} GB free, cold builds may need {needed / 1e9:.0f} GB"
@@ -134,11 +138,6 @@ def build_image(
 
     with engine.hold_lock(f"build {tag}", say_waiting):
         # The machine first: if GPUs can't be attached as asked, nothing is built.
-        if engine.facts.containerd_images:
-            warn(
-                "no build was tried with containerd's image store,"
-                f" and publish and fleet refuse it: {CLASSIC_STORE}"
-            )
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
 
@@ -162,6 +161,7 @@ def build_image(
             candidate,
             network=options.host.network(local=engine.facts.local, offline=options.offline),
             no_cache=options.no_cache,
+            unpack=False,  # fix_id does it
             platform=image.name.platform,
             on_event=progress.job(name),
             redact=options.host.redact,
@@ -172,7 +172,7 @@ def build_image(
         claims = image_claims(claim_context.on_host(attachment, tiers))
         try:
             evidence, verdict = validating.measure_and_judge(
-                engine, info.id, claims, tiers, attachment, on_record=say_measured
+                engine, info.handle, claims, tiers, attachment, on_record=say_measured
             )
         except Cancelled:
             # Not judged: drop the candidate's tag.
@@ -186,7 +186,7 @@ def build_image(
         # The name.
         withheld = naming.why_withheld(verdict, evidence, tiers)
         if not withheld:
-            naming.give_name(engine, info.id, tag)
+            naming.give_name(engine, info.handle, tag)
     return Built(
         name=name,
         tag=tag,

@@ -81,13 +81,13 @@ def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
     return ""
 
 
-def give_name(engine: Engine, image_id: str, name: str) -> None:
+def give_name(engine: Engine, handle: str, name: str) -> None:
     """Tag an image with its name, and remove its candidate tag.
 
-    The image is named by its ID: a parallel build may have moved the candidate tag to another one,
+    The image is named by the engine's ID: a parallel build may have moved the candidate tag to another one,
     and then that tag stays.
     """
-    engine.tag(image_id, name)
+    engine.tag(handle, name)
     candidate = engine.find(f"{name}-candidate")
-    if candidate and candidate.id == image_id:
+    if candidate and candidate.handle == handle:
         engine.untag(f"{name}-candidate")

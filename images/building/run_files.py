@@ -105,14 +105,14 @@ def record_build(
     on. `gathered`: the wheels that no index has. `source`: commit and locks.
     """
     # The history begins with the last step; steps that only change settings have no bytes.
-    layer_sizes = [size for _step, size in reversed(engine.history(info.id)) if size]
+    layer_sizes = [size for _step, size in reversed(engine.history(info.handle)) if size]
     steps = []
     for step in result.steps:
         seconds = round(step.seconds, 2)
         steps.append({"name": step.name, "seconds": seconds, "cached": step.cached})
     record = {
         "image": name,
-        "digest": info.id,
+        "digest": info.digest,
         "bytes": info.size,
         "layers": list(info.layers),
         "layer_bytes": layer_sizes,
@@ -220,11 +220,11 @@ def record_built_elsewhere(
             contradictions.append(f"{key} is {label or 'not said'}, rendered was {expected}")
     if contradictions:
         cause = f"its labels say otherwise: {'; '.join(contradictions)}"
-        raise failed(info.id[:19], cause, render_again)
+        raise failed(info.digest[:19], cause, render_again)
 
     return {
         "image": inputs["image"],
-        "digest": info.id,
+        "digest": info.digest,
         "bytes": info.size,
         "layers": list(info.layers),
         "engine": {"version": "buildx"},

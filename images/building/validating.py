@@ -74,12 +74,12 @@ def validate_image(
     def say_measured(record: Record) -> None:
         say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
 
-    steps = engine.steps(info.id)
+    steps = engine.steps(info.handle)
     claims = claims_of(image, sources, info.labels, steps, tiers, only=only, attachment=attachment)
-    say(f"measuring {reference} ({info.id[:19]})")
+    say(f"measuring {reference} ({info.digest[:19]})")
     evidence, verdict = measure_and_judge(
         engine,
-        info.id,
+        info.handle,
         claims,
         tiers,
         attachment,

@@ -126,7 +126,7 @@ def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
 
     name = result.info.labels[f"{LABELS}.image"]
     runs = records.gpu_runs(records.read(sources.workspace.results), name)
-    sentence, _ = records.compare_build(runs, result.info.id, result.payload)
+    sentence, _ = records.compare_build(runs, result.info.digest, result.payload)
     return sentence
 
 

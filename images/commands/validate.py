@@ -113,7 +113,7 @@ def validate(
         if tag:
             info = docker_engine.inspect(reference)
             # The ID means the same image until the end, even if the candidate is built anew.
-            image_to_judge = info.id
+            image_to_judge = info.handle
             missing = image_labels.declared_missing(named_image, info.labels)
             build_record = run_files.record_built_elsewhere(folder, info, missing)
         _remove_earlier_run(folder)
@@ -132,7 +132,7 @@ def validate(
             run_files.write_json(folder / "build.json", build_record)
             withheld = _why_withheld(measured)
             if not withheld:
-                naming.give_name(docker_engine, info.id, named_image.local_name)
+                naming.give_name(docker_engine, info.handle, named_image.local_name)
 
     # What an image on top of ours has changed. With --tag, that is only a reason against a name.
     changes = measured.changes

@@ -158,7 +158,7 @@ def _make_of_packages(
     context = _describe(engine, info, name, "bootstrapped")
     # No registry has it, so its image ID stands for the digest. The build's first layer installs
     # the other packages of the lock.
-    return replace(context, digest=info.id, packages=lock.serialize_only(lock.layer))
+    return replace(context, digest=info.digest, packages=lock.serialize_only(lock.layer))
 
 
 def _find_or_pull(
@@ -187,8 +187,8 @@ def _find_or_pull(
 
 def _describe(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
     """Return what is known of a base that the engine has, with the Python that is in it."""
-    # An image that no registry has is known by its ID.
-    digest = info.digests[0].rpartition("@")[2] if info.digests else info.id
+    # An image that no registry has is known by the digest of its configuration.
+    digest = info.digests[0].rpartition("@")[2] if info.digests else info.digest
     context = read_python(engine, reference)
     return replace(context, reference=reference, origin=origin, digest=digest)
 

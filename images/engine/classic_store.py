@@ -57,7 +57,8 @@ class ClassicLayer(StoredLayer):
                 header += base64.b64decode(row["payload"])
             elif row["type"] == _CONTENT:
                 size = row.get("size", 0)
-                content = f"{size} {row.get('payload') or ''}"
+                # Some engines write a checksum of nothing, others none.
+                content = f"{size} {row.get('payload')}" if size else "0"
                 members.append(Member(header[padding_before:], _path_of(row), size, content))
                 header = b""
                 padding_before = padding(size)

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
@@ -30,7 +31,7 @@ from docker.context import ContextAPI
 from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env, parse_repository_tag
 
-from images.engine import configuration, containers
+from images.engine import configuration, containerd_store, containers
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine, Trace
 from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, engine_errors
@@ -42,6 +43,7 @@ from images.engine.failures import (
     NoSuchImage,
     engine_error_kind,
 )
+from images.engine.identity import ImageIdentity, platform_of_image
 from images.engine.runtime import PLATFORM, ContainerSpec, ImageInfo, Work, engine_facts, image_info
 from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache
@@ -60,6 +62,16 @@ _ATTEMPTS = 3
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
 _RETRIED_FAILURES = ("network", "engine")
 """Kinds of failures (images/data/build_failures.yaml) that may be gone at the next attempt."""
+_WITHOUT_UNPACKING = json.dumps(
+    [
+        {
+            "Type": "image",
+            "Attrs": {"unpack": "false", "dangling-name-prefix": "moby-dangling"},
+        }
+    ]
+)
+"""The exporter of BuildKit that writes an image without a name (moby/buildkit,
+exporter/containerimage/exptypes/keys.go). The prefix is the engine's own."""
 _PULL_HINT = (
     "check the name and that its registry can be reached; `docker login` where it asks for a "
     "password"
@@ -134,6 +146,7 @@ class Engine(AbstractContextManager["Engine"]):
         *,
         network: str | None = None,
         no_cache: bool = False,
+        unpack: bool = True,
         platform: str = PLATFORM,
         on_event: OnEvent = ignore,
         redact: Callable[[str], str] = str,
@@ -141,8 +154,10 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> BuildResult:
         """Build a context with BuildKit, and tag the result.
 
-        `network` is that of the build steps; None: the engine's default. What they print goes
-        through `redact` before anybody sees it. If the network fails, or the engine loses the
+        `network` is that of the build steps; None: the engine's default. `unpack`: make the image
+        ready for containers; only the containerd image store can leave that out, which saves a
+        minute for an image that `fix_id` writes anew. What steps print goes through `redact` before
+        anybody sees it. If the network fails, or the engine loses the
         context, the build is tried twice more after pauses (`sleep` gets the seconds).
 
         Raises BuildFailed, Cancelled (see `cancel`), and UserError if the engine refuses or goes
@@ -155,6 +170,8 @@ class Engine(AbstractContextManager["Engine"]):
             "networkmode": network,
             "nocache": "1" if no_cache else None,
         }
+        if self.facts.containerd_images and not unpack:
+            parameters["outputs"] = _WITHOUT_UNPACKING
         headers = {**_TAR, **self._registry_credentials()}
 
         start = time.monotonic()
@@ -235,8 +252,41 @@ class Engine(AbstractContextManager["Engine"]):
     # --- images that the engine has ---------------------------------------------------------------
 
     def inspect(self, ref: str) -> ImageInfo:
-        """Return an image by its name, ID or NAME@DIGEST. Raises NoSuchImage, EngineError."""
-        return image_info(self.inspect_raw(ref))
+        """Return an image by its name, ID or NAME@DIGEST, or by its configuration's digest.
+
+        Raises NoSuchImage, EngineError.
+        """
+        try:
+            data = self.inspect_raw(ref)
+        except NoSuchImage:
+            info = self._find_by_configuration(ref)
+            if info is None:
+                raise
+            return info
+        if not self.facts.containerd_images:
+            # The classic store's ID of an image is the digest of its configuration.
+            platform = platform_of_image(data)
+            return image_info(data, ImageIdentity(configuration=data["Id"], platform=platform))
+        info = image_info(data, containerd_store.identify(self, data))
+        # The size that this store gives is that of the compressed layers, and more once the image
+        # was used. That of its steps is the one that images have in the classic store.
+        size = sum(step_size for _step, step_size in self.history(info.handle))
+        return replace(info, size=size)
+
+    def _find_by_configuration(self, digest: str) -> ImageInfo | None:
+        """Return the image of the containerd image store whose configuration has this digest.
+
+        None if there is none, or if `digest` is no digest. Raises EngineError.
+        """
+        if not self.facts.containerd_images or not digest.startswith("sha256:"):
+            return None
+        with engine_errors(digest):
+            handles = [image["Id"] for image in self.sdk.images()]
+        for handle in dict.fromkeys(handles):
+            info = self.inspect(handle)
+            if info.digest == digest:
+                return info
+        return None
 
     def inspect_raw(self, ref: str) -> Mapping[str, Any]:
         """Return the engine's answer about an image, as it is. Raises NoSuchImage, EngineError."""
@@ -312,11 +362,11 @@ class Engine(AbstractContextManager["Engine"]):
     # --- images that come from elsewhere ----------------------------------------------------------
 
     def load(self, files: Files, name: str) -> ImageInfo:
-        """Load an image from the files that `docker save` writes, and return it by its name.
+        """Load an image from files as `docker save` writes them, and return it by its name.
 
-        `files` has manifest.json, which gives the image its `name`, the configuration and the
-        layers. The image's ID follows from these bytes alone; `docker import` would put the time
-        into it. Raises UserError.
+        `files` gives the image its `name`, and has its configuration and layers. The image's digest
+        follows from these bytes alone; `docker import` would put the time into it. Raises
+        UserError.
         """
         with (
             engine_errors(name),
@@ -356,31 +406,26 @@ class Engine(AbstractContextManager["Engine"]):
     def fix_id(self, image_id: str, name: str) -> ImageInfo:
         """Write a built image's configuration anew, give the new image a name, and return it.
 
-        The new ID depends only on what is in the image, not on the engine or the time of the build.
-        An image stays as it is if its configuration can't be written so (see
-        `configuration.canonical_bytes`), or if the engine has the containerd image store. Raises
-        UserError.
+        The new digest depends only on what is in the image, not on the engine or the time of the
+        build. If the configuration can't be written so (see `configuration.canonical_bytes`), the
+        image keeps its own. On the containerd image store, the image is unpacked. Raises UserError.
         """
         built = self.inspect_raw(image_id)
         config = configuration.canonical_bytes(built, self.steps(image_id))
-        if config is None or self.facts.containerd_images:
+        repository, tag = parse_repository_tag(name)
+        full_name = f"{repository}:{tag or 'latest'}"
+        # The engine has the layers already, so an archive without them can be loaded.
+        if self.facts.containerd_images:
+            manifest = containerd_store.read_manifest(self, built)
+            info = self.load(configuration.oci_layout(config, manifest, full_name), name)
+        elif config is not None:
+            layers = built["RootFS"]["Layers"]
+            info = self.load(configuration.docker_archive(config, layers, full_name), name)
+        else:
             return self.inspect(image_id)
 
-        repository, tag = parse_repository_tag(name)
-        # The engine has these layers already, so it does not look for their files in the archive.
-        layers = []
-        for diff_id in built["RootFS"]["Layers"]:
-            layers.append(f"{diff_id.removeprefix('sha256:')}/layer.tar")
-        manifest = {
-            "Config": "config.json",
-            "RepoTags": [f"{repository}:{tag or 'latest'}"],
-            "Layers": layers,
-        }
-        files = {"config.json": config, "manifest.json": json.dumps([manifest]).encode()}
-        info = self.load(files, name)
-
-        built_info = self.find(image_id)
-        if built_info and built_info.id != info.id and not built_info.tags:
+        former = self.find(image_id)
+        if former and former.handle != info.handle and not former.tags:
             # It can't be removed while a container of an earlier build uses it.
             with suppress(EngineError):
                 self.remove(image_id)

@@ -14,6 +14,13 @@ from typing import Any
 
 from images.engine.runtime import FURTHER, ImageInfo
 from images.host.hashing import oci_digest
+from images.registry.distribution import (
+    OCI_CONFIG,
+    Descriptor,
+    Manifest,
+    image_manifest,
+    index,
+)
 
 CREATED = "2024-01-01T00:00:00Z"
 """The date of every image and step: that of the files that a build writes
@@ -32,6 +39,13 @@ _INSTRUCTIONS_WITHOUT_LAYER = frozenset(
 )
 _LAST_STEPS = ("WORKDIR /workspace", 'CMD ["bash"]')
 """How our Dockerfiles end (templates/stages/image.j2)."""
+_OCI_LAYER_TYPES = {
+    "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": (
+        "application/vnd.oci.image.layer.v1.tar+gzip"
+    ),
+}
+"""Docker's media type of a layer -> the one of the OCI image specification for the same bytes."""
 _STEP_OF_LAYER = re.compile(
     r"/run/locks/([\w-]+)\.txt|/run/wheels/([\w.]+)-|/run/scripts/(debian|compilers|suite)\.sh"
     r"|/run/(toolkit|entrypoint)\b|^(WORKDIR) /workspace$"
@@ -78,6 +92,60 @@ def canonical_bytes(inspected: Mapping[str, Any], steps: Sequence[str]) -> bytes
         "rootfs": {"type": "layers", "diff_ids": layers},
     }
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def docker_archive(config: bytes, diff_ids: Sequence[str], name: str) -> dict[str, bytes]:
+    """Return the files of an archive that gives layers of the classic store this configuration.
+
+    The archive is that of `docker save` before version 25, but has no layers: the store finds them
+    by their diff IDs. `name` is that of the image, with its tag.
+    """
+    layers = [f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in diff_ids]
+    manifest = {"Config": "config.json", "RepoTags": [name], "Layers": layers}
+    return {"config.json": config, "manifest.json": json.dumps([manifest]).encode()}
+
+
+def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, bytes]:
+    """Return the files of an archive that gives layers of containerd's store this configuration.
+
+    The archive is an OCI image layout without layers: the store has the blobs that `built`, the
+    manifest of the image that was built, names. If `config` is None, the image keeps its own. `name`
+    is that of the image, with its tag. (OCI image specification, image-layout.md; the annotations
+    are containerd's, images/annotations.go.)
+    """
+    files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    manifest = built
+    if config is not None:
+        # Docker's names of media types do not belong into an OCI manifest.
+        layers = []
+        for blob in built.layers:
+            media_type = _OCI_LAYER_TYPES.get(blob.media_type, blob.media_type)
+            layers.append(Descriptor(media_type=media_type, digest=blob.digest, size=blob.size))
+        manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
+        files[f"blobs/{oci_digest(config).replace(':', '/')}"] = config
+    files[f"blobs/{manifest.digest.replace(':', '/')}"] = manifest.content
+
+    repository, _, tag = name.rpartition(":")
+    domain_and_path = docker_reference(repository)
+    annotations = {
+        "io.containerd.image.name": f"{domain_and_path}:{tag}",
+        "org.opencontainers.image.ref.name": tag,
+    }
+    entry = Descriptor.of(manifest.media_type, manifest.content, annotations=annotations)
+    files["index.json"] = index([entry]).content
+    return files
+
+
+def docker_reference(repository: str) -> str:
+    """Return the full name of a repository: `cu126-torch25` is `docker.io/library/cu126-torch25`.
+
+    (github.com/distribution/reference, normalize.go.)
+    """
+    first, _, remainder = repository.partition("/")
+    is_registry = "." in first or ":" in first or first == "localhost"
+    if remainder and is_registry:
+        return repository
+    return f"docker.io/{repository}" if remainder else f"docker.io/library/{repository}"
 
 
 def layer_name(step_text: str) -> str:

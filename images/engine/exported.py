@@ -6,15 +6,17 @@ They come from the engine's own store if that can be read here, else from an exp
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from images.engine import classic_store
+from images.engine import classic_store, containerd_store
+from images.engine.containerd_store import ContentStore, digest_of_member, read_blob
 from images.engine.failures import EngineError
 from images.engine.layer_tree import LayerEntry, find_hidden
 from images.engine.layers import find_layers
-from images.engine.runtime import CLASSIC_STORE, ImageInfo
+from images.engine.runtime import ImageInfo
 from images.engine.stored_layer import layer_errors, read_all
 from images.errors import Problem
 
@@ -30,8 +32,8 @@ class ImagePart:
     """A layer's tar, or the configuration of an image. Whoever reads it checks its digest."""
 
     digest: str
-    """The tar's diff ID, or the image ID for the configuration; empty for a layer that the export
-    does not name."""
+    """The tar's diff ID, or that of the configuration; empty for a layer that the export does not
+    name."""
     size: int
     chunks: Iterator[bytes]
     """The content, in chunks of any size. They must be read before the next part is asked for."""
@@ -45,64 +47,95 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
 
     If the engine's own store can be read, the configuration comes first, then the largest layer.
     Else the parts come from an export, in its order. Exports of engines before version 25 do not
-    name the layers, so all of them are yielded. Raises NoSuchImage, and EngineError if image IDs
-    are not digests of configurations (the containerd image store).
+    name the layers, so all of them are yielded. Raises NoSuchImage, EngineError.
     """
-    if engine.facts.containerd_images:
-        raise no_configuration(info.id)
     layer_by_diff_id = find_layers(engine, info)
-    config = None
-    if layer_by_diff_id:
-        config = classic_store.find_configuration(Path(engine.facts.data_root), info.id)
+    config = find_configuration(engine, info) if layer_by_diff_id else None
     if config is None:
-        yield from _exported_parts(engine, info, wanted)
+        if engine.facts.containerd_images:
+            yield from _parts_of_layout(engine, info, wanted)
+        else:
+            yield from _parts_of_archive(engine, info, wanted)
         return
 
     # dict.fromkeys: an image may have a layer twice.
     layers = [layer_by_diff_id[diff_id] for diff_id in dict.fromkeys(wanted)]
     remaining = sum(layer.size for layer in layers)
-    yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]), following=remaining)
+    # The containerd image store knows only the sizes of compressed layers.
+    is_size_known = not engine.facts.containerd_images
+    following = remaining if is_size_known else 0
+    yield ImagePart(
+        digest=info.digest, size=len(config), chunks=iter([config]), following=following
+    )
     for layer in sorted(layers, key=lambda layer: layer.size, reverse=True):
         remaining -= layer.size
-        chunks = _readable(layer.tar(), info.id)
-        yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=remaining)
+        following = remaining if is_size_known else 0
+        chunks = _readable(layer.tar(), info.digest)
+        yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=following)
 
 
-def _exported_parts(
+def find_configuration(engine: Engine, info: ImageInfo) -> bytes | None:
+    """Return the configuration of an image from the engine's store; None if it can't be read here.
+
+    Raises EngineError for a damaged store.
+    """
+    if engine.facts.containerd_images:
+        with layer_errors(info.digest):
+            return ContentStore(engine.facts).read(info.digest)
+    return classic_store.find_configuration(Path(engine.facts.data_root), info.digest)
+
+
+def _parts_of_archive(
     engine: Engine, info: ImageInfo, wanted: Collection[str]
 ) -> Iterator[ImagePart]:
-    """Yield an image's configuration and wanted layers from an export (see `parts`)."""
-    old_config_name = f"{info.id.removeprefix('sha256:')}.json"
+    """Yield configuration and wanted layers from an export of the classic store (see `parts`)."""
+    old_config_name = f"{info.digest.removeprefix('sha256:')}.json"
     has_config = False
-    for member, stream in engine.exported(info.id):
+    for member, stream in engine.exported(info.handle):
         # Engines from version 25 on name each file by its digest; older ones have the files
         # IMAGE_ID.json and FOLDER/layer.tar.
-        digest = ""
-        if member.name.startswith("blobs/"):
-            digest = f"sha256:{member.name.removeprefix('blobs/sha256/')}"
-        if digest == info.id or member.name == old_config_name:
+        digest = digest_of_member(member.name)
+        if digest == info.digest or member.name == old_config_name:
             content = stream.read()
-            has_config = b'"rootfs"' in content
-            yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
+            has_config = True
+            yield ImagePart(digest=info.digest, size=len(content), chunks=iter([content]))
         elif digest in wanted or member.name.endswith("/layer.tar"):
-            chunks = _readable(read_all(stream), info.id)
+            chunks = _readable(read_all(stream), info.digest)
             yield ImagePart(digest=digest, size=member.size, chunks=chunks)
     if not has_config:
-        raise no_configuration(info.id)
+        raise no_configuration(info.digest)
 
 
-def no_configuration(image_id: str) -> EngineError:
-    """Return the error that an engine's image ID is not the digest of a configuration.
+def _parts_of_layout(
+    engine: Engine, info: ImageInfo, wanted: Collection[str]
+) -> Iterator[ImagePart]:
+    """Yield configuration and wanted layers from an export of containerd's store (see `parts`)."""
+    manifest = containerd_store.read_manifest(engine, engine.inspect_raw(info.handle))
+    diff_ids_by_blob: dict[str, str] = {}
+    for diff_id, blob in zip(info.layers, manifest.layers, strict=True):
+        if diff_id in wanted:
+            diff_ids_by_blob[blob.digest] = diff_id
 
-    A verdict names an image by that digest, so nothing can be published from such an engine.
-    """
-    then = f"{CLASSIC_STORE}; then build again"
-    problem = Problem(
-        where=image_id,
-        cause="the engine's image ID is not the digest of a configuration",
-        then=then,
-    )
-    return EngineError(problem)
+    has_config = False
+    for member, stream in engine.exported(info.handle):
+        digest = digest_of_member(member.name)
+        if digest == info.digest:
+            content = stream.read()
+            has_config = True
+            yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
+        elif digest in diff_ids_by_blob:
+            chunks = _readable(read_blob(read_all(stream)), info.digest)
+            diff_id = diff_ids_by_blob[digest]
+            yield ImagePart(digest=diff_id, size=member.size, chunks=chunks)
+    if not has_config:
+        raise no_configuration(info.digest)
+
+
+def no_configuration(digest: str) -> EngineError:
+    """Return the error that an engine's export of an image does not have its configuration."""
+    cause = "the engine's export has no configuration of this digest"
+    then = "is the engine's disk whole? build or pull the image anew"
+    return EngineError(Problem(where=digest, cause=cause, then=then))
 
 
 def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
@@ -119,8 +152,12 @@ def entries(engine: Engine, info: ImageInfo) -> list[list[LayerEntry]] | None:
     layer_by_diff_id = find_layers(engine, info)
     if not layer_by_diff_id:
         return None
-    with layer_errors(info.id):
-        return [list(layer_by_diff_id[diff_id].entries()) for diff_id in info.layers]
+
+    def list_entries(diff_id: str) -> list[LayerEntry]:
+        return list(layer_by_diff_id[diff_id].entries())
+
+    with layer_errors(info.digest), ThreadPoolExecutor() as pool:
+        return list(pool.map(list_entries, info.layers))
 
 
 class HiddenFiles(NamedTuple):
@@ -143,7 +180,7 @@ def read_hidden_files(engine: Engine, info: ImageInfo) -> HiddenFiles | None:
     hidden_by_layer = group_by_layer(listed)
     layer_by_diff_id = find_layers(engine, info)
     files = []
-    with layer_errors(info.id):
+    with layer_errors(info.digest):
         for number, paths in hidden_by_layer.items():
             layer = layer_by_diff_id[info.layers[number]]
             for path, content in layer.read_files(paths, _MOST_READ):

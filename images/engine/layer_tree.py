@@ -7,6 +7,7 @@ layer.md.
 from __future__ import annotations
 
 import io
+import json
 import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ _WHITEOUT = ".wh."
 """A file `.wh.NAME` removes NAME of the layers below."""
 _OPAQUE = ".wh..wh..opq"
 """A file of this name removes all that the layers below have in its folder."""
+_XATTR = "SCHILY.xattr."
+"""How the keys of extended attributes begin in PAX records, which all engines write so."""
 _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
 
 
@@ -33,6 +36,8 @@ class LayerEntry(NamedTuple):
     """The target of a link; empty for all other kinds."""
     content: str
     """A text that is equal for files of equal content, among layers of one engine's store."""
+    attributes: str = ""
+    """Extended attributes, such as capabilities, and the numbers of a device; as JSON."""
 
 
 Tree = Mapping[str, LayerEntry]
@@ -73,12 +78,25 @@ def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
     return LayerEntry(
         path=path,
         kind=kind,
-        mode=member.mode,
+        # Docker 20.10 writes the kind of a file into its mode, too.
+        mode=member.mode & 0o7777,
         owner=(member.uid, member.gid),
         time=int(member.mtime),
         link=link,
         content=content if kind == "file" else "",
+        attributes=_attributes(member),
     )
+
+
+def _attributes(member: tarfile.TarInfo) -> str:
+    """Return the extended attributes of a member and the numbers of a device; empty if none."""
+    attributes: dict[str, str] = {}
+    for key, value in sorted(member.pax_headers.items()):
+        if key.startswith(_XATTR):
+            attributes[key.removeprefix(_XATTR)] = value
+    if member.isdev() and not member.isfifo():
+        attributes["device"] = f"{member.devmajor}:{member.devminor}"
+    return json.dumps(attributes) if attributes else ""
 
 
 def _normal(name: str) -> str:

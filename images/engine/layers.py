@@ -1,25 +1,35 @@
 """Compares the layers of an image with recorded ones, whichever engine and store has written them.
 
 Engines write the files of a layer into its tar in different ways, so equal files may have different
-diff IDs. Here they get equal ones: those of the canonical form.
+diff IDs. Here they get equal ones, in two steps:
+
+1. The canonical form removes what only the tars differ in: names, bits of modes, the order. Its
+   diff ID is the one that is recorded.
+2. Stores also differ in which files they write at all. The classic store has all that a step opened
+   for writing, and marks new folders as opaque; the containerd image store compares with the layers
+   below, and leaves both out. The change digest covers only what a layer changes. A layer with a
+   recorded change digest gets the recorded diff ID.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.engine import classic_store, configuration
+from images.engine import classic_store, configuration, containerd_store
 from images.engine.configuration import SUITE
+from images.engine.layer_tree import tree
 from images.engine.runtime import ImageInfo
 from images.engine.stored_layer import LayerTar, Member, StoredLayer, layer_errors
 from images.host import cache
+from images.host.hashing import oci_digest
 
 if TYPE_CHECKING:
     from images.engine.client import Engine
@@ -67,22 +77,30 @@ class LayerReading:
 
 
 def find_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID; empty unless all can be read in the store here."""
-    if not engine.facts.local:
+    """Return the layers of an image by diff ID; empty unless all can be read in the store here.
+
+    Raises EngineError for a damaged store.
+    """
+    facts = engine.facts
+    if not facts.local:
         return {}
-    return classic_store.find_layers(Path(engine.facts.data_root), info.layers)
+    if facts.containerd_images:
+        with layer_errors(info.digest):
+            return containerd_store.find_layers(facts, info.identity, info.layers)
+    return classic_store.find_layers(Path(facts.data_root), info.layers)
 
 
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
     """Read the layers of an image in the engine's store, for comparing them with recorded ones.
 
     If the store can't be read here, each layer has the diff ID that the engine gives it. `known`:
-    diff ID as some engine writes it -> canonical one, for layers that need not be read. Raises
-    EngineError if a layer is damaged.
+    any digest of a recorded layer (a diff ID as some engine writes it, or a change digest) -> its
+    canonical diff ID. A layer whose diff ID is known is not read. Raises EngineError if a layer is
+    damaged.
     """
     layers = find_layers(engine, info)
-    canonical_ids = canonical_diff_ids(layers, known, info.id)
-    steps = engine.steps(info.id)
+    canonical_ids = canonical_diff_ids(layers, known, info.digest)
+    steps = engine.steps(info.handle)
     as_stored = configuration.payload(info, steps)
     canonical_layers = []
     for diff_id in info.layers:
@@ -92,7 +110,7 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     strange_paths: tuple[str, ...] = ()
     suite = layers.get(as_stored.get(SUITE, ""))
     if suite:
-        with layer_errors(info.id):
+        with layer_errors(info.digest):
             strange_paths = beside_suite(suite)
     return LayerReading(
         payload=configuration.payload(with_canonical_layers, steps),
@@ -114,16 +132,29 @@ def beside_suite(suite: StoredLayer) -> tuple[str, ...]:
 def canonical_diff_ids(
     layers: Mapping[str, StoredLayer], known: Mapping[str, str], where: str
 ) -> dict[str, str]:
-    """Return the canonical diff ID of each layer of a store, by its diff ID.
+    """Return the canonical diff ID of each layer of an image, by its diff ID.
 
-    `known`: see `read_layers`. `where` names the image, for messages. Raises EngineError.
+    `layers`: all layers of the image, the lowest first. `known`: see `read_layers`. `where` names
+    the image, for messages. Raises EngineError.
     """
 
     def canonical(layer: StoredLayer) -> str:
         return known.get(layer.diff_id) or canonical_diff_id(layer)
 
-    with layer_errors(where), ThreadPoolExecutor() as pool:
-        return dict(zip(layers, pool.map(canonical, layers.values()), strict=True))
+    with layer_errors(where):
+        with ThreadPoolExecutor() as pool:
+            ids = dict(zip(layers, pool.map(canonical, layers.values()), strict=True))
+
+        # Only where a recorded layer is missing, another one may be it in another form.
+        missing = set(known.values()) - set(ids.values())
+        in_order = list(layers.values())
+        for number, layer in enumerate(in_order):
+            if missing and ids[layer.diff_id] not in known:
+                recorded_id = known.get(change_digest(layer, in_order[:number]))
+                if recorded_id:
+                    ids[layer.diff_id] = recorded_id
+                    missing.discard(recorded_id)
+    return ids
 
 
 def canonical_diff_id(layer: StoredLayer) -> str:
@@ -144,17 +175,52 @@ def canonical_diff_id(layer: StoredLayer) -> str:
         return cached.read_text(encoding="ascii")
     tar = layer.read_tar()
     canonical = in_canonical_form(tar)
-    if canonical == tar:
-        return layer.diff_id
-
-    digest = hashlib.sha256()
-    for chunk in layer.tar_of(canonical):
-        digest.update(chunk)
-    diff_id = f"sha256:{digest.hexdigest()}"
+    diff_id = layer.diff_id
+    if canonical != tar:
+        digest = hashlib.sha256()
+        for chunk in layer.tar_of(canonical):
+            digest.update(chunk)
+        diff_id = f"sha256:{digest.hexdigest()}"
     # If the cache can't be written, the next run computes it again.
     with suppress(OSError):
         cache.write_whole(cached, diff_id.encode())
     return diff_id
+
+
+def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, str]:
+    """Return the change digest of each layer of an image, by its diff ID.
+
+    `layers`: all layers of the image, the lowest first. `where` names the image, for messages.
+    Raises EngineError.
+    """
+    in_order = list(layers.values())
+    digests = {}
+    with layer_errors(where):
+        for number, layer in enumerate(in_order):
+            digests[layer.diff_id] = change_digest(layer, in_order[:number])
+    return digests
+
+
+def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
+    """Return a digest of what a layer changes of the layers below it, the lowest first.
+
+    That is each path that it adds or changes, with type, mode, owner, time, target and content, and
+    each path that it removes. What leaves everything as it was does not count: a file that was
+    copied up unchanged, or a whiteout where nothing is below. A hard link counts as the file that
+    it names. Raises what reading a damaged store does (StoredLayer).
+    """
+    before = tree([lower.entries() for lower in below])
+    after = tree([layer.entries()], before)
+    hashes = layer.hash_contents()
+    lines = []
+    for path, entry in after.items():
+        if before.get(path) != entry:
+            # Texts of contents are the store's own; what they stand for is the same everywhere.
+            content = hashes[entry.content] if entry.kind == "file" else ""
+            lines.append(json.dumps(["is", *entry._replace(content=content)]))
+    for path in before.keys() - after.keys():
+        lines.append(json.dumps(["removed", path]))
+    return oci_digest("\n".join(sorted(lines)).encode())
 
 
 def in_canonical_form(tar: LayerTar) -> LayerTar:

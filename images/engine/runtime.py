@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from images.engine.failures import Cancelled
+from images.engine.identity import ImageIdentity
 from images.errors import UserError, failed
 
 PLATFORM = "linux/amd64"
@@ -18,12 +19,6 @@ emulates it."""
 KILLED = 128 + signal.SIGKILL
 """Status of a container whose process somebody killed: a person, the engine, or the kernel for
 memory."""
-CLASSIC_STORE = (
-    'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json '
-    "and restart the engine"
-)
-"""For engines that keep images in containerd's store, as new installations of 29 and later do
-(docs.docker.com/engine/storage/containerd)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,10 @@ class ContainerSpec:
 class ImageInfo:
     """An image as the engine holds it. `size` in bytes, `layers` are diff IDs, bottom first."""
 
-    id: str
+    handle: str
+    """The engine's own ID of it, by which it is asked for: see ImageIdentity. Only this engine
+    knows it."""
+    identity: ImageIdentity
     tags: tuple[str, ...]
     digests: tuple[str, ...]
     """`name@sha256:...` for each registry it came from or went to."""
@@ -95,13 +93,18 @@ class ImageInfo:
     further: Mapping[str, Any] = field(default_factory=dict)
     """What else is set of FURTHER, by the configuration's own names."""
 
+    @property
+    def digest(self) -> str:
+        """Return the digest that names it everywhere: that of its configuration."""
+        return self.identity.configuration
+
 
 FURTHER = ("ExposedPorts", "Volumes", "StopSignal", "OnBuild", "Healthcheck", "Shell")
 """Settings of a configuration that none of our images has (OCI image specification, config.md;
 Docker's own)."""
 
 
-def image_info(data: Mapping[str, Any]) -> ImageInfo:
+def image_info(data: Mapping[str, Any], identity: ImageIdentity) -> ImageInfo:
     """Return the facts in the engine's answer to `GET /images/NAME/json`. Pure."""
     config = data.get("Config") or {}
     env = {}
@@ -109,7 +112,8 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         name, _, value = line.partition("=")
         env[name] = value
     return ImageInfo(
-        id=data["Id"],
+        handle=data["Id"],
+        identity=identity,
         tags=tuple(data.get("RepoTags") or ()),
         digests=tuple(data.get("RepoDigests") or ()),
         size=data["Size"],
@@ -161,8 +165,10 @@ class EngineFacts:
     architecture: str = "amd64"
     """Of its processor, as Docker names it. Images of another architecture run emulated."""
     containerd_images: bool = False
-    """It keeps images in containerd's store: their IDs are those of manifests, not of
-    configurations."""
+    """It keeps images in containerd's store, where its IDs of images are digests of manifests.
+
+    In the classic store, they are digests of configurations.
+    """
 
 
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:

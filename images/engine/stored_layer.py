@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
+
+from zlib_ng import zlib_ng
 
 from images.engine.containers import engine_errors
 from images.engine.failures import EngineError
@@ -23,6 +25,9 @@ from images.errors import Problem
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
+_ZLIB_NG_ERROR = cast("type[Exception]", zlib_ng.error)
+_DAMAGE = (ValueError, LookupError, TypeError, EOFError, zlib.error, _ZLIB_NG_ERROR)
+"""What reading a damaged layer or manifest raises, beside OSError."""
 
 
 class Member(NamedTuple):
@@ -56,8 +61,8 @@ ReadContent = Callable[[Member], Iterator[bytes]]
 class StoredLayer(ABC):
     """A layer in an engine's store.
 
-    Its methods raise OSError, ValueError, LookupError, EOFError and zlib.error if the store is
-    damaged; `layer_errors` makes errors of the engine of them.
+    Its methods raise many kinds of errors if the store is damaged; within `layer_errors`, they
+    become EngineError.
     """
 
     diff_id: str
@@ -122,7 +127,7 @@ def layer_errors(where: str) -> Iterator[None]:
     with engine_errors(where):
         try:
             yield
-        except (ValueError, LookupError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (*_DAMAGE, tarfile.TarError, gzip.BadGzipFile) as error:
             then = "is its disk whole? build the image anew, or take another engine with --engine"
             problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
             raise EngineError(problem) from None

@@ -175,7 +175,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
             machine=machine,
             reference=reference,
             labels=info.labels,
-            steps=engine.steps(info.id),
+            steps=engine.steps(info.handle),
             evidence=evidence,
             build=build,
         )

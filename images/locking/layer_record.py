@@ -45,7 +45,8 @@ class RecordedLayer(BaseModel):
     diff_id: str = Field(pattern="^sha256:[0-9a-f]{64}$")
     """Its diff ID in canonical form (images/engine/layers.py). For the settings, their digest."""
     written_as: tuple[str, ...] = ()
-    """Diff IDs that engines gave the same files in another form, which need not be read again."""
+    """Other digests of the same files: diff IDs that engines gave them, and change digests
+    (images/engine/layers.py), by which stores are compared."""
     builds: tuple[Build, ...]
 
 
@@ -61,6 +62,8 @@ class Measured(NamedTuple):
     recipe: str
     diff_id: str
     written_as: str
+    change: str = ""
+    """Its change digest; empty if it was not computed."""
 
 
 def read(locks: Path) -> LayerRecord:
@@ -76,6 +79,16 @@ def read(locks: Path) -> LayerRecord:
     except ValidationError as error:
         cause = f"is no record of layers: {error.errors()[0]['msg']}"
         raise wrong(str(file), cause, "restore it from git") from None
+
+
+def known_forms(record: LayerRecord) -> dict[str, str]:
+    """Return each digest by which a recorded layer is known -> its canonical diff ID."""
+    canonical_of = {}
+    for layer in record.values():
+        # Rows of settings are no layers, but their digests do no harm here.
+        for digest in (layer.diff_id, *layer.written_as):
+            canonical_of[digest] = layer.diff_id
+    return canonical_of
 
 
 def layers_of(record: LayerRecord, recipe: str, image: str) -> dict[str, RecordedLayer]:
@@ -112,7 +125,7 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
     updated = dict(record)
     for measured in layers:
         known = updated.get(measured.recipe)
-        if known and known.diff_id != measured.diff_id:
+        if known and not _is_same_layer(known, measured):
             builds = ", ".join(map(str, known.builds))
             # The first twelve digits after `sha256:`.
             digits_here, digits_before = measured.diff_id[7:19], known.diff_id[7:19]
@@ -126,6 +139,11 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
     return updated
 
 
+def _is_same_layer(known: RecordedLayer, measured: Measured) -> bool:
+    """Return whether a build gave the files of a recorded layer, whichever store has written them."""
+    return measured.diff_id == known.diff_id or measured.change in known.written_as
+
+
 def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -> RecordedLayer:
     """Return the row of a layer with one more build, which gave what `measured` says.
 
@@ -137,14 +155,18 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
     if all(earlier.id != build.id for earlier in builds):
         builds.append(build)
 
-    written_as = {measured.written_as}
+    # Another store may give the same files another diff ID: the first one stays.
+    diff_id = known.diff_id if known else measured.diff_id
+    written_as = {measured.diff_id, measured.written_as}
+    if measured.change:
+        written_as.add(measured.change)
     if known:
         written_as.update(known.written_as)
-    # Only other forms than the canonical one are listed.
-    written_as.discard(measured.diff_id)
+    # Only other digests than the canonical diff ID are listed.
+    written_as.discard(diff_id)
     return RecordedLayer(
         layer=name,
-        diff_id=measured.diff_id,
+        diff_id=diff_id,
         written_as=tuple(sorted(written_as)),
         builds=tuple(builds),
     )

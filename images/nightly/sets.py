@@ -347,7 +347,7 @@ def set_result(info: ImageInfo, evidence: Evidence, verdict: Verdict, start: flo
     """
     return SetResult(
         claims=claim_rows(without_unproven_origin(verdict)),
-        digest=info.id,
+        digest=info.digest,
         bytes=info.size,
         seconds=round(time.monotonic() - start, 1),
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),

@@ -96,9 +96,9 @@ def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Pa
         cause = f"there is no attestation: {error.strerror}: {error.filename}"
         raise wrong(str(folder), cause, then) from None
     run = statements.read_attestation(evidence_file, str(folder))
-    if (run.verdict.image, run.verdict.digest) != (str(name), info.id):
+    if (run.verdict.image, run.verdict.digest) != (str(name), info.digest):
         measured = f"{run.verdict.image} {run.verdict.digest[:19]}"
-        cause = f"is the attestation of {measured}, the image is {name} {info.id[:19]}"
+        cause = f"is the attestation of {measured}, the image is {name} {info.digest[:19]}"
         raise failed(str(folder), cause, then)
     return LocalImage(name=name, info=info, run=run, folder=folder)
 
@@ -150,7 +150,7 @@ def publish(
             say(f"sent {sent / 1e6:.0f} MB of layers")
             if published is None:
                 where = f"{target.repository}@{manifest.digest}"
-                pushed = load_validated(target, manifest, image.info.id, where)
+                pushed = load_validated(target, manifest, image.info.digest, where)
                 published = attachments.drop_untrusted(pushed, public_key)
             else:
                 require_same_layers(published, manifest)
@@ -179,20 +179,20 @@ def with_published_date(target: Registry, image: LocalImage) -> LocalImage:
         raise
 
     # The day is not known, but the rest of the tag is.
-    short_id = image.info.id.removeprefix("sha256:")[:12]
+    short_id = image.info.digest.removeprefix("sha256:")[:12]
     dated_tag = re.compile(rf"{re.escape(str(image.name))}-\d{{8}}-{short_id}")
     for tag in sorted(filter(dated_tag.fullmatch, published_tags)):
         manifest = target.find(tag)
         if manifest is None:
             continue
         where = f"{target.repository}:{tag}"
-        published = load_validated(target, manifest, image.info.id, where)
+        published = load_validated(target, manifest, image.info.digest, where)
         dated_image = replace(image, published=published.created)
 
         # Whoever may push may have written any date into the manifest. It must be that of the tag,
         # and not in the future: then every build that follows would be older.
         date = dated_image.version.created
-        is_date_of_tag = tag == tags.immutable_tag(str(image.name), date, image.info.id)
+        is_date_of_tag = tag == tags.immutable_tag(str(image.name), date, image.info.digest)
         if is_date_of_tag and date <= datetime.now(UTC):
             return dated_image
     return image
@@ -208,12 +208,12 @@ def find_published(
     Raises UserError if its dated tag names another image.
     """
     version = image.version
-    tag = tags.immutable_tag(version.name, version.created, image.info.id)
+    tag = tags.immutable_tag(version.name, version.created, image.info.digest)
     manifest = target.find(tag)
     if manifest is None:
         return None
     where = f"{target.repository}:{tag}"
-    published = load_validated(target, manifest, image.info.id, where)
+    published = load_validated(target, manifest, image.info.digest, where)
     trusted = attachments.drop_untrusted(published, public_key)
     ignored = len(published.statements) - len(trusted.statements)
     if ignored:
@@ -335,16 +335,16 @@ def make_predicates(
 
     if not published.statements_of(PROVENANCE):
         predicates[PROVENANCE] = provenance.make_predicate(
-            provenance.read_build_record(local.folder, str(local.name), info.id),
+            provenance.read_build_record(local.folder, str(local.name), info.digest),
             name=local.name,
             revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
             created=local.created,
         )
     if not published.statements_of(CYCLONEDX):
         predicates[CYCLONEDX] = sbom.make_sbom(
-            sbom.read_packages(engine, info.id),
+            sbom.read_packages(engine, info.handle),
             name=str(local.name),
-            digest=info.id,
+            digest=info.digest,
             created=datetime.fromisoformat(local.created),
         )
     return predicates

@@ -103,7 +103,7 @@ def push(
 
     # If the registry has everything, nothing is read from the engine: some engines export all
     # layers even for the configuration alone.
-    config = None if missing else fetch_config(target, info.id)
+    config = None if missing else fetch_config(target, info.digest)
     if config is None:
         parts = engine.parts(info, missing)
         config, sent_blobs = send_parts(parts, info, target, cache, blobs, progress)
@@ -111,7 +111,7 @@ def push(
     progress.finish()
 
     # Check that the engine gave everything that the image ID stands for.
-    if oci_digest(config) != info.id:
+    if oci_digest(config) != info.digest:
         raise changed_in_store(info, "its configuration")
     for diff_id in missing:
         if diff_id not in blobs:
@@ -175,7 +175,7 @@ def send_parts(
     with sending_threads(target, _AT_ONCE) as pool:
         for part in parts:
             # The caller stores the configuration, after the layers.
-            if part.digest == info.id:
+            if part.digest == info.digest:
                 config = b"".join(part.chunks)
                 progress.total = part.following
                 continue
@@ -226,7 +226,7 @@ def changed_in_store(info: ImageInfo, what: str) -> UserError:
     cause = (
         f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     )
-    return failed(info.id, cause, "build the image anew")
+    return failed(info.digest, cause, "build the image anew")
 
 
 def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) -> Iterator[bytes]:

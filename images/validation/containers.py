@@ -225,7 +225,7 @@ def container_spec(
     most_memory = engine.facts.memory * 3 // 4
     memory = min(GPU_MEMORY if gpus.attached else MEMORY, most_memory)
     return ContainerSpec(
-        image.id,
+        image.handle,
         command,
         tmpfs=tmpfs,
         volumes=list(dict.fromkeys(volumes)),
@@ -384,5 +384,5 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
 
 
 def image_label(image: ImageInfo) -> str:
-    """Return what messages call an image: its first tag, or its ID."""
-    return image.tags[0] if image.tags else image.id
+    """Return what messages call an image: its first tag, or its digest."""
+    return image.tags[0] if image.tags else image.digest

@@ -10,7 +10,12 @@ from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, configuration
 from images.engine.layers import LayerReading
 from images.host.hashing import oci_digest
-from validate.checks.static.host_origin import MeasuredLayer, OriginEvidence, StepChange
+from validate.checks.static.host_origin import (
+    SETTINGS_ROW,
+    MeasuredLayer,
+    OriginEvidence,
+    StepChange,
+)
 from validate.claims import ORIGIN_PROBE, ClaimSet
 from validate.evidence import Measurement, Outcome, Record
 
@@ -19,13 +24,18 @@ _BASE = "base"
 
 
 def known_forms(claims: ClaimSet) -> dict[str, str]:
-    """Return the diff IDs under which engines may store recorded layers -> their canonical diff ID.
+    """Return the digests by which recorded layers are known -> their canonical diff ID.
 
-    Engines write the same files of a layer in different ways, so that its diff ID differs.
+    Engines write the same files of a layer in different ways, so that its diff ID differs. Settings
+    are no layer.
     """
     canonical_of: dict[str, str] = {}
     for claim in claims.measured_by([ORIGIN_PROBE]).claims:
         for layer in claim.expect["layers"]:
+            if layer["layer"] == SETTINGS_ROW:
+                continue
+            if layer["diff_id"]:
+                canonical_of[layer["diff_id"]] = layer["diff_id"]
             for diff_id in layer["written_as"]:
                 canonical_of[diff_id] = layer["diff_id"]
     return canonical_of

@@ -150,7 +150,7 @@ def read_file(engine: Engine, image: ImageInfo, path: str) -> str:
 
     The container that is made for it is never started.
     """
-    with engine.container(ContainerSpec(image.id, ["true"])) as container:
+    with engine.container(ContainerSpec(image.handle, ["true"])) as container:
         try:
             return container.get_file(path, most=1 << 16).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -166,7 +166,7 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     """
     covered = []
     # This container is never started: only its files are read.
-    with engine.container(ContainerSpec(image.id, ["true"])) as container:
+    with engine.container(ContainerSpec(image.handle, ["true"])) as container:
         # All later containers of the image are started.
         require_start_files(container, image)
 
@@ -213,7 +213,7 @@ def run_over_files(
     """
     require_same_machine(engine, image)
     spec = ContainerSpec(
-        image.id,
+        image.handle,
         [*python_command(SUITE_FOLDER), f"{SUITE_FOLDER}/validate", *arguments],
         volumes=[SUITE_FOLDER],
         # The loader reads this file whatever the environment says: an empty one hides the image's.
@@ -247,7 +247,7 @@ def require_same_machine(engine: Engine, image: ImageInfo) -> None:
             " its files can't be read from outside"
         )
         then = "give the command on Linux, on a machine of the engine's processor"
-        raise failed(image.id[:19], cause, then)
+        raise failed(image.digest[:19], cause, then)
 
 
 def python_command(root: str) -> tuple[str, ...]:

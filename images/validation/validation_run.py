@@ -60,7 +60,7 @@ def validate(
     Raises UserError if the suite could not start in a container: an image without Python, say.
     """
     image = engine.inspect(reference)
-    steps_above = configuration.steps_above(engine.steps(image.id))
+    steps_above = configuration.steps_above(engine.steps(image.handle))
     # Before programs of the image run, the admission claims are measured, chosen or not.
     chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
@@ -144,7 +144,7 @@ class GrowingEvidence:
         """
         self.claims = claims
         self.host = host
-        self._digest = image.id
+        self._digest = image.digest
         self._on_record = on_record
         self._records: list[Record] = []
         self._lock = threading.Lock()

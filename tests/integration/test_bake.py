@@ -133,7 +133,9 @@ def test_a_baked_image_is_that_of_its_context(
                 plain.labels,
                 plain.env,
             )
-            assert _holds(modern, baked.id) == _holds(modern, plain.id) == f"shared\n{name}\n"
+            assert (
+                _holds(modern, baked.handle) == _holds(modern, plain.handle) == f"shared\n{name}\n"
+            )
     finally:
         for name in contexts:
             modern.remove(f"{name}-candidate", force=True)

@@ -92,7 +92,7 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(
     }
     events: list[BuildEvent] = []
     first = engine.build(files, tag, network="none", on_event=events.append)
-    assert engine.inspect(tag).id == first.image_id
+    assert engine.inspect(tag).handle == first.image_id
     printed = [event.text for event in events if isinstance(event, LogLine)]
     assert printed == ["from the context", "half a line"]
     steps = [step for step in first.steps if "[test" in step.name and "RUN" in step.name]
@@ -409,7 +409,7 @@ def test_names_and_labels(engine: Engine, base: BaseContext, tag: str) -> None:
     engine.tag(tag, f"{tag}-second")
     engine.untag(tag)
     assert engine.find(tag) is None
-    assert engine.inspect(f"{tag}-second").id == built.image_id
+    assert engine.inspect(f"{tag}-second").handle == built.image_id
     engine.remove(f"{tag}-second")
 
 

@@ -102,7 +102,7 @@ def test_none_of_them_is_seen_in_the_parent(parent: ImageInfo, out: Path) -> Non
     """The parent's own verdict, of the build that gave it its name."""
     verdict = json.loads((out / NAME / "verdict.json").read_text())
     found = {(row["check"], row["subject"]): row["verdict"] for row in verdict["claims"]}
-    assert verdict["digest"] == parent.id
+    assert verdict["digest"] == parent.digest
     about = {
         (fault.claim, fault.subject) for faults in IMAGES.values() for fault in faults.values()
     }

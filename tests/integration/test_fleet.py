@@ -71,7 +71,7 @@ def images(engine: Engine, with_python: str, staging: str) -> Iterator[list[Smal
         dockerfile = f"FROM {with_python}\n{step}\nLABEL dev.truetag.image={NAME}\nUSER 1001\n"
         engine.build({"Dockerfile": dockerfile.encode(), **files}, tag, network="none")
         info = engine.inspect(tag)
-        smalls.append(Small(tag, info.id, worker.push_by_digest(engine, info, staging)))
+        smalls.append(Small(tag, info.digest, worker.push_by_digest(engine, info, staging)))
     yield smalls
     for small in smalls:
         for name in (small.tag, small.reference):
@@ -304,7 +304,7 @@ def test_a_worker_builds_and_pushes_by_digest_or_tells_the_step_that_failed(
         reference = json.loads((folder / "worker.json").read_text())["reference"]
         assert reference.startswith(f"{staging}@sha256:")
         assert claims_in(folder / "verdict.json")["digest"] == build["digest"]
-        assert engine.pull(reference).id == build["digest"]
+        assert engine.pull(reference).digest == build["digest"]
         assert engine.find(f"test-fleet-{BUILT}") is None
         engine.remove(reference, force=True)
     finally:

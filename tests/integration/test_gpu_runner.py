@@ -98,7 +98,7 @@ def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
         "tiny.py": SCRIPT.encode(),
     }
     spec = ContainerSpec(
-        parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"]
+        parent.handle, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"]
     )
     with engine.container(spec) as container:
         container.put(files, "/judge")

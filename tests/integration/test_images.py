@@ -43,7 +43,11 @@ def test_the_parent_is_green_and_got_its_name(
         "overall",
         "claims",
     }
-    assert (verdict["image"], verdict["digest"], verdict["overall"]) == (NAME, parent.id, "PASS")
+    assert (verdict["image"], verdict["digest"], verdict["overall"]) == (
+        NAME,
+        parent.digest,
+        "PASS",
+    )
     assert [row for row in verdict["claims"] if row["verdict"] == "FAIL"] == []
     assert {row["check"] for row in verdict["claims"]} >= {
         "pins",
@@ -172,7 +176,7 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(
             interrupt(second, waits)
         rest = interrupt(first, begun)
     assert "nothing is left running" in rest
-    assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
+    assert engine.inspect(NAME).digest == parent.digest and engine.find(f"{NAME}-candidate") is None
     owners = [one.labels.get(OWNER_LABEL, "") for one in containers(engine)]
     assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
 
@@ -182,7 +186,7 @@ def test_an_interrupted_validation_leaves_no_candidate(
 ) -> None:
     with building(engine, tmp_path, no_cache=False) as child:
         interrupt(child, told(child, "measured "))
-    assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
+    assert engine.inspect(NAME).digest == parent.digest and engine.find(f"{NAME}-candidate") is None
 
 
 def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.Popen[str]:

@@ -28,13 +28,13 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
     later = image(engine, "later", f"{NAME}-candidate")
     try:
         naming.give_name(engine, judged, NAME)
-        assert engine.inspect(NAME).id == judged
-        assert engine.inspect(f"{NAME}-candidate").id == later, (
+        assert engine.inspect(NAME).handle == judged
+        assert engine.inspect(f"{NAME}-candidate").handle == later, (
             "another build's candidate is its own"
         )
         naming.give_name(engine, later, NAME)
         naming.give_name(engine, later, NAME)
-        assert engine.inspect(NAME).id == later
+        assert engine.inspect(NAME).handle == later
         assert engine.find(f"{NAME}-candidate") is None
     finally:
         for reference in (NAME, f"{NAME}-candidate", judged, later):

@@ -188,7 +188,7 @@ def passes(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -
 
 
 def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishResult:
-    image = release.read_local_image(engine, thin.info.id, ImageName.parse(NAME), thin.folder)
+    image = release.read_local_image(engine, thin.info.digest, ImageName.parse(NAME), thin.folder)
     return release.publish(engine, image, options)
 
 
@@ -209,19 +209,21 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     done = publish_it(publisher, first, options)
     digest = done.images[0].reference.partition("@")[2]
     fixed = done.tags[0]
-    assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.id[7:19]}", fixed)
+    assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.digest[7:19]}", fixed)
     assert done.tags == (fixed, NAME, "latest", "cu126") and not done.unmoved_aliases
     assert names(options.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
     with Registry(options.repository) as source:
         remote = attachments.load(source, source.get(NAME))
-    assert remote.image_id == first.info.id
+    assert remote.image_id == first.info.digest
     assert sorted(one.predicate_type for one in remote.statements) == sorted(NAMES)
     (found,) = remote.statements_of(CYCLONEDX)
     assert sbom.read_versions(found.predicate)["einops"] == "0.8.2"
     assert remote.statements_of(TEST_RESULT)[0].evidence == [
         (first.folder / "evidence.json").read_bytes()
     ]
-    assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
+    assert not [
+        tag for tag in publisher.inspect(first.info.digest).tags if tag.startswith("127.0.0.1")
+    ]
     debian = [
         row
         for row in found.predicate["components"]
@@ -247,7 +249,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
     """
     thin = make()
     sent = worker.push_by_digest(publisher, thin.info, str(options.repository))
-    for tag in publisher.inspect(thin.info.id).tags:
+    for tag in publisher.inspect(thin.info.digest).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(sent) is None
     publish.pull_if_missing(publisher, sent, Platform.AMD64)
@@ -351,12 +353,14 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     host, _, port = options.repository.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
-        assert other.find(thin.info.id) is None
+        assert other.find(thin.info.digest) is None
         pulled = other.pull(f"{options.repository}:{NAME}")
         try:
-            assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
-            _, verdict = validating.measure_and_judge(other, pulled.id, CLAIMS, (Tier.STATIC,))
-            assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
+            assert (
+                pulled.digest == thin.info.digest and other.facts.version != publisher.facts.version
+            )
+            _, verdict = validating.measure_and_judge(other, pulled.handle, CLAIMS, (Tier.STATIC,))
+            assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.digest)
         finally:
             other.remove(f"{options.repository}:{NAME}", force=True)
     key = str(keys / "cosign.pub")

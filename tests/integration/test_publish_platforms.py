@@ -144,7 +144,7 @@ def publish(
     engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, name: str
 ) -> PublishResult:
     local = release.read_local_image(
-        engine, pair[name].info.id, ImageName.parse(name), pair[name].folder
+        engine, pair[name].info.digest, ImageName.parse(name), pair[name].folder
     )
     return release.publish(engine, local, options, say=print)
 
@@ -176,7 +176,7 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
         images = attachments.load_all(source, source.get(AMD64))
         assert named(options.repository, ARM64) == [images[1].manifest.digest]
     assert [(image.platform, image.image_id) for image in images] == [
-        (str(ImageName.parse(name).platform), pair[name].info.id) for name in ROW
+        (str(ImageName.parse(name).platform), pair[name].info.digest) for name in ROW
     ]
     for image in images:
         assert sorted(one.predicate_type for one in image.statements) == sorted(NAMES)
@@ -191,14 +191,17 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
             platform = ImageName.parse(name).platform
             pulled = puller.pull(tag, platform=platform)
             puller.untag(tag)
-            assert (pulled.id, pulled.architecture) == (pair[name].info.id, platform.architecture)
+            assert (pulled.digest, pulled.architecture) == (
+                pair[name].info.digest,
+                platform.architecture,
+            )
     production = thin.production(options.repository)
     promoted = promote(
         Reference(options.repository, reference.partition("@")[2]), production, options.policy
     )
     digests = named(production, AMD64, "latest", ARM64)
     assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
-    dated = {tag for tag in first.tags if tag.endswith(pair[AMD64].info.id[7:19])}
+    dated = {tag for tag in first.tags if tag.endswith(pair[AMD64].info.digest[7:19])}
     assert set(promoted.tags) == {*done.tags, *dated}
     assert passed(verify(Reference(production, "latest"), options.policy, unsigned=True)[1])
 

@@ -71,7 +71,7 @@ def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
     evidence = read_evidence(out / NAME / "evidence.json")
     (claim,) = evidence.claim_set.measured_by([ORIGIN_PROBE]).claims
     record = evidence.record_of(claim.probe)
-    assert record and evidence.digest == parent.id
+    assert record and evidence.digest == parent.digest
     measured: Any = record.measurements[0].evidence
     expect: Any = claim.expect
     assert host_origin.judge(claim.subject, expect, measured).status is Status.PASS
@@ -90,6 +90,6 @@ def test_the_same_lock_gives_the_same_base(engine: Engine, image: Image, base: B
     try:
         lock = debian.require(image.base, CHECKOUT.locks)
         made = bootstrap.bootstrap(engine, image.base, lock, "truetag-test-base:1", host_settings())
-        assert made.id == base.digest
+        assert made.digest == base.digest
     finally:
         engine.untag("truetag-test-base:1")

@@ -34,7 +34,7 @@ def asked(engine: Engine, reference: str, *command: str) -> str:
 
 
 def test_the_sbom_is_what_is_in_the_image(engine: Engine, parent: ImageInfo) -> None:
-    reference = parent.id
+    reference = parent.handle
     packages = sbom.read_packages(engine, reference)
     content = sbom.make_sbom(
         packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,6 +9,7 @@ from typing import IO, Any, cast
 
 from images.engine import RUN_LABEL, Engine, ImageInfo
 from images.engine.archive import ChunkReader
+from images.engine.identity import ImageIdentity
 
 
 def containers(engine: Engine, label: str = RUN_LABEL) -> list[SimpleNamespace]:
@@ -46,9 +47,14 @@ def built(
 
 
 def image_info(**more: Any) -> ImageInfo:
-    """Return what an engine says of a small amd64 image. `more`: other values of its fields."""
+    """Return what an engine says of a small amd64 image. `more`: other values of its fields.
+
+    `digest` in `more`: that of its configuration, which is also its handle in the classic store.
+    """
+    digest = more.pop("digest", "sha256:1")
     fields: dict[str, Any] = {
-        "id": "sha256:1",
+        "handle": digest,
+        "identity": ImageIdentity(configuration=digest, platform="linux/amd64"),
         "tags": (),
         "digests": (),
         "size": 1,

@@ -62,8 +62,12 @@ class Other:
 
 
 @contextmanager
-def other_engine(suite: str) -> Iterator[Other]:
-    """Start an empty engine of a Debian suite, and remove it with its data afterwards."""
+def other_engine(suite: str, *, containerd_store: bool = False) -> Iterator[Other]:
+    """Start an empty engine of a Debian suite, and remove it with its data afterwards.
+
+    `containerd_store`: it keeps images in containerd's store, at a path that is the same for the
+    engine and for this process, so that root can read it.
+    """
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("an engine beside this machine's own needs root")
     home = Path(tempfile.mkdtemp(prefix=f"truetag-{suite}-"))
@@ -73,6 +77,7 @@ def other_engine(suite: str) -> Iterator[Other]:
         files = bootstrapped(suite, PACKAGES)
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
         command = [*unshare, "sh", str(_SCRIPT), str(files), str(home)]
+        command.append("containerd" if containerd_store else "classic")
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -1,7 +1,8 @@
-# A Docker Engine in a root file system of its own: `unshare --mount --pid --fork --kill-child sh other_engine.sh FILES HOME`.
+# A Docker Engine in a root file system of its own: `unshare --mount --pid --fork --kill-child sh other_engine.sh FILES HOME
+# STORE`, where STORE is `classic` or `containerd`.
 # It shares no network with the machine, whose own engine keeps its bridges and rules: slirp4netns is its way out.
 set -eu
-files=$1 home=$2 root=$2/root
+files=$1 home=$2 root=$2/root store=$3 data=/var/lib/docker
 mount --make-rprivate /
 # To copy the files takes longer than the engine's start; it keeps what it has beside them, as no overlay lies over another.
 mount -t overlay overlay -o "lowerdir=$files,upperdir=$home/upper,workdir=$home/work" "$root" 2>/dev/null || {
@@ -9,8 +10,13 @@ mount -t overlay overlay -o "lowerdir=$files,upperdir=$home/upper,workdir=$home/
     mount --bind "$root" "$root"
 }
 cd "$root"
-mkdir -p old sockets var/lib/docker
-mount --bind "$home/data" var/lib/docker
+if [ "$store" = containerd ]; then
+  data=$home/data
+  mkdir -p etc/docker
+  echo '{"features": {"containerd-snapshotter": true}}' >etc/docker/daemon.json
+fi
+mkdir -p old sockets ".$data"
+mount --bind "$home/data" ".$data"
 mount -t proc proc proc
 for folder in sys dev; do mount --rbind "/$folder" "$folder"; done
 mount -t tmpfs tmpfs run
@@ -19,11 +25,11 @@ pivot_root . old
 umount -l /old
 echo nameserver 10.0.2.3 >/etc/resolv.conf
 mkfifo /run/ready
-unshare --net sh -c '
+data=$data unshare --net sh -c '
   ip link set lo up
   echo $$ >/run/up
   read -r _ </run/ready
-  exec dockerd --exec-root /run/engine --pidfile /run/engine.pid --mtu 1500 -H unix:///sockets/docker.sock
+  exec dockerd --data-root "$data" --exec-root /run/engine --pidfile /run/engine.pid --mtu 1500 -H unix:///sockets/docker.sock
 ' &
 engine=$!
 until [ -s /run/up ]; do sleep 0.1; done

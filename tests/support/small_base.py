@@ -35,7 +35,7 @@ def small_base(engine: Engine, base: BaseContext) -> Iterator[BaseContext]:
     dockerfile = _dockerfile("small_base", base)
     engine.build({"Dockerfile": dockerfile}, tag, network="none")
     try:
-        yield replace(base, reference=tag, digest=engine.inspect(tag).id)
+        yield replace(base, reference=tag, digest=engine.inspect(tag).digest)
     finally:
         engine.untag(tag)
 

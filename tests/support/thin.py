@@ -59,7 +59,7 @@ def validated(
 ) -> Thin:
     """Judge an image that was built, and leave in the folder what a build leaves."""
     thin = judged(engine, engine.inspect(tag), folder, claims, tiers)
-    record = {"digest": thin.info.id, "base": base, "engine": {"version": engine.facts.version}}
+    record = {"digest": thin.info.digest, "base": base, "engine": {"version": engine.facts.version}}
     (folder / "build.json").write_text(json.dumps(record))
     return thin
 
@@ -68,7 +68,7 @@ def judged(
     engine: Engine, info: ImageInfo, folder: Path, claims: ClaimSet, tiers: Sequence[Tier]
 ) -> Thin:
     """Judge an image, and leave only evidence and verdict in the folder."""
-    evidence, verdict = validating.measure_and_judge(engine, info.id, claims, tiers)
+    evidence, verdict = validating.measure_and_judge(engine, info.handle, claims, tiers)
     run_files.record_validation(folder, evidence, verdict)
     return Thin(info, folder)
 

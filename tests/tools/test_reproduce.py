@@ -64,6 +64,23 @@ def test_the_first_files_are_named_and_the_others_counted() -> None:
     assert differences[-1] == "4 more files differ"
 
 
+def test_a_layer_that_another_store_wrote_is_equal_if_it_changes_the_same() -> None:
+    classic = LayerBuilt(layer="debian", diff_id="1", written_as="1", change="same")
+    containerd = LayerBuilt(layer="debian", diff_id="2", written_as="2", change="same")
+
+    assert reproduce.compare([classic], [containerd]) == []
+
+
+@pytest.mark.parametrize("change", ["", "other"], ids=["unknown", "another"])
+def test_a_layer_of_another_diff_id_differs_unless_it_changes_the_same(change: str) -> None:
+    first = LayerBuilt(layer="debian", diff_id="1", written_as="1", change=change)
+    second = LayerBuilt(layer="debian", diff_id="2", written_as="2")
+
+    (difference,) = reproduce.compare([first], [second])
+
+    assert (difference.first, difference.second) == ("1", "2")
+
+
 def test_layers_can_differ_where_all_their_files_are_the_same() -> None:
     other = FILE._replace(path="a")
 

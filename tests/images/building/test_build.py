@@ -37,9 +37,9 @@ def options(folder: Path, **further: Any) -> BuildOptions:
     return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **further)
 
 
-def engine(*, containerd_images: bool = False) -> Any:
+def engine() -> Any:
     """Return an engine that only says what it is, and gives every lock."""
-    facts = SimpleNamespace(architecture="amd64", containerd_images=containerd_images)
+    facts = SimpleNamespace(architecture="amd64")
     return SimpleNamespace(facts=facts, hold_lock=lambda *_arguments: nullcontext())
 
 
@@ -63,31 +63,6 @@ def test_wheels_are_compiled_for_the_torch_of_the_image_also_if_the_base_brings_
         )
 
     assert compiled == [("flash-attn", "2.7.1")]
-
-
-@pytest.mark.parametrize(("containerd_images", "warnings"), [(True, 1), (False, 0)])
-def test_a_build_warns_first_of_an_image_store_that_publish_refuses(
-    containerd_images: bool, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A build takes up to an hour."""
-
-    def stop(*_arguments: object) -> None:
-        raise StopBuild
-
-    texts: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, style="dim": texts.append(text))
-    monkeypatch.setattr(validating, "find_gpus", stop)
-
-    with pytest.raises(StopBuild):
-        build.build_image(
-            engine(containerd_images=containerd_images),
-            image(),
-            LOCK,
-            options(tmp_path),
-            Progress(),
-        )
-
-    assert sum("publish and fleet refuse it" in text for text in texts) == warnings
 
 
 def test_an_error_of_the_system_names_the_place_and_the_cause() -> None:
@@ -117,7 +92,7 @@ def test_a_disk_without_room_for_two_cold_builds_is_refused_with_what_makes_room
     answers_by_name = {image().local_name: iter(images_found)}
     full_engine: Any = SimpleNamespace(
         find=lambda name: next(answers_by_name[name]),
-        facts=SimpleNamespace(local=True, data_root="/its/data"),
+        facts=SimpleNamespace(local=True, data_root="/its/data", containerd_images=False),
     )
 
     with pytest.raises(UserError) as raised:

@@ -15,7 +15,7 @@ from images.wheels import prebuilt
 from tests.support import sources
 from tests.support.engine_contents import image_info
 
-IMAGE = image_info(id=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
+IMAGE = image_info(digest=f"sha256:{'1' * 64}", layers=("sha256:0",), workdir="/", command=())
 NAME = "cu126-torch27"
 REVISION = "0123456789ab"
 BASE = BaseContext(reference="debian:bookworm-slim", origin="tag")
@@ -88,7 +88,7 @@ def test_an_image_built_elsewhere_is_recorded_with_what_was_rendered(tmp_path: P
 
     record = run_files.record_built_elsewhere(tmp_path / NAME, image_with(FITTING_LABELS), missing)
 
-    assert record["digest"] == IMAGE.id
+    assert record["digest"] == IMAGE.digest
     assert record["base"] == {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     assert record["missing"] == missing
     assert record["wheels"] == wheels

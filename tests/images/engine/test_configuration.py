@@ -73,7 +73,7 @@ def test_the_words_and_dates_of_an_engine_change_nothing() -> None:
 def test_a_payload_is_all_layers_and_the_settings() -> None:
     found = configuration.payload(INFO, HISTORY)
     assert list(found) == [*STEPS, "settings"]
-    relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, id="sha256:9")
+    relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, handle="sha256:9")
     assert configuration.payload(relabelled, HISTORY) == found
     child = replace(INFO, layers=(*INFO.layers, "sha256:more"))
     assert (
@@ -157,7 +157,7 @@ def test_the_suites_layer_is_left_out_where_it_holds_the_suite_alone(
         layers, "find_layers", lambda *_: {"sha256:suite": _stored(tmp_path, names.split())}
     )
     engine: Any = SimpleNamespace(
-        facts=SimpleNamespace(local=True, data_root="/"),
+        facts=SimpleNamespace(local=True, data_root="/", containerd_images=False),
         steps=lambda _: HISTORY,
     )
     read = layers.read_layers(engine, INFO, {})
@@ -172,7 +172,8 @@ def test_a_store_that_is_damaged_is_an_error_of_the_engine(
     layer.split.write_bytes(layer.split.read_bytes()[:-20])
     monkeypatch.setattr(layers, "find_layers", lambda *_: {"sha256:debian": layer})
     engine: Any = SimpleNamespace(
-        facts=SimpleNamespace(local=True, data_root="/"), steps=lambda _: []
+        facts=SimpleNamespace(local=True, data_root="/", containerd_images=False),
+        steps=lambda _: [],
     )
     with pytest.raises(EngineError, match="a layer can't be read"):
         layers.read_layers(engine, INFO, {})
@@ -185,7 +186,9 @@ def test_the_store_says_what_layers_have(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         classic_store, "find_layers", lambda *_: dict(zip(order, stored, strict=True))
     )
-    store: Any = SimpleNamespace(facts=SimpleNamespace(local=True, data_root="/"))
+    store: Any = SimpleNamespace(
+        facts=SimpleNamespace(local=True, data_root="/", containerd_images=False)
+    )
     found = exported.entries(store, image_info(layers=order))
     assert found is not None
     assert [[(entry.path, entry.kind) for entry in layer] for layer in found] == [

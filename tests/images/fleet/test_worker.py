@@ -55,7 +55,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An engine that pulls every image. The worker runs the Verb `verb` of it in place of ours."""
     fake_engine = SimpleNamespace(pulled=[], verb=lambda _folder: "", find=lambda _reference: None)
     fake_engine.pull = fake_engine.pulled.append
-    fake_engine.inspect = lambda digest: SimpleNamespace(id=digest, labels={"a": "b"})
+    fake_engine.inspect = lambda digest: SimpleNamespace(
+        handle=digest, digest=digest, labels={"a": "b"}
+    )
     fake_engine.steps = lambda _image_id: ["RUN x"]
 
     def run_verb(arguments: Sequence[str], _log: Path) -> str:
@@ -67,7 +69,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return printed
 
     def push_by_digest(_engine: object, info: Any, staging: str) -> str:
-        return f"{staging}@{info.id}"
+        return f"{staging}@{info.digest}"
 
     monkeypatch.setattr(worker, "run_verb", run_verb)
     monkeypatch.setattr(worker, "connect", lambda **_: nullcontext(fake_engine))

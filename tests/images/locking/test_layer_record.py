@@ -40,6 +40,23 @@ def test_a_build_with_other_bytes_is_refused_and_both_are_named() -> None:
         layer_record.add(record, measured(digest("c"), digest("c")), SECOND)
 
 
+def test_a_layer_that_another_store_wrote_is_known_by_what_it_changes() -> None:
+    change = digest("e")
+    first = Measured(
+        layer="debian", recipe="r", diff_id=digest("a"), written_as=digest("a"), change=change
+    )
+    second = first._replace(diff_id=digest("c"), written_as=digest("c"))
+    record = layer_record.add({}, [first], FIRST)
+    record = layer_record.add(record, [second], SECOND)
+    assert record["r"].diff_id == digest("a"), "the first build's stays"
+    assert record["r"].written_as == (digest("c"), change)
+    assert layer_record.known_forms(record) == dict.fromkeys(
+        (digest("a"), digest("c"), change), digest("a")
+    )
+    with pytest.raises(UserError, match="is cccccccccccc here"):
+        layer_record.add(record, [second._replace(change=digest("f"))], SECOND)
+
+
 def test_a_damaged_record_is_a_problem_with_a_next_step(tmp_path: Path) -> None:
     assert layer_record.read(tmp_path) == {}
     (tmp_path / layer_record.FILE).write_text(

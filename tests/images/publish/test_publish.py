@@ -13,6 +13,7 @@ import pytest
 from images.config.names import ImageName
 from images.engine import Engine, runtime
 from images.engine.exported import ImagePart
+from images.engine.identity import ImageIdentity
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import attachments, sbom
@@ -67,9 +68,10 @@ INFO = runtime.image_info(
         "Size": 0,
         "RootFS": {"Layers": json.loads(CONFIG)["rootfs"]["diff_ids"]},
         "Config": json.loads(CONFIG)["config"],
-    }
+    },
+    ImageIdentity(configuration=oci_digest(CONFIG), platform="linux/amd64"),
 )
-SHORT_ID = INFO.id[7:19]
+SHORT_ID = INFO.digest[7:19]
 """The digits of the image ID that a dated tag has."""
 POLICY = ReleasePolicy(
     gate=(Tier.STATIC,),
@@ -124,7 +126,7 @@ class Publisher:
         image = LocalImage(
             name=ImageName.parse(NAME),
             info=INFO,
-            run=validated(INFO.id, day, claims),
+            run=validated(INFO.digest, day, claims),
             folder=folder or self.build_folder,
         )
         engine = cast("Engine", EngineWithImage())
@@ -160,13 +162,13 @@ ONE_OF_EACH = {"runs": 1, "SBOMs": 1, "provenances": 1}
 
 def run_of(*claims: Claim) -> Attestation:
     """A validation run of the image, of yesterday."""
-    return validated(INFO.id, YESTERDAY, claims)
+    return validated(INFO.digest, YESTERDAY, claims)
 
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> Iterator[Publisher]:
     build_record = {
-        "digest": INFO.id,
+        "digest": INFO.digest,
         "base": {"reference": "x", "origin": "made"},
         "engine": {"version": "28"},
     }
@@ -472,7 +474,7 @@ def test_a_date_that_somebody_wrote_into_the_manifest_is_not_taken_over(
 
 def read_local_image(folder: Path, *, name: str = NAME, image_id: str = DIGEST) -> LocalImage:
     """Read an image of this ID, with the validation run in a folder."""
-    engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(id=image_id)))
+    engine = cast("Engine", SimpleNamespace(inspect=lambda _: image_info(digest=image_id)))
     return release.read_local_image(engine, "x", ImageName.parse(name), folder)
 
 

@@ -18,6 +18,7 @@ import pytest
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, StepProgress
 from images.engine.exported import ImagePart
+from images.engine.identity import ImageIdentity
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, push
@@ -65,7 +66,9 @@ class Layers:
         return ImageInfo(
             **{
                 **values,
-                "id": oci_digest(self.config),
+                "identity": ImageIdentity(
+                    configuration=oci_digest(self.config), platform="linux/amd64"
+                ),
                 "layers": ids,
                 "size": sum(map(len, self.layers)),
             }
@@ -123,7 +126,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
 def test_the_manifest_has_the_image_id_and_nothing_is_tagged(place: Place, unnamed: bool) -> None:
     image = Layers(unnamed=unnamed)
     done = place.push(image)
-    assert done.config.digest == image.info.id
+    assert done.config.digest == image.info.digest
     assert [one.media_type for one in done.layers] == [MEDIA_TYPE] * 4
     assert place.registry.tags("staging") == set()
 
@@ -265,7 +268,7 @@ def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
         path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"
     }
     assert not sent & there
-    assert done.config.digest == image.info.id
+    assert done.config.digest == image.info.digest
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_the_layers_of_a_base_become_one_with_the_digest_of_their_ids() -> None:
     assert origin.with_one_base(layers) == {"base": oci_digest(b"1 2"), "torch": "3"}
 
 
-def test_the_forms_of_recorded_layers_are_known_by_their_claim() -> None:
-    assert origin.known_forms(CLAIMS) == {"sha256:old": "sha256:new"}
+def test_recorded_layers_are_known_by_each_of_their_digests() -> None:
+    assert origin.known_forms(CLAIMS) == {"sha256:new": "sha256:new", "sha256:old": "sha256:new"}
 
 
 def test_the_record_has_the_layers_and_the_recipe_that_the_label_names() -> None:

@@ -35,8 +35,8 @@ class ExpectedLayer(TypedDict):
     diff_id: str
     """The digest of its files in canonical form; empty: no build of this recipe is recorded."""
     written_as: list[str]
-    """Diff IDs that engines gave the same files. The host need not read a layer that has one of
-    these."""
+    """Other digests of the same files: diff IDs that engines gave them, and the digest of what the
+    layer changes. The host need not read a layer that has one of these diff IDs."""
     builds: list[str]
     """The engines or recorded runs that gave it, one a build."""
 

@@ -1,0 +1,344 @@
+"""Reads images in containerd's image store: their manifests, configurations and layers.
+
+New installations of Docker 29 keep images there (docs.docker.com/engine/storage/containerd). The
+store has the blobs of an image as a registry has them, by their digests: a manifest, the
+configuration, and each layer's tar, compressed. Only root on the engine's machine may read it. From
+elsewhere, an export (`docker save`) gives the same blobs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from zlib_ng import gzip_ng
+
+from images.engine.archive import ChunkReader
+from images.engine.failures import EngineError
+from images.engine.identity import ImageIdentity, choose_manifest, platform_of_image
+from images.engine.layer_tree import LayerEntry
+from images.engine.runtime import EngineFacts
+from images.engine.stored_layer import (
+    CHUNK,
+    LayerTar,
+    Member,
+    ReadContent,
+    StoredLayer,
+    layer_errors,
+    padding,
+    read_all,
+)
+from images.errors import Problem
+from images.host import cache
+from images.host.hashing import oci_digest
+from images.registry.distribution import DOCKER_MANIFEST, OCI_MANIFEST, Manifest
+
+if TYPE_CHECKING:
+    from images.engine.client import Engine
+
+IMAGE_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST)
+"""Media types of the manifest of one image; that of an index is another."""
+_BLOBS = "io.containerd.content.v1.content/blobs/sha256"
+_SYSTEM_CONTAINERD = Path("/var/lib/containerd")
+"""The data of the machine's own containerd, which Docker uses if it runs. Else dockerd starts one,
+whose data are in the engine's folder."""
+_MANIFESTS = "manifests"
+"""Folder of the cache with manifests that came from exports."""
+_ENTRIES = "layer-entries-1"
+"""Folder of the cache with the entries of layers. A change of LayerEntry takes another number."""
+_OWNER = LayerEntry._fields.index("owner")
+_LARGEST_MANIFEST = 4 << 20
+"""Bytes; registries accept no larger one (OCI distribution specification)."""
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+"""How compressed files begin (RFC 1952, RFC 8878)."""
+_LONGEST_MAGIC = 4
+_FURTHER_HEADERS = b"xgLK"
+"""Types of members that only describe the next one: PAX records, and GNU's long names."""
+
+
+class ContentStore:
+    """The blobs of a containerd image store, as far as they can be read here."""
+
+    def __init__(self, facts: EngineFacts) -> None:
+        roots = [Path(facts.data_root) / "containerd/daemon", _SYSTEM_CONTAINERD]
+        self._folders = [root / _BLOBS for root in roots] if facts.local else []
+
+    def find(self, digest: str) -> Path | None:
+        """Return the file with a blob; None if it is not here or can't be read."""
+        for folder in self._folders:
+            path = folder / digest.removeprefix("sha256:")
+            if os.access(path, os.R_OK):
+                return path
+        return None
+
+    def read(self, digest: str) -> bytes | None:
+        """Return a small blob; None if it is not here or can't be read.
+
+        Raises ValueError if the file has another digest.
+        """
+        path = self.find(digest)
+        if path is None:
+            return None
+        content = path.read_bytes()
+        if oci_digest(content) != digest:
+            raise ValueError(f"the blob {digest} is damaged")
+        return content
+
+
+# --- what an image is -----------------------------------------------------------------------------
+
+
+def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
+    """Return what names an image, from the engine's answer about it.
+
+    Reads the manifest; but of an image that BuildKit made, the engine's answer has the digest of
+    the configuration, so nothing is exported for it. Raises EngineError.
+    """
+    platform = platform_of_image(inspected)
+    manifest = _find_manifest(engine, inspected)
+    if manifest is None:
+        descriptor = inspected.get("Descriptor") or {}
+        configuration = (descriptor.get("annotations") or {}).get("config.digest")
+        if configuration and descriptor["mediaType"] in IMAGE_TYPES:
+            return ImageIdentity(
+                configuration=configuration, manifest=descriptor["digest"], platform=platform
+            )
+        manifest = _export_manifest(engine, inspected)
+    return ImageIdentity(
+        configuration=manifest.config.digest, manifest=manifest.digest, platform=platform
+    )
+
+
+def read_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
+    """Return the manifest of an image. Raises NoSuchImage, EngineError."""
+    return _find_manifest(engine, inspected) or _export_manifest(engine, inspected)
+
+
+def _find_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest | None:
+    """Return the manifest of an image from the store or the cache; None if it is in neither."""
+    image_id, platform = inspected["Id"], platform_of_image(inspected)
+    with layer_errors(image_id):
+        manifest = choose_manifest(ContentStore(engine.facts).read, image_id, platform)
+    if manifest:
+        return manifest
+    with suppress(OSError, ValueError, LookupError):
+        content = _cached_manifest(image_id, platform).read_bytes()
+        return choose_manifest({image_id: content}.get, image_id, platform)
+    return None
+
+
+def _cached_manifest(image_id: str, platform: str) -> Path:
+    """Return the file of the cache for the manifest of an image that can't be read in the store."""
+    name = f"{image_id.removeprefix('sha256:')}-{platform.replace('/', '-')}.json"
+    return cache.folder() / _MANIFESTS / name
+
+
+def _export_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
+    """Return the manifest of an image from an export, which ends as soon as it is found.
+
+    Blobs come in the order of their digests, so that may take as long as reading the whole image.
+    The manifest is cached. Raises NoSuchImage, and EngineError if the export has none.
+    """
+    image_id, platform = inspected["Id"], platform_of_image(inspected)
+    blobs: dict[str, bytes] = {}
+    for member, stream in engine.exported(image_id):
+        digest = digest_of_member(member.name)
+        if not digest or member.size > _LARGEST_MANIFEST:
+            continue
+        blobs[digest] = stream.read()
+        with layer_errors(image_id):
+            manifest = choose_manifest(blobs.get, image_id, platform)
+        if manifest:
+            with suppress(OSError):
+                cache.write_whole(_cached_manifest(image_id, platform), manifest.content)
+            return manifest
+    cause = "the engine's export has no manifest of it"
+    then = "is the engine's disk whole? build or pull the image anew"
+    raise EngineError(Problem(where=image_id, cause=cause, then=then))
+
+
+def digest_of_member(name: str) -> str:
+    """Return the digest of a blob from its name in an export; empty for another file."""
+    return f"sha256:{name.removeprefix('blobs/sha256/')}" if name.startswith("blobs/") else ""
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def find_layers(
+    facts: EngineFacts, identity: ImageIdentity, diff_ids: Sequence[str]
+) -> dict[str, StoredLayer]:
+    """Return the layers of an image by diff ID; empty unless each of them can be read here.
+
+    `diff_ids`: those of all its layers, the lowest first. Raises ValueError, LookupError or
+    TypeError for a damaged manifest.
+    """
+    if identity.manifest is None:
+        return {}
+    store = ContentStore(facts)
+    manifest = choose_manifest(store.read, identity.manifest, identity.platform)
+    if manifest is None:
+        return {}
+    layers: dict[str, StoredLayer] = {}
+    for diff_id, blob in zip(diff_ids, manifest.layers, strict=True):
+        path = store.find(blob.digest)
+        if path is None:
+            return {}
+        layers[diff_id] = ContainerdLayer(diff_id=diff_id, size=blob.size, blob=path)
+    return layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerdLayer(StoredLayer):
+    """A layer in the containerd image store. `size` is that of its compressed tar."""
+
+    blob: Path
+    """The file with its compressed tar."""
+
+    def read_tar(self) -> LayerTar:
+        """Return the members of its tar, which is read to its end for this."""
+        members = []
+        position = 0
+        with open_blob(self.blob) as stream:
+            while True:
+                header, info = read_header(stream)
+                if info is None:
+                    end = header + stream.read()
+                    break
+                position += len(header)
+                content = hashlib.sha256()
+                for chunk in read_exactly(stream, info.size):
+                    content.update(chunk)
+                stream.read(padding(info.size))
+                path = os.fsencode(info.name).lstrip(b"/")
+                text = content.hexdigest()
+                members.append(Member(header, path, info.size, text, position))
+                position += info.size + padding(info.size)
+        return LayerTar(members, end)
+
+    def entries(self) -> Sequence[LayerEntry]:
+        """Return what it has, in the order of its tar. Cached: it takes seconds for a gigabyte."""
+        cached = cache.folder() / _ENTRIES / f"{self.diff_id.removeprefix('sha256:')}.json.gz"
+        with suppress(OSError, ValueError, TypeError, EOFError):
+            rows = json.loads(gzip.decompress(cached.read_bytes()))
+            return [LayerEntry(*row)._replace(owner=tuple(row[_OWNER])) for row in rows]
+
+        entries = StoredLayer.entries(self)
+        with suppress(OSError):
+            cache.write_whole(cached, gzip.compress(json.dumps(entries).encode(), 1))
+        return entries
+
+    @contextmanager
+    def contents(self) -> Iterator[ReadContent]:
+        """Give access to the contents of members in any order: of an unpacked copy of the tar."""
+        with tempfile.TemporaryFile() as unpacked:
+            for chunk in self.tar():
+                unpacked.write(chunk)
+
+            def read(member: Member) -> Iterator[bytes]:
+                unpacked.seek(member.offset)
+                return read_exactly(unpacked, member.size)
+
+            yield read
+
+    def tar(self) -> Iterator[bytes]:
+        """Yield its tar as it came, in chunks."""
+        with open_blob(self.blob) as stream:
+            yield from read_all(stream)
+
+    def read_files(self, paths: Collection[str], most: int) -> Iterator[tuple[str, bytes]]:
+        """Yield these files of it: the path, and the first `most` bytes of the content."""
+        wanted = set(paths)
+        with (
+            open_blob(self.blob) as stream,
+            tarfile.open(fileobj=stream, mode="r|", errors="surrogateescape") as tar,
+        ):
+            for member in tar:
+                path = member.name.strip("/")
+                content = tar.extractfile(member) if path in wanted else None
+                if content:
+                    yield path, content.read(most)
+
+    def hash_contents(self) -> dict[str, str]:
+        """Return the SHA-256 of the files' contents. `read_tar` takes it for their text."""
+        contents = {entry.content for entry in self.entries() if entry.kind == "file"}
+        return {content: content for content in contents}
+
+
+def open_blob(path: Path) -> IO[bytes]:
+    """Open the blob of a layer, compressed or not, and return a stream of its tar.
+
+    Raises OSError, and ValueError for a compression that can't be read.
+    """
+    with path.open("rb") as stream:
+        is_gzip = is_compressed(stream.read(_LONGEST_MAGIC))
+    if is_gzip:
+        return cast("IO[bytes]", gzip_ng.open(path, "rb"))  # type: ignore[no-untyped-call]
+    return path.open("rb")
+
+
+def read_blob(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the tar of a layer, from the chunks of its blob.
+
+    Raises ValueError for a compression that can't be read.
+    """
+    stream = io.BufferedReader(ChunkReader(chunks), CHUNK)
+    start = stream.peek(_LONGEST_MAGIC)[:_LONGEST_MAGIC]
+    if is_compressed(start):
+        unpacked = gzip_ng.GzipNGFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
+        yield from read_all(cast("IO[bytes]", unpacked))
+    else:
+        yield from read_all(stream)
+
+
+def is_compressed(start: bytes) -> bool:
+    """Return whether a blob is compressed with gzip, from its first bytes.
+
+    Media types are not asked: engines write wrong ones. Raises ValueError for zstd.
+    """
+    if start.startswith(_ZSTD):
+        raise ValueError("it is compressed with zstd, which can't be read here")
+    return start.startswith(_GZIP)
+
+
+def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
+    """Read a tar up to the content of its next member, and return the bytes and the member.
+
+    None stands for a member at the end of the tar; then the bytes are its first block of zeros.
+    Raises EOFError for a tar that ends early, and tarfile.ReadError for a damaged one.
+    """
+    header = b""
+    while True:
+        block = b"".join(read_exactly(stream, tarfile.BLOCKSIZE))
+        header += block
+        if not block.strip(b"\0"):
+            return header, None
+        kind = block[156:157]
+        if kind not in _FURTHER_HEADERS:
+            break
+        # Its content describes the member that follows (POSIX pax, "pax Header Block").
+        size = int(block[124:135].rstrip(b"\0 ") or b"0", 8)
+        header += b"".join(read_exactly(stream, size + padding(size)))
+    with tarfile.open(fileobj=io.BytesIO(header), mode="r:", errors="surrogateescape") as tar:
+        return header, tar.next()
+
+
+def read_exactly(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a stream in chunks. Raises EOFError if it has fewer."""
+    remaining = size
+    while remaining:
+        chunk = stream.read(min(CHUNK, remaining))
+        if not chunk:
+            raise EOFError(f"{remaining} bytes are missing at the end of a layer")
+        remaining -= len(chunk)
+        yield chunk

@@ -1,0 +1,57 @@
+"""Says what names an image, whichever engine holds it. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageIdentity:
+    """What names an image, on every machine and in every registry.
+
+    An engine's own ID of an image is another thing (`ImageInfo.handle`): the classic store takes
+    the configuration's digest for it, the containerd image store that of the manifest or of the
+    index.
+    """
+
+    configuration: str
+    """The digest of its configuration, and so of its layers and settings. Evidence, recorded runs,
+    labels, locks and attestations name an image by it."""
+    manifest: str | None = None
+    """The digest of its manifest, which names the layers as they are compressed. None if the engine
+    has no manifest of it (the classic store)."""
+    platform: str
+    """`linux/amd64`, say."""
+
+
+def choose_manifest(
+    read_blob: Callable[[str], bytes | None], digest: str, platform: str
+) -> Manifest | None:
+    """Return the manifest of an image, from the digest of the manifest or of an index.
+
+    `read_blob` returns the content with a digest; None if it is not known. From an index, the image
+    for the platform is chosen. None if a content is not known, or if the index has no such image.
+    Raises ValueError, LookupError or TypeError for what is no manifest.
+    """
+    content = read_blob(digest)
+    if content is None:
+        return None
+    manifest = Manifest(media_type=OCI_MANIFEST, content=content)
+    # The media type may be missing in an OCI manifest (image-spec, manifest.md).
+    guessed_type = OCI_INDEX if "manifests" in manifest.data else OCI_MANIFEST
+    media_type = str(manifest.data.get("mediaType") or guessed_type)
+    manifest = Manifest(media_type=media_type, content=content)
+    if not manifest.is_index:
+        return manifest
+    for entry in manifest.manifests:
+        # BuildKit's attestations are entries, too; their platform is `unknown/unknown`.
+        if entry.platform == platform:
+            return choose_manifest(read_blob, entry.digest, platform)
+    return None
+
+
+def platform_of_image(inspected: Mapping[str, Any]) -> str:
+    """Return the platform in the engine's answer about an image."""
+    return f"{inspected.get('Os') or 'linux'}/{inspected.get('Architecture') or ''}"
