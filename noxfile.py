@@ -36,14 +36,15 @@ PURE = (
     "validation",
 )
 COVERING = (*(f"tests/images/{name}" for name in PURE), "tests/validate")
-"""Folders whose tests cover the pure packages (pyproject.toml). A tracer takes these twice the time."""
+"""Folders whose tests cover the pure packages (pyproject.toml). Tracing doubles their time."""
 TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
 """Environment of tests: hundreds of processes read the same modules, which one of them compiles."""
 
 
 def _install(session: nox.Session, lock: str = "run") -> None:
     """Install requirements/LOCK.txt, which `python -m tools.relock` makes from pyproject.toml."""
-    # A find-links folder of this machine may hold a CPU torch, or anything else that the index would not give.
+    # A find-links folder of this machine may hold a CPU torch, or anything else that is not on the
+    # index.
     session.env["PIP_FIND_LINKS"] = ""
     # Python compiles what is imported; pip would compile everything, in half of its time.
     session.install("-q", "--no-compile", "--require-hashes", "-r", f"requirements/{lock}.txt")
@@ -60,9 +61,11 @@ def _verb(session: nox.Session, verb: str) -> None:
 
 
 def _call(command: list[str]) -> int:
-    """Run to the end. Signals are handed on, and waited for: an interrupted build tidies up before it ends.
+    """Run a command to its end, and return its exit status.
 
-    It has a session of its own, not just a process group: in the background of a terminal, apt-get would be stopped.
+    Signals are handed on, and then waited for: an interrupted build tidies up before it ends. The
+    command has a session of its own, not just a process group, because apt-get would be stopped in
+    the background of a terminal.
     """
     child = subprocess.Popen(
         command, env={**os.environ, "PIP_FIND_LINKS": ""}, start_new_session=True
@@ -124,7 +127,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def generate(session: nox.Session) -> None:
-    """Renew the files made from others: schemas, tables in the docs, golden Dockerfiles. [--check]"""
+    """Renew generated files: schemas, tables in the docs, golden Dockerfiles. [--check]"""
     _install(session)
     session.run("python", "-m", "tools.generate", *session.posargs)
 

@@ -1,7 +1,7 @@
-"""What `nox -s docs` adds to docs/: the repository's own documents, the reference, and the files that pages link to.
+"""Add pages to docs/ for `nox -s docs`: documents at the root, the reference, and linked files.
 
-Documents link to files as they lie in the repository, so that they can be read there. On the pages a link to a
-document leads to its page, and a link to any other file leads to a page that shows the file.
+Documents link to files as they lie in the repository, so that they can be read there. On the pages,
+a link to a document leads to its page, and a link to any other file to a page that shows the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ DOCUMENTS = {
 }
 """Documents at the repository's root -> their pages."""
 FOLDERS = {"docs": "README.md", "docs/schema": "docs/reference/json.md"}
-"""Folders that documents link to -> what is shown instead. Of others: their README.md, else a list of files."""
+"""Folders that documents link to -> what is shown instead. Other folders show their README.md, or a
+list of their files."""
 SOURCES = "source/"
 """Where pages lie that show a file."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>#[^)\s]*)?(?P<after>\))")
@@ -73,7 +74,8 @@ def on_page_markdown(markdown: str, page: Any, **_rest: Any) -> str:
         target = _page_of(_in_repository(_document(page.file.src_uri), found["target"]))
         if not target:
             return found[0]
-        return f"{found['before']}{posixpath.relpath(target, here or '.')}{found['rest'] or ''}{found['after']}"
+        path = posixpath.relpath(target, here or ".")
+        return f"{found['before']}{path}{found['rest'] or ''}{found['after']}"
 
     return _LINK.sub(lead, markdown)
 

@@ -1,4 +1,7 @@
-"""What all tests share: which stay on one worker; no property test fails because the machine is busy."""
+"""Settings of all tests: which of them share a worker, and in what order they run.
+
+Property tests have no time limit, so that none fails because the machine is busy.
+"""
 
 import fcntl
 import gc
@@ -25,41 +28,49 @@ settings.load_profile("busy machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # the order below stays, not the one by number of tests
+    # The order below counts, not xdist's own, by the number of tests.
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """What is collected stays: nobody looks for garbage in it."""
+    """Collect the tests without garbage collection: what is collected stays until the end."""
     gc.disable()
     with _one_before_all_others(session.config):
-        found = yield
+        result = yield
     gc.freeze()
     gc.enable()
-    return found
+    return result
 
 
 @contextmanager
 def _one_before_all_others(config: pytest.Config) -> Iterator[None]:
-    """Of a run's workers one collects alone: it compiles all modules, which takes twice as long as the rest."""
+    """Let one of a run's workers collect before all others.
+
+    It compiles all modules, which takes twice as long as the rest. The others then use its
+    bytecode.
+    """
     if not hasattr(config, "workerinput") or sys.dont_write_bytecode:
         yield
         return
     with (Path(config.getoption("basetemp")).parent / "collected").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        if known := file.read():
+        is_first = not file.read()
+        if not is_first:
             fcntl.flock(file, fcntl.LOCK_UN)
         yield
-        if not known:
+        if is_first:
             file.write("once")
 
 
 BIG_IMAGES = ("images", "reproduce")
-"""Tests that build and name images of the matrix, then one that looks at the whole build cache: one after another.
-(Engine 20.10 ran steps again that had just been built, while a big image was built.)"""
+"""Files whose tests build and name images of the matrix, then one that looks at the whole build
+cache. They run one after another: while a big image was built, engine 20.10 ran steps of other
+builds again that had just been built."""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
-"""Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
+"""Tests that expect a build to find the one before it in the cache. They stay with the big images
+for the same reason."""
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 OF_THE_PARENT = (
@@ -77,9 +88,10 @@ LONGEST_FIRST = (
 
 
 def group(nodeid: str) -> str:
-    """What stays on one worker: the big images, the newer engine, the faults of an image, else the file.
+    """Return the group of a test. Tests of one group run on one worker.
 
-    The files of the shared engine make and remove things of their own.
+    Groups are the big images, the tests of the newer engine, the faults of one broken image, and
+    else the tests of a file.
     """
     file, _, test = nodeid.partition("::")
     name = _integration(file)
@@ -95,64 +107,81 @@ def group(nodeid: str) -> str:
 
 
 def _integration(nodeid: str) -> str:
-    """`fleet` of tests/integration/test_fleet.py; empty for files elsewhere."""
+    """Return `fleet` for tests/integration/test_fleet.py; empty for files elsewhere."""
     return nodeid.partition("::")[0].removesuffix(".py").partition("tests/integration/test_")[2]
 
 
 def _place(nodeid: str) -> int:
-    """Of a test, or a group, among LONGEST_FIRST; short ones come after them."""
+    """Return the place of a test or a group in LONGEST_FIRST; short ones come after all of it."""
     name = _integration(nodeid)
     kinds = (group(nodeid), nodeid, name, "integration" if name else "")
-    return next(
-        (place for place, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST)
-    )
+    for place, kind in enumerate(LONGEST_FIRST):
+        if kind in kinds:
+            return place
+    return len(LONGEST_FIRST)
 
 
 def _is_long(nodeid: str) -> bool:
+    """Return whether a test or a group is one of those that take long."""
     return _place(nodeid) < len(LONGEST_FIRST)
 
 
 class Groups(LoadScopeScheduling):
-    """Which tests stay on one worker. xdist's own groups rest on a private attribute that pytest 9.2 dropped."""
+    """Give groups of tests to workers.
+
+    xdist's own groups rest on a private attribute that pytest 9.2 dropped.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Give the first group that begins now: one of short tests where the parent is not there yet, or where long
-        tests of this worker come before it: a worker is given more before it is done, and takes none of it back."""
-        given = self.assigned_work.get(node, {}).values()
-        busy = any(_is_long(test) for unit in given for test, done in unit.items() if not done)
-        waits = () if self._parent_is_there() else OF_THE_PARENT
+        """Give a worker the first group that can begin now.
 
-        def later(unit: str) -> int:
-            return 1 if not _is_long(unit) else 2 if busy or _integration(unit) in waits else 0
+        A long group can't if it needs the parent image and that is not built yet. Nor can it if
+        this worker still has long tests: a worker gets more before it is done, and what it got is
+        never given to another one. Groups of short tests come first then.
+        """
+        is_busy = False
+        for unit in self.assigned_work.get(node, {}).values():
+            if any(_is_long(test) for test, is_done in unit.items() if not is_done):
+                is_busy = True
+        waiting = () if self._parent_is_there() else OF_THE_PARENT
 
-        self.workqueue.move_to_end(min(self.workqueue, key=later), last=False)
+        def order(unit: str) -> int:
+            if not _is_long(unit):
+                return 1
+            return 2 if is_busy or _integration(unit) in waiting else 0
+
+        self.workqueue.move_to_end(min(self.workqueue, key=order), last=False)
         super()._assign_work_unit(node)
 
     def _parent_is_there(self) -> bool:
-        """Whoever comes first builds it, where the big images are not among the tests of this run."""
-        units = [
-            given["big images"] for given in self.assigned_work.values() if "big images" in given
-        ]
-        return (
-            any(any(unit.values()) for unit in units)
-            or group((self.collection or [""])[0]) != "big images"
-        )
+        """Return whether no test has to wait for the parent image.
+
+        The first test of the big images builds it. Without these among the tests of this run, the
+        first test that needs it does.
+        """
+        for units in self.assigned_work.values():
+            if any(units.get("big images", {}).values()):
+                return True
+        first_test = (self.collection or [""])[0]
+        return group(first_test) != "big images"
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Four more than there are cores: whoever tests an engine waits for containers, disks and networks."""
+    """Return four more than there are cores, as tests of an engine mostly wait for it."""
     return len(os.sched_getaffinity(0)) + 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, and of the big images the parent."""
+    """Put the longest tests first, and of the big images the one that builds the parent."""
     files = [f"tests/integration/test_{name}.py" for name in BIG_IMAGES]
-    items.sort(
-        key=lambda item: (_place(item.nodeid), [not item.nodeid.startswith(file) for file in files])
-    )
+
+    def order(item: pytest.Item) -> tuple[int, list[bool]]:
+        return _place(item.nodeid), [not item.nodeid.startswith(file) for file in files]
+
+    items.sort(key=order)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

@@ -9,13 +9,16 @@ _BASE = 0x1000
 
 
 class _Strings:
+    """A string table that grows."""
+
     def __init__(self) -> None:
         self.bytes = b"\0"
 
     def add(self, text: str) -> int:
-        at = len(self.bytes)
+        """Add a string, and return its offset."""
+        offset = len(self.bytes)
         self.bytes += text.encode() + b"\0"
-        return at
+        return offset
 
 
 def make(
@@ -32,7 +35,10 @@ def make(
     needs_versions: Mapping[str, Sequence[str]] | None = None,
     defines_versions: Sequence[str] = (),
 ) -> bytes:
-    """A 64-bit little-endian shared object that names these libraries, search paths and symbols."""
+    """Return a 64-bit little-endian shared object with these libraries, search paths and symbols.
+
+    `weak`: undefined symbols that may stay so. `interpreter`: it is a program.
+    """
     strings = _Strings()
     entries = [(_NEEDED, strings.add(name)) for name in needed]
     texts = [(_SONAME, soname), (_RPATH, rpath), (_RUNPATH, runpath)]
@@ -72,6 +78,7 @@ def make(
 
 
 def _needs(versions: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
+    """Return the table of needed versions: library -> versions (Elf64_Verneed)."""
     content = b""
     for name, wanted in versions.items():
         content += struct.pack(
@@ -84,6 +91,7 @@ def _needs(versions: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
 
 
 def _defines(versions: Sequence[str], strings: _Strings) -> bytes:
+    """Return the table of defined versions (Elf64_Verdef)."""
     return b"".join(
         struct.pack("<HHHHIII", 1, 0, index, 1, 0, 20, 28)
         + struct.pack("<II", strings.add(version), 0)

@@ -1,4 +1,4 @@
-"""The ELF reader, dynamic symbols and the replayed loader, on files made for the purpose; of two processors."""
+"""The ELF reader, dynamic symbols and the replayed loader, on small files for two processors."""
 
 import contextlib
 import io
@@ -39,31 +39,38 @@ SAMPLE = elves.make(
 )
 
 
-def read(data: bytes) -> tuple[elf.Elf, dynsym.Symbols]:
-    return elf.parse(io.BytesIO(data)), dynsym.parse(io.BytesIO(data))
-
-
 def test_what_the_loader_reads_is_read() -> None:
-    found, symbols = read(SAMPLE)
-    assert (found.soname, found.needed) == ("libx.so.1", ("libc.so.6", "libb.so.2"))
-    assert (found.rpath, found.runpath) == ((), ("$ORIGIN", "/b"))
-    assert (found.machine, found.dynamic, found.executable) == (elf.X86_64, True, False)
+    file = elf.parse(io.BytesIO(SAMPLE))
+
+    assert (file.soname, file.needed) == ("libx.so.1", ("libc.so.6", "libb.so.2"))
+    assert (file.rpath, file.runpath) == ((), ("$ORIGIN", "/b"))
+    assert (file.machine, file.dynamic, file.executable) == (elf.X86_64, True, False)
+
+
+def test_dynamic_symbols_are_read_with_their_versions() -> None:
+    symbols = dynsym.parse(io.BytesIO(SAMPLE))
+
     assert (symbols.exports, symbols.undefined) == ({b"given"}, {b"wanted"})
     assert symbols.needed_versions == {
         "libc.so.6": {"GLIBC_2.34", "GLIBC_2.2.5"},
         "libm.so.6": {"GLIBC_2.29"},
     }
     assert symbols.defined_versions == {"LIB", "LIB_1"}
-    assert read(elves.make())[1].exports == frozenset()
 
 
-def test_a_real_library_with_a_gnu_hash_table() -> None:
+def test_a_library_without_symbols_exports_none() -> None:
+    assert dynsym.parse(io.BytesIO(elves.make())).exports == frozenset()
+
+
+def test_a_real_library_with_a_gnu_hash_table_is_read() -> None:
     libraries = sorted(Path("/lib/x86_64-linux-gnu").glob("libc.so.6"))
     if not libraries:
         pytest.skip("no C library at Debian's place")
-    found = dynsym.read(libraries[0])
-    assert {b"printf", b"malloc", b"__libc_start_main"} <= found.exports
-    assert "GLIBC_2.2.5" in found.defined_versions
+
+    symbols = dynsym.read(libraries[0])
+
+    assert {b"printf", b"malloc", b"__libc_start_main"} <= symbols.exports
+    assert "GLIBC_2.2.5" in symbols.defined_versions
 
 
 @pytest.mark.parametrize("length", range(0, len(SAMPLE), 7))
@@ -101,7 +108,7 @@ def test_damaged_files_and_noise_never_hang_or_fill_memory(
 def test_no_section_lies_outside_of_its_file(
     parse: Callable[[bytes], object], row: int, field: int
 ) -> None:
-    """Whichever it is: where one is damaged, who says that the others are not?"""
+    """Where one section is damaged, others may be, too: the whole file is refused."""
     data = bytearray(fatbins.cubin({"k": 4000}))
     at = int.from_bytes(data[40:48], "little") + row * 64 + field
     data[at : at + 8] = (10**9).to_bytes(8, "little")
@@ -118,114 +125,137 @@ def test_names_that_take_no_room_in_the_file_are_none() -> None:
 
 
 def write(path: Path, **parts: object) -> str:
+    """Write a library with these parts (see elves.make), and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(elves.make(**parts))  # type: ignore[arg-type]
     return str(path)
 
 
 def process(*folders: Path) -> Process:
+    """Return a process that looks for libraries only in these folders, as LD_LIBRARY_PATH."""
     return Process(SearchPath(library_path=tuple(map(str, folders)), defaults=()), Files())
 
 
-def missing(asking: str, into: Process | None = None) -> list[str]:
-    return [one.name for one in (into or process()).load(asking)]
+def missing(library: str, into: Process | None = None) -> list[str]:
+    """Return the names of the libraries that are not found when a library is loaded."""
+    loading = into or process()
+    return [row.name for row in loading.load(library)]
 
 
 def test_origin_is_the_folder_of_the_file_and_libraries_that_need_each_other_end(
     tmp_path: Path,
 ) -> None:
-    asking = write(tmp_path / "p/lib/a.so", needed=["libb.so"], runpath="$ORIGIN/../../q")
+    library = write(tmp_path / "p/lib/a.so", needed=["libb.so"], runpath="$ORIGIN/../../q")
     write(tmp_path / "q/libb.so", needed=["libc.so"], runpath="$ORIGIN")
     write(tmp_path / "q/libc.so", needed=["libb.so"], runpath="$ORIGIN")
-    assert missing(asking) == []
+
+    assert missing(library) == []
 
 
 def test_rpath_reaches_what_is_needed_below_and_runpath_does_not(tmp_path: Path) -> None:
     write(tmp_path / "x/libdeep.so")
     write(tmp_path / "x/libmiddle.so", needed=["libdeep.so"])
-    assert missing(write(tmp_path / "r.so", needed=["libmiddle.so"], rpath="$ORIGIN/x")) == []
-    assert missing(write(tmp_path / "s.so", needed=["libmiddle.so"], runpath="$ORIGIN/x")) == [
-        "libdeep.so"
-    ]
+    with_rpath = write(tmp_path / "r.so", needed=["libmiddle.so"], rpath="$ORIGIN/x")
+    with_runpath = write(tmp_path / "s.so", needed=["libmiddle.so"], runpath="$ORIGIN/x")
+
+    assert missing(with_rpath) == []
+    assert missing(with_runpath) == ["libdeep.so"]
 
 
-def test_what_the_process_holds_is_not_looked_for(tmp_path: Path) -> None:
-    found = process()
-    found.load(write(tmp_path / "elsewhere/odd-name.so", soname="libb.so.1"))
-    assert missing(write(tmp_path / "a.so", needed=["libb.so.1"]), found) == []
+def test_a_library_that_is_loaded_already_is_not_looked_for(tmp_path: Path) -> None:
+    running = process()
+    running.load(write(tmp_path / "elsewhere/odd-name.so", soname="libb.so.1"))
+    library = write(tmp_path / "a.so", needed=["libb.so.1"])
+
+    assert missing(library, running) == []
 
 
 @pytest.mark.parametrize(("kind", "winner"), [("rpath", "own"), ("runpath", "forced")])
 def test_the_library_path_comes_between_rpath_and_runpath(
     tmp_path: Path, kind: str, winner: str
 ) -> None:
-    asking = write(tmp_path / "a.so", needed=["libb.so"], **{kind: str(tmp_path / "own")})
+    library = write(tmp_path / "a.so", needed=["libb.so"], **{kind: str(tmp_path / "own")})
     write(tmp_path / "own/libb.so")
     write(tmp_path / "forced/libb.so")
-    found = process(tmp_path / "forced")
-    found.load(asking)
-    assert found.loaded["libb.so"] == str(tmp_path / winner / "libb.so")
+    loading = process(tmp_path / "forced")
+
+    loading.load(library)
+
+    assert loading.loaded["libb.so"] == str(tmp_path / winner / "libb.so")
 
 
-def test_a_library_of_another_processor_is_passed_over_and_named_with_both(tmp_path: Path) -> None:
+def test_a_library_of_another_processor_is_passed_over(tmp_path: Path) -> None:
     intel = write(tmp_path / "first/libz.so.1", machine=X86_64.number)
     arm = write(tmp_path / "second/libz.so.1", machine=AARCH64.number)
-    search = SearchPath(
-        library_path=(str(tmp_path / "first"), str(tmp_path / "second")), defaults=()
-    )
-    assert [Process(search, Files(one)).resolve("libz.so.1", "") for one in (X86_64, AARCH64)] == [
-        intel,
-        arm,
-    ]
-    found, unreadable = loader.read_binaries([intel], {}, Files(AARCH64))
-    assert [machine_named(one.name) for one in (X86_64, AARCH64)] == [X86_64, AARCH64]
-    assert name_machine(243) == "machine 243"
+    folders = (str(tmp_path / "first"), str(tmp_path / "second"))
+    search = SearchPath(library_path=folders, defaults=())
+
+    assert Process(search, Files(X86_64)).resolve("libz.so.1", "") == intel
+    assert Process(search, Files(AARCH64)).resolve("libz.so.1", "") == arm
+
+
+def test_a_library_of_another_processor_is_named_with_both(tmp_path: Path) -> None:
+    intel = write(tmp_path / "libz.so.1", machine=X86_64.number)
+
+    libraries, unreadable = loader.read_binaries([intel], {}, Files(AARCH64))
+
+    assert libraries == []
     error = "it is built for x86-64, not AArch64"
-    assert (found, unreadable) == ([], [{"path": intel, "error": error, "owners": []}])
-    (old := tmp_path / "bin/apm_arm").parent.mkdir()
-    old.write_bytes(b"\x7fELF\x01\x01" + bytes(60))  # of a 32-bit machine
-    _, unreadable = loader.read_binaries([str(old)], {str(old): ("gekko",)}, Files(X86_64))
-    row = {"path": str(old), "error": "it is not 64-bit little-endian", "owners": ["gekko"]}
-    assert unreadable == [row]
-    owners = {str(old): ("gekko",), intel: ("gekko",)}
-    assert loader.read_binaries(list(owners), owners, Files(X86_64))[1] == [
-        {**row, "beside": intel}
-    ]
+    assert unreadable == [{"path": intel, "error": error, "owners": []}]
+
+
+def test_a_32_bit_program_is_named_with_a_library_that_its_distribution_has_for_this_machine(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "bin/apm_arm"
+    program.parent.mkdir()
+    program.write_bytes(b"\x7fELF\x01\x01" + bytes(60))
+    library = write(tmp_path / "libz.so.1", machine=X86_64.number)
+    owners = {str(program): ("gekko",), library: ("gekko",)}
+
+    _, unreadable_alone = loader.read_binaries([str(program)], owners, Files(X86_64))
+    _, unreadable = loader.read_binaries(list(owners), owners, Files(X86_64))
+
+    error = "it is not 64-bit little-endian"
+    row = {"path": str(program), "error": error, "owners": ["gekko"]}
+    assert unreadable_alone == [row]
+    assert unreadable == [{**row, "beside": library}]
+
+
+def test_machines_are_found_by_their_names_and_numbers() -> None:
+    assert machine_named("x86_64") == X86_64
+    assert machine_named("aarch64") == AARCH64
+    assert name_machine(243) == "machine 243"
 
 
 def test_a_file_of_another_processor_is_no_fault_beside_its_own_distributions_library_of_that_name(
     tmp_path: Path,
 ) -> None:
     here = write(tmp_path / "lib/libcute.so", machine=X86_64.number)
-    stub, other = (
-        write(tmp_path / folder / "libcute.so", machine=AARCH64.number)
-        for folder in ("stubs", "elsewhere")
-    )
+    stub = write(tmp_path / "stubs/libcute.so", machine=AARCH64.number)
+    other = write(tmp_path / "elsewhere/libcute.so", machine=AARCH64.number)
     owners = {here: ("cutlass",), stub: ("cutlass",), other: ("another",)}
+    expect: Any = {"of": "toolkit", "host": [], "exceptions": [], "other_platforms": []}
+
     _, unreadable = loader.read_binaries(list(owners), owners, Files(X86_64))
-    assert {one["path"]: one.get("alternative") for one in unreadable} == {stub: here, other: None}
     evidence: Any = {"files": 1, "unreadable": unreadable, "linked": []}
-    found = judge(
-        "toolkit", {"of": "toolkit", "host": [], "exceptions": [], "other_platforms": []}, evidence
-    )
-    assert found.status is Status.FAIL and other in found.reason and stub not in found.reason
+    finding = judge("toolkit", expect, evidence)
+
+    assert {row["path"]: row.get("alternative") for row in unreadable} == {stub: here, other: None}
+    assert finding.status is Status.FAIL
+    assert other in finding.reason and stub not in finding.reason
 
 
 def cache(*entries: tuple[int, str, str]) -> bytes:
-    """An ld.so.cache of the new format."""
-    strings_at = 48 + 24 * len(entries)
+    """Return an ld.so.cache of the new format, with entries (flags, name, path)."""
+    strings_offset = 48 + 24 * len(entries)
     rows, strings = b"", b""
     for flags, name, path in entries:
-        at = strings_at + len(strings)
-        rows += struct.pack("<iIIIQ", flags, at, at + len(name) + 1, 0, 0)
+        offset = strings_offset + len(strings)
+        rows += struct.pack("<iIIIQ", flags, offset, offset + len(name) + 1, 0, 0)
         strings += f"{name}\0{path}\0".encode()
-    return (
-        b"glibc-ld.so.cache1.1"
-        + struct.pack("<II", len(entries), len(strings))
-        + bytes(20)
-        + rows
-        + strings
-    )
+    counts = struct.pack("<II", len(entries), len(strings))
+    return b"glibc-ld.so.cache1.1" + counts + bytes(20) + rows + strings
 
 
 CACHE = cache(
@@ -235,16 +265,20 @@ CACHE = cache(
 
 def test_the_loaders_cache_and_folders_are_the_processors(tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(CACHE)
+
     search = SearchPath.of({}, "/", AARCH64, str(tmp_path / "cache"))
+
     assert search.cache == {"libz.so.1": ["/arm"]}
     assert search.defaults[0] == "/lib/aarch64-linux-gnu" == AARCH64.folders[0]
     assert loader.read_cache(CACHE) == {"libz.so.1": ["/x86"]}
 
 
 def test_a_cache_counts_where_the_loader_looks_for_it() -> None:
-    old = b"ld.so-1.7.0\0" + struct.pack("<Iiii", 1, 3, 0, 0)
-    assert loader.read_cache(old + bytes(4) + CACHE) == {"libz.so.1": ["/x86"]}
-    for decoy in (old + CACHE, old + bytes(12) + CACHE, b"x" + CACHE):
+    """That is the next multiple of eight bytes behind a table of the old format."""
+    old_table = b"ld.so-1.7.0\0" + struct.pack("<Iiii", 1, 3, 0, 0)
+
+    assert loader.read_cache(old_table + bytes(4) + CACHE) == {"libz.so.1": ["/x86"]}
+    for decoy in (old_table + CACHE, old_table + bytes(12) + CACHE, b"x" + CACHE):
         with pytest.raises(ElfError):
             loader.read_cache(decoy)
 

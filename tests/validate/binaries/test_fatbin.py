@@ -1,4 +1,4 @@
-"""Fat binaries are read as the driver would choose from them; damaged ones are refused, and never hang."""
+"""Fat binaries are read as the driver chooses from them; damaged ones are refused."""
 
 import contextlib
 import time
@@ -16,16 +16,19 @@ from validate.binaries.fatbin import Entry, FatbinError
 
 
 def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
-    return [
-        [
-            (entry.arch, entry.variant, entry.is_ptx, fatbin.read_kernels(data, entry))
-            for entry in region.entries
-        ]
-        for region in fatbin.read_regions(data)
-    ]
+    """Return (arch, variant, is PTX, kernels with their sizes) of each entry of each region."""
+    regions = []
+    for region in fatbin.read_regions(data):
+        rows = []
+        for entry in region.entries:
+            kernels = fatbin.read_kernels(data, entry)
+            rows.append((entry.arch, entry.variant, entry.is_ptx, kernels))
+        regions.append(rows)
+    return regions
 
 
-def of(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
+def entry_for(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
+    """Return an entry that lies nowhere, for tests of what runs where."""
     return Entry(
         is_ptx=ptx,
         arch=arch,
@@ -58,19 +61,22 @@ def test_every_region_entry_and_kernel_is_found() -> None:
 
 def test_a_library_without_device_code_or_with_the_device_linkers_alone_has_no_region() -> None:
     region = fatbins.region(Code(arch=90, kernels={"a": 1}, ptx=True))
-    assert read(fatbins.library(region, section="__nv_relfatbin")) == []
-    assert read(fatbins.elf([(".text", 1, 0, b"code")], machine=62)) == []
+    for_the_linker = fatbins.library(region, section="__nv_relfatbin")
+    for_the_host = fatbins.elf([(".text", 1, 0, b"code")], machine=62)
+
+    assert read(for_the_linker) == []
+    assert read(for_the_host) == []
 
 
 @pytest.mark.parametrize(
     ("entry", "runs_on", "not_on"),
     [
-        (of(80), [80, 86, 89], [75, 90, 100]),
-        (of(86), [86, 89], [80, 90]),
-        (of(90, variant="a"), [90], [91, 100]),
-        (of(100, variant="f"), [100, 103], [90, 110, 120]),
-        (of(80, ptx=True), [80, 90, 120], [75]),
-        (of(90, ptx=True, variant="a"), [90], [100]),
+        (entry_for(80), [80, 86, 89], [75, 90, 100]),
+        (entry_for(86), [86, 89], [80, 90]),
+        (entry_for(90, variant="a"), [90], [91, 100]),
+        (entry_for(100, variant="f"), [100, 103], [90, 110, 120]),
+        (entry_for(80, ptx=True), [80, 90, 120], [75]),
+        (entry_for(90, ptx=True, variant="a"), [90], [100]),
     ],
 )
 def test_what_runs_where(entry: Entry, runs_on: list[int], not_on: list[int]) -> None:
@@ -85,11 +91,22 @@ def test_what_runs_where(entry: Entry, runs_on: list[int], not_on: list[int]) ->
 def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(
     target: int, chosen: tuple[int, str]
 ) -> None:
-    entries = (of(80, ptx=True), of(80), of(86), of(90), of(90, variant="a"))
+    entries = (
+        entry_for(80, ptx=True),
+        entry_for(80),
+        entry_for(86),
+        entry_for(90),
+        entry_for(90, variant="a"),
+    )
+
     entry = fatbin.Region(0, entries).best_entry(target)
+
     assert entry is not None
     assert (entry.arch, "ptx" if entry.is_ptx else entry.variant) == chosen
-    assert fatbin.Region(0, (of(80), of(90, ptx=True))).best_entry(75) is None
+
+
+def test_the_driver_takes_nothing_where_nothing_runs() -> None:
+    assert fatbin.Region(0, (entry_for(80), entry_for(90, ptx=True))).best_entry(75) is None
 
 
 GOOD = fatbins.library(
@@ -122,29 +139,36 @@ def test_corrupted_bytes_never_hang_or_fill_memory(changes: list[tuple[int, int]
     assert time.process_time() - before < 10, "of this process alone: what else runs does not count"
 
 
+def with_decoded_size(size: int) -> bytes:
+    """Return a library whose only entry claims that its LZ4 decodes to so many bytes."""
+    data = bytearray(fatbins.library(fatbins.region(Code(arch=80, kernels={"a": 1}, flags=LZ4))))
+    # The size is the last field of the entry's header, which follows that of the region.
+    begin = bytes(data).index(b"\x50\xed\x55\xba") + 16 + 56
+    data[begin : begin + 8] = size.to_bytes(8, "little")
+    return bytes(data)
+
+
 def test_a_bomb_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = fatbins.region(Code(arch=80, kernels={"a": 1}, flags=LZ4))
-    bomb = bytearray(fatbins.library(block))
-    at = bytes(bomb).index(b"\x50\xed\x55\xba") + 16 + 56
-    bomb[at : at + 8] = (1 << 29).to_bytes(8, "little")
+    bomb = with_decoded_size(1 << 29)
+
     tracemalloc.start()
     with pytest.raises(FatbinError):
-        read(bytes(bomb))
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        read(bomb)
+    _, most_memory = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+
+    assert most_memory < 1 << 20
 
 
 def test_compressed_code_of_no_bytes_is_refused_by_a_thread_that_has_decompressed_nothing() -> None:
-    data = bytearray(fatbins.library(fatbins.region(Code(arch=80, kernels={"a": 1}, flags=LZ4))))
-    decoded_size = bytes(data).index(b"\x50\xed\x55\xba") + 16 + 56
-    data[decoded_size : decoded_size + 8] = bytes(8)
+    data = with_decoded_size(0)
 
     with ThreadPoolExecutor(max_workers=1) as new_thread, pytest.raises(FatbinError):
-        new_thread.submit(read, bytes(data)).result()
+        new_thread.submit(read, data).result()
 
 
 def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
-    """An entry whose header says that much more."""
+    """Return an entry whose header claims so many more bytes than it has."""
     header = bytearray(entry[:64])
     for at, length, more in ((8, 8, size), (16, 4, compressed)):
         said = int.from_bytes(header[at : at + length], "little") + more
@@ -153,46 +177,57 @@ def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
 
 
 def region_of(*entries: bytes) -> bytes:
+    """Return a region of entries that are made already."""
     body = b"".join(entries)
     return fatbins.region()[:8] + len(body).to_bytes(8, "little") + body
 
 
 def marked(code: Code) -> bytes:
-    """An entry that says that its code was taken out."""
+    """Return an entry with the mark of pruning, whether it still has its code or not."""
     return b"\x80\0" + fatbins.entry(code)[2:]
 
 
 def of_entries(*entries: bytes) -> bytes:
+    """Return a library with one region of entries that are made already."""
     return fatbins.library(region_of(*entries))
 
 
-CODINGS = {"plain": 0x11, "lz4": LZ4, "zstd": 0x8000}
+PLAIN, ZSTD = 0x11, 0x8000
+CODINGS = {"plain": PLAIN, "lz4": LZ4, "zstd": ZSTD}
 
 
 def stored(flags: int, name: str = "a") -> bytes:
-    """An entry without padding: what zstd made of it matters to nobody here."""
-    made = fatbins.entry(
-        Code(arch=80, kernels={name: 1}, flags=flags & ~0x8000 | (LZ4 if flags & 0x8000 else 0))
-    )
-    size = int.from_bytes(made[16:20], "little") or int.from_bytes(made[56:64], "little")
-    header = bytearray(made[:64])
-    header[8:16], header[40:48] = size.to_bytes(8, "little"), flags.to_bytes(8, "little")
-    return bytes(header) + made[64 : 64 + size]
+    """Return an entry without padding. What is called zstd holds LZ4: nobody decodes it here."""
+    code_flags = flags & ~ZSTD | (LZ4 if flags & ZSTD else 0)
+    padded = fatbins.entry(Code(arch=80, kernels={name: 1}, flags=code_flags))
+    # The compressed size, or the size of plain code.
+    size = int.from_bytes(padded[16:20], "little") or int.from_bytes(padded[56:64], "little")
+    header = bytearray(padded[:64])
+    header[8:16] = size.to_bytes(8, "little")
+    header[40:48] = flags.to_bytes(8, "little")
+    return bytes(header) + padded[64 : 64 + size]
 
 
 @pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
-def test_an_entry_ends_where_its_content_does_but_for_padding(flags: int) -> None:
-    one, two = stored(flags), stored(flags, "b")
+def test_up_to_seven_bytes_of_padding_follow_the_content_of_an_entry(flags: int) -> None:
+    first, second = stored(flags), stored(flags, "b")
+
     for padding in range(8):
-        (region,) = fatbin.read_regions(
-            of_entries(resized(one, size=padding) + bytes(padding), two)
-        )
+        padded = resized(first, size=padding) + bytes(padding)
+        (region,) = fatbin.read_regions(of_entries(padded, second))
         assert len(region.entries) == 2
-    wrong = [resized(one, size=padding) + bytes(padding) for padding in range(8, 12)]
-    wrong.append(resized(one, size=len(two)) + two)  # it takes in the next one
-    wrong += (
-        [resized(one, compressed=1) + two] if flags != CODINGS["plain"] else []
-    )  # it stores more than it has room for
+
+
+@pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
+def test_an_entry_that_is_longer_than_its_content_is_refused(flags: int) -> None:
+    first, second = stored(flags), stored(flags, "b")
+    too_long = [resized(first, size=padding) + bytes(padding) for padding in range(8, 12)]
+    takes_in_the_next = resized(first, size=len(second)) + second
+    wrong = [*too_long, takes_in_the_next]
+    if flags != PLAIN:
+        stores_more_than_it_has_room_for = resized(first, compressed=1) + second
+        wrong.append(stores_more_than_it_has_room_for)
+
     for entries in wrong:
         with pytest.raises(FatbinError, match="and its content"):
             list(fatbin.read_regions(of_entries(entries)))
