@@ -1,4 +1,4 @@
-"""Timestamps of a build step: one for what it wrote, bytecode stays valid, nothing else is touched."""
+"""Build steps give one time to all that they wrote; bytecode stays valid; nothing else is touched."""
 
 import dataclasses
 import os

@@ -1,9 +1,13 @@
-"""Pruning takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
+"""Pruning takes out code that one GPU architecture has no use for, and nothing else.
+
+Damaged files are refused, and not changed.
+"""
 
 import csv
 import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,14 +26,15 @@ from tests.support.checkout import ROOT, script
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from tests.support.wheels import record_hash
 from validate.binaries import fatbin
-from validate.binaries.kernel_states import Excuses
+from validate.binaries.kernel_states import Excuses, KernelByDesign
 
 pruning = script(ROOT / "templates" / "pruner" / "pruning.py")
 NONE = Excuses(())
+"""No kernel is excused. (None in its place: the library is NVIDIA's own.)"""
 
 
 def pruned(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes:
-    """As prune_file would leave it."""
+    """Return a library as prune_file would leave it."""
     result = bytearray(data)
     cut = pruning.cut(data, arch, excuses)
     for begin, end in cut.spans:
@@ -40,21 +45,23 @@ def pruned(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes
 
 
 def left(data: bytes) -> list[set[str]]:
-    """What each region still holds."""
-    return [
-        {
-            f"{'ptx' if entry.is_ptx else 'sm'}{entry.arch}{entry.variant}"
-            for entry in region.entries
-            if not fatbin.is_emptied(data, entry)
-        }
-        for region in fatbin.read_regions(data, fatbin.ALL_SECTIONS)
-    ]
+    """Return the code that each region still has: `sm90a`, `ptx80`."""
+    regions = []
+    for region in fatbin.read_regions(data, fatbin.ALL_SECTIONS):
+        names = set()
+        for entry in region.entries:
+            if not fatbin.is_emptied(data, entry):
+                names.add(f"{'ptx' if entry.is_ptx else 'sm'}{entry.arch}{entry.variant}")
+        regions.append(names)
+    return regions
 
 
 K = {"kernel": 4000}
+"""A kernel that is large enough to be no stub."""
 
 
 def code(arch: int, *, ptx: bool = False, flags: int = 0x11) -> Code:
+    """Return code for an architecture that has the kernel K."""
     return Code(arch=arch, kernels=K, ptx=ptx, flags=flags)
 
 
@@ -93,34 +100,35 @@ def test_the_best_of_the_same_major_stands_in(arch: int, codes: list[Code], kept
     assert left(pruned(fatbins.library(fatbins.region(*codes)), arch)) == [kept]
 
 
-def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
-    one, two = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(80, ptx=True))
-    data = fatbins.elf(
-        [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)],
-        machine=62,
-    )
+def test_each_region_of_each_section_is_pruned_by_itself() -> None:
+    with_90 = fatbins.region(code(80), code(90))
+    without_90 = fatbins.region(code(80), code(80, ptx=True))
+    sections = [
+        (".nv_fatbin", 1, 0, with_90 + without_90),
+        ("__nv_relfatbin", 1, 0, with_90),
+        (".nv_fatbin", 1, 0, with_90),
+    ]
+    data = fatbins.elf(sections, machine=62)
+
     assert left(pruned(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
 
 
 @pytest.mark.parametrize("kind", [4, 8, 64, 0x80])
 def test_entries_of_unknown_kinds_stay(kind: int) -> None:
-    entry = bytearray(fatbins.entry(code(80)))
-    entry[0:2] = kind.to_bytes(2, "little")
-    known = fatbins.entry(code(80)) + fatbins.entry(code(90))
-    header = (
-        (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
-    )
-    data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
-    after = pruned(data)
-    assert (
-        bytes(entry) in after
-        and fatbins.entry(code(80)) in data
-        and fatbins.entry(code(80)) not in after
-    )
+    sm80, sm90 = fatbins.entry(code(80)), fatbins.entry(code(90))
+    unknown = kind.to_bytes(2, "little") + sm80[2:]
+    entries = sm80 + sm90 + unknown
+    region = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+    before = fatbins.library(region)
+
+    after = pruned(before)
+
+    assert unknown in after
+    assert sm80 in before and sm80 not in after
 
 
 def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
-    """Code for each arch with the kernel `k`, and with these."""
+    """Return code for each of these architectures, with a kernel `k` and the kernels in `more`."""
     return [Code(arch=arch, kernels={"k": size, **more}) for arch in archs]
 
 
@@ -137,37 +145,56 @@ FAULTY = {
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
 def test_a_region_with_a_fault_stays_whole_and_the_others_do_not(codes: list[Code]) -> None:
     faulty, sound = fatbins.region(*codes), fatbins.region(code(80), code(90))
+
     after = pruned(fatbins.library(sound, faulty))
-    assert faulty in after and left(after)[0] == {"sm90"}
+
+    assert faulty in after
+    assert left(after)[0] == {"sm90"}
 
 
-def test_kernels_that_s5_excuses_are_no_fault() -> None:
-    by_name = fatbins.library(fatbins.region(*many(80, gemm_sm80=4000), *many(90)))
-    assert left(pruned(by_name)) == [{"sm90"}]
-    by_design = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
-    row = {"kernels": "wi*", "needed": [[80, 89]], "reason": "-"}
-    assert left(pruned(by_design)) == [{"sm80", "sm90"}]
-    assert left(pruned(by_design, excuses=Excuses([row]))) == [{"sm90"}]
+def test_a_kernel_that_is_for_another_gpu_by_its_name_is_no_fault() -> None:
+    data = fatbins.library(fatbins.region(*many(80, gemm_sm80=4000), *many(90)))
+
+    assert left(pruned(data)) == [{"sm90"}]
 
 
-def test_nvidias_are_judged_as_a_whole() -> None:
-    """A region without code for the GPU is nothing rare there; a library without any is a fault that `device-code`
-    must see."""
+def test_a_kernel_that_a_row_excuses_is_no_fault() -> None:
+    data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
+    row: KernelByDesign = {"kernels": "wi*", "needed": [[80, 89]], "reason": "-"}
+
+    assert left(pruned(data)) == [{"sm80", "sm90"}]
+    assert left(pruned(data, excuses=Excuses([row]))) == [{"sm90"}]
+
+
+def test_a_region_of_nvidias_libraries_may_lose_all_its_code() -> None:
+    """Regions without code for a GPU are common there. So the library is judged as a whole."""
     sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
-    assert left(pruned(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
+    library = fatbins.library(sound, other)
+
+    assert left(pruned(library, excuses=None)) == [{"sm90"}, set()]
+
+
+def test_a_library_of_nvidias_without_any_code_for_the_gpu_stays_whole() -> None:
+    """It is a fault, which `device-code` must see."""
+    sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
     emptied = fatbins.region(code(80), Code(arch=90, kernels=K, emptied=True))
-    linked = fatbins.elf([(".nv_fatbin", 1, 0, other), ("__nv_relfatbin", 1, 0, sound)], machine=62)
-    for nothing in (fatbins.library(other), fatbins.library(emptied), linked):
-        assert pruned(nothing, excuses=None) == nothing
+    for_the_linker_only = fatbins.elf(
+        [(".nv_fatbin", 1, 0, other), ("__nv_relfatbin", 1, 0, sound)], machine=62
+    )
+
+    for library in (fatbins.library(other), fatbins.library(emptied), for_the_linker_only):
+        assert pruned(library, excuses=None) == library
 
 
-def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
+def test_code_for_the_device_linker_is_taken_out_whatever_is_left() -> None:
+    """`device-code` does not look at it, because the driver never sees it."""
     data = fatbins.library(fatbins.region(code(80), code(100)), section="__nv_relfatbin")
+
     assert left(pruned(data)) == [set()]
 
 
 def without_sections(data: bytes) -> bytes:
-    """As `sstrip` leaves it: loaders want no section headers."""
+    """Return a library as `sstrip` leaves it. Loaders need no section headers."""
     return data[:40] + bytes(8) + data[48:58] + bytes(6) + data[64:]
 
 
@@ -207,17 +234,14 @@ LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
 @given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
 def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
     cut, after = pruning.cut(data, arch, NONE), pruned(data, arch)
+
+    # Only the code that is cut and the marks may change.
     assert len(after) == len(data)
-    may_change = {
-        index
-        for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks))
-        for index in range(begin, end)
-    }
-    assert all(
-        one == other
-        for index, (one, other) in enumerate(zip(data, after, strict=True))
-        if index not in may_change
-    )
+    before_without_cut, after_without_cut = bytearray(data), bytearray(after)
+    marks = [(offset, offset + 2) for offset in cut.marks]
+    for begin, end in (*cut.spans, *marks):
+        before_without_cut[begin:end] = after_without_cut[begin:end] = bytes(end - begin)
+    assert before_without_cut == after_without_cut
     assert pruning.cut(after, arch, NONE).entries == ()
     for before, region in zip(
         fatbin.read_regions(data, fatbin.ALL_SECTIONS),
@@ -275,23 +299,26 @@ def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(
 def test_no_damaged_header_takes_the_code_that_was_asked_for(
     flags: int, excuses: Excuses | None
 ) -> None:
-    """Whatever one byte of the headers says: refused, or the code for sm_90 is still there, or never was for sm_90."""
-    one, two = code(80, flags=flags), code(90, flags=flags)
-    good = fatbins.library(fatbins.region(two), fatbins.region(one, two))
-    first = good.index(fatbins.entry(one))
-    second = first + len(fatbins.entry(one))
-    for at in (*range(first, first + 64), *range(second, second + 64)):
+    """Whatever one byte of the headers says: the file is refused, or the code for sm_90 stays.
+
+    It may go only if the damaged header says that the code is for another architecture.
+    """
+    sm80, sm90 = code(80, flags=flags), code(90, flags=flags)
+    good = fatbins.library(fatbins.region(sm90), fatbins.region(sm80, sm90))
+    first = good.index(fatbins.entry(sm80))
+    second = first + len(fatbins.entry(sm80))
+    for position in (*range(first, first + 64), *range(second, second + 64)):
         for value in range(0, 256, 5):
             damaged = bytearray(good)
-            damaged[at] ^= value
+            damaged[position] ^= value
             try:
                 after = pruned(bytes(damaged), excuses=excuses)
             except fatbin.FatbinError:
                 continue
             arch = int.from_bytes(damaged[second + 28 : second + 32], "little")
-            assert after[second + 64 :] == good[second + 64 :] or (
-                excuses is None and arch != 90
-            ), (at, value)
+            may_go = excuses is None and arch != 90
+            stays = after[second + 64 :] == good[second + 64 :]
+            assert stays or may_go, (position, value)
 
 
 @pytest.mark.parametrize("cut", range(1, len(GOOD), 211))
@@ -306,7 +333,7 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None
 
 
 def with_section(data: bytes, index: int, *, offset: int, size: int) -> bytes:
-    """With another place for a section."""
+    """Return a library in which a section is said to lie elsewhere."""
     at = int.from_bytes(data[40:48], "little") + index * 64 + 24
     return data[:at] + offset.to_bytes(8, "little") + size.to_bytes(8, "little") + data[at + 16 :]
 
@@ -315,6 +342,7 @@ REGION = fatbins.region(code(80), code(90))
 
 
 def over_the_section_headers() -> bytes:
+    """Return a library whose section headers lie inside its device code."""
     data = bytearray(fatbins.elf([(".nv_fatbin", 1, 0, REGION + bytes(200))], machine=62))
     table, inside = int.from_bytes(data[40:48], "little"), 64 + len(REGION) + 8
     data[inside : inside + 192] = data[table : table + 192]
@@ -348,6 +376,10 @@ def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
 
 
 def install(site: Path, name: str, files: dict[str, bytes], end: str = "\n") -> Path:
+    """Write the files of a package and its RECORD, and return the RECORD.
+
+    `end`: the end of its lines.
+    """
     rows = []
     for path, content in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
@@ -361,6 +393,7 @@ def install(site: Path, name: str, files: dict[str, bytes], end: str = "\n") -> 
 
 
 def as_recorded(record: Path) -> Iterator[str]:
+    """Yield the paths of a RECORD. Raises AssertionError for a file with another hash or size."""
     for path, digest, size in csv.reader(record.read_text().splitlines()):
         if digest:
             content = (record.parent.parent / path).read_bytes()
@@ -369,12 +402,11 @@ def as_recorded(record: Path) -> Iterator[str]:
 
 
 def prune(*records: Path, **options: object) -> list[str]:
-    """The paths of the files that changed."""
-    told = list[Any]()
-    pruning.prune_packages(
-        records, pruning.PruneOptions(**{"arch": 90, "nvidia": False, **options}), told.append
-    )
-    return [change.path for change in told]
+    """Prune packages, and return the paths of the files that changed."""
+    changes: list[Any] = []
+    all_options = pruning.PruneOptions(**{"arch": 90, "nvidia": False, **options})
+    pruning.prune_packages(records, all_options, changes.append)
+    return [change.path for change in changes]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -387,12 +419,17 @@ def test_a_package_is_pruned_and_its_record_stays_true(tmp_path: Path, end: str)
     }
     record = install(tmp_path, "pkg", files, end)
     before = record.read_bytes().split(end.encode())
-    told = prune(record)
+
+    changed = prune(record)
+    changed_by_second_run = prune(record)
+
     assert (tmp_path / "pkg/lib.so.1").read_bytes() == pruned(GOOD)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
     after = record.read_bytes().split(end.encode())
-    assert [one for one, two in zip(before, after, strict=True) if one != two] == [before[1]]
-    assert told == ["pkg/lib.so.1"] and not prune(record)
+    changed_lines = [old for old, new in zip(before, after, strict=True) if old != new]
+    assert changed_lines == [before[1]]
+    assert changed == ["pkg/lib.so.1"]
+    assert not changed_by_second_run
 
 
 def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> None:
@@ -401,7 +438,9 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     cache.hardlink_to(file)
     file.chmod(0o751)
     os.utime(file, (1, 2))
+
     prune(record)
+
     status = file.stat()
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
     assert cache.read_bytes() == GOOD and file.read_bytes() == pruned(GOOD)
@@ -422,12 +461,13 @@ def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
-    big = fatbins.library(
-        fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(30_000)}), code(90))
-    )
+    many_kernels = {f"k{number}_sm80": 9 for number in range(30_000)}
+    big = fatbins.library(fatbins.region(Code(arch=80, kernels=many_kernels), code(90)))
     record = install(tmp_path, "pkg", {"lib.so": big})
     before = (tmp_path / "lib.so").stat()
+
     prune(record)
+
     after = (tmp_path / "lib.so").stat()
     assert after.st_size == before.st_size > 700_000
     assert after.st_blocks < before.st_blocks / 10
@@ -436,13 +476,14 @@ def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
 def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
     bad = bytearray(GOOD)
     bad[GOOD.index(b"\x50\xed\x55\xba")] = 0
-    one = install(tmp_path, "one", {"one/lib.so": GOOD})
-    two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
+    first = install(tmp_path, "one", {"one/lib.so": GOOD})
+    second = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
+
     with pytest.raises(pruning.PruningError, match=r"two/lib\.so"):
-        prune(one, two)
-    assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (
-        tmp_path / "two/lib.so"
-    ).read_bytes() == bad
+        prune(first, second)
+
+    assert (tmp_path / "one/lib.so").read_bytes() == GOOD
+    assert (tmp_path / "two/lib.so").read_bytes() == bad
     assert not list(tmp_path.rglob("*.pruning"))
 
 
@@ -514,11 +555,13 @@ def test_nvidias_own_libraries_are_pruned_only_where_the_matrix_says_so(
 
 
 def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Path) -> None:
-    names = [f"bnb/lib_{one}.so" for one in ("cuda118", "cuda126", "cpu", "rocm62")]
+    names = [f"bnb/lib_{variant}.so" for variant in ("cuda118", "cuda126", "cpu", "rocm62")]
     record = install(tmp_path, "bnb", {"bnb/__init__.py": b"", **dict.fromkeys(names, GOOD)})
     keep = ("bnb/lib_cuda126.so", "bnb/lib_cpu.so")
-    one = pruning.Alternatives(files="bnb/lib_*.so", keep=keep)
-    prune(record, alternatives=(one,))
+    alternatives = pruning.Alternatives(files="bnb/lib_*.so", keep=keep)
+
+    prune(record, alternatives=(alternatives,))
+
     assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
     assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == [
         "__init__.py",
@@ -530,8 +573,10 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
 def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) -> None:
     files = {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": GOOD}
     records = [install(tmp_path, name, files) for name in ("one", "two")]
-    one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
-    prune(*records, alternatives=(one,))
+    alternatives = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+
+    prune(*records, alternatives=(alternatives,))
+
     for record in records:
         assert list(as_recorded(record)) == ["bnb/lib_cpu.so", f"{record.parent.name}/RECORD"]
     assert not (tmp_path / "bnb/lib_cuda118.so").exists()
@@ -539,14 +584,19 @@ def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) ->
 
 def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path) -> None:
     record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD})
-    one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
+    alternatives = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
+
     with pytest.raises(pruning.PruningError, match=r"lib_cuda126\.so should stay"):
-        prune(record, alternatives=(one,))
+        prune(record, alternatives=(alternatives,))
+
     assert (tmp_path / "bnb/lib_cuda118.so").exists()
 
 
 def program(folder: Path) -> tuple[Path, Path]:
-    """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
+    """Write the pruner as a build step has it, and return an environment for it to prune.
+
+    Returns the environment's interpreter and its folder of packages.
+    """
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
     for path, content in pruner.files(planned.image.pruning).items():
@@ -561,29 +611,38 @@ def program(folder: Path) -> tuple[Path, Path]:
 
 
 def test_the_program_prunes_what_this_step_installed(tmp_path: Path) -> None:
-    """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
+    """It runs by the environment's interpreter, with nothing but the files of the context."""
     python, site = program(tmp_path)
-    names = ("cuda118", "cuda126", "cpu")
-    record = install(
-        site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names}
+    files = {}
+    for variant in ("cuda118", "cuda126", "cpu"):
+        files[f"bitsandbytes/libbitsandbytes_{variant}.so"] = GOOD
+    record = install(site, "bitsandbytes", files)
+
+    process = subprocess.run(
+        [python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True
     )
-    done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (
-        "libbitsandbytes_cuda118.so: removed" in done.stdout
-        and "libbitsandbytes_cuda126.so:" in done.stdout
-    )
+
+    assert process.returncode == 0, process.stderr
+    assert "libbitsandbytes_cuda118.so: removed" in process.stdout
+    assert "libbitsandbytes_cuda126.so:" in process.stdout
     assert len(list(as_recorded(record))) == 3
-    install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
-    done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
-    assert (
-        done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
-    )
     assert not list(tmp_path.rglob("__pycache__/pruning*"))
 
 
+def test_the_program_names_a_damaged_file_and_fails(tmp_path: Path) -> None:
+    python, site = program(tmp_path)
+    install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
+
+    process = subprocess.run(
+        [python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True
+    )
+
+    assert process.returncode == 1
+    assert "damaged/lib.so" in process.stderr and "Traceback" not in process.stderr
+
+
 def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
-    """Its layer is made: a second copy of a library, in this one, would be all the larger for it."""
+    """Their layer is made already: a second copy of a library in this one would only add to it."""
     python, site = program(tmp_path)
     old = install(site, "old", {"old/lib.so": GOOD})
     before = old.read_bytes()
@@ -597,11 +656,10 @@ def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
 
 def test_kernels_are_excused_by_the_rows_of_their_own_package(tmp_path: Path) -> None:
     python, site = program(tmp_path)
-    order = tmp_path / "pruner/options.json"
-    row = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
-    order.write_text(
-        json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}})
-    )
+    row: KernelByDesign = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
+    options_file = tmp_path / "pruner/options.json"
+    options = {**json.loads(options_file.read_text()), "by_design": {"flash-attn": [row]}}
+    options_file.write_text(json.dumps(options))
     data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
     for name in ("flash_attn", "other"):
         install(site, name, {f"{name}/lib.so": data})
