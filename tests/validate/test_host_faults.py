@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from images.building.naming import why_withheld
-from tests.validate.environment.test_nvml import Library
+from tests.validate.environment.test_nvml import NOT_SUPPORTED, SUCCESS, OneGpu
 from validate import hints, host_faults, report
 from validate.claims import Claim, Tier
 from validate.environment import host, nvml
@@ -249,17 +249,15 @@ def test_a_number_called_error_and_an_error_of_the_image_explain_nothing() -> No
 
 FABRIC_STATE_OFFSET, FABRIC_IN_PROGRESS = 24, 2
 """Offset in nvmlGpuFabricInfo_t, and NVML_GPU_FABRIC_STATE_IN_PROGRESS (nvml.h)."""
-NOT_SUPPORTED = 3
-"""NVML_ERROR_NOT_SUPPORTED (nvml.h)."""
 
 
-class NvmlOfAnIllGpu(Library):
+class NvmlOfAnIllGpu(OneGpu):
     """NVML on a machine whose GPU waits for remapped rows and for its fabric, and has no MIG."""
 
     def _nvmlDeviceGetRemappedRows(self, _device: object, *counts: Any) -> int:  # noqa: N802
         for number, count in enumerate(counts):
             count._obj.value = number
-        return 0
+        return SUCCESS
 
     def _nvmlDeviceGetMigMode(self, *_: object) -> int:  # noqa: N802
         return NOT_SUPPORTED
@@ -267,11 +265,11 @@ class NvmlOfAnIllGpu(Library):
     def _nvmlDeviceGetGpuFabricInfo(self, _device: object, info: Any) -> int:  # noqa: N802
         state = ctypes.addressof(info._obj) + FABRIC_STATE_OFFSET
         ctypes.memset(state, FABRIC_IN_PROGRESS, 1)
-        return 0
+        return SUCCESS
 
 
 def test_health_is_read_from_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "_load", lambda *_: NvmlOfAnIllGpu(0))
+    monkeypatch.setattr(nvml, "_load", lambda *_: NvmlOfAnIllGpu())
 
     (health,) = nvml.read_health()
 
