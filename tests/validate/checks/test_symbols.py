@@ -72,6 +72,15 @@ def test_an_exception_excuses_only_its_symbols(site: Site, pattern: str, status:
     assert judged(exception).status is status
 
 
+def test_an_exception_excuses_no_symbol_that_the_evidence_has_no_room_for(site: Site) -> None:
+    # The evidence names five symbols. In the order of their names, `z_gone` would be the seventh.
+    allowed = [f"plugin_{number}" for number in range(6)]
+    site.install("pkg", "1.0", {"pkg/one.so": library(undefined=[*allowed, "z_gone"])})
+
+    exception = {"path": "pkg/one.so", "symbols": ["plugin_*"], "reason": "-"}
+    fails(judged(exception), "z_gone")
+
+
 @pytest.mark.parametrize(
     ("any_python", "lacking"), [(False, ["PyNew_Thing", "other"]), (True, ["other"])]
 )

@@ -116,6 +116,8 @@ class SymbolTask(NamedTuple):
     """Something in the scope needs a library of the host's driver."""
     any_python: bool
     """Another release stands in for the image's Python."""
+    allowed: tuple[str, ...] = ()
+    """Patterns of the symbols, or of their versions, that exceptions allow it to lack."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
@@ -189,6 +191,10 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
         for name in binary.elf.needed:
             if name in process.loaded:
                 file_of[name] = process.loaded[name]
+        allowed: list[str] = []
+        for exception in expect["exceptions"]:
+            if is_about(exception, binary.path):
+                allowed += exception["symbols"]
         yield SymbolTask(
             path=binary.path,
             owners=binary.owners,
@@ -198,6 +204,7 @@ def list_tasks(binaries: Sequence[Binary], expect: Mapping[str, Any]) -> Iterato
             # All that is missing is the driver's: see above.
             needs_driver=bool(missing),
             any_python=expect.get("any_python", False),
+            allowed=tuple(allowed),
         )
 
 
@@ -265,6 +272,10 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
     versions = sorted(find_lacking_versions(task, symbols))
     if not undefined and not versions:
         return None
+
+    # Both lists are cut. What no exception allows comes first, so that the judge sees it.
+    undefined.sort(key=lambda name: matches(name.decode("utf-8", "replace"), task.allowed))
+    versions.sort(key=lambda version: matches(version[0], task.allowed))
 
     # Count the symbols that some library outside of the scope exports. `audit` excuses a library if
     # it is all of them: it may be loaded after the others.
@@ -345,10 +356,15 @@ def is_excused(library: LackingLibrary, exceptions: Sequence[SymbolException]) -
     lacking = list(library["undefined"])
     lacking += [version for version, _, _ in library["versions"]]
     for exception in exceptions:
-        is_about_it = matches(library["path"], [f"*/{exception['path']}"])
-        if is_about_it and all(matches(name, exception["symbols"]) for name in lacking):
+        allows_all = all(matches(name, exception["symbols"]) for name in lacking)
+        if allows_all and is_about(exception, library["path"]):
             return True
     return False
+
+
+def is_about(exception: SymbolException, path: str) -> bool:
+    """Return whether an exception is about the library at this path."""
+    return matches(path, [f"*/{exception['path']}"])
 
 
 def describe_lacking(library: LackingLibrary) -> str:
