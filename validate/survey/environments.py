@@ -162,12 +162,8 @@ def _environment(
     `python` is the path of its program and `version` its release (`3.11`). `package_folders` are
     those of its own prefix; `environ` are the variables of the image.
     """
-    # Empty unless this is a virtual environment. Then `home` is the folder of the program that it
-    # was made with: /usr/bin.
+    # Empty unless this is a virtual environment.
     venv_settings = _read_venv_settings(prefix)
-    base = prefix
-    if "home" in venv_settings:
-        base = str(Path(venv_settings["home"]).parent)
     if venv_settings:
         kind = "venv"
     elif Path(prefix, "conda-meta").is_dir():
@@ -175,23 +171,8 @@ def _environment(
     else:
         kind = "system"
 
-    folders = _in_debians_order(package_folders, prefix)
-    if venv_settings.get("include-system-site-packages") == "true":
-        folders += _system_folders(base, version)
-    # A venv does not look into the folder of `pip install --user`.
-    if kind != "venv":
-        user_folder = _user_folder(environ, version)
-        if Path(user_folder).is_dir() and user_folder not in folders:
-            folders.insert(0, user_folder)
-
-    # sys.path, in the order in which Python makes it. A venv has the standard library of its base.
-    from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
-    entries = [
-        *from_variable,
-        *_standard_library(base, version),
-        *_with_folders_of_pth_files(folders),
-    ]
-    path = tuple(dict.fromkeys(entries))
+    own_folders = _in_debians_order(package_folders, prefix)
+    path = _search_path(prefix, version, venv_settings, own_folders, environ)
     # The fields of user_environment.Start.
     start = {
         "path": list(path),
@@ -203,6 +184,42 @@ def _environment(
     return Environment(
         prefix=prefix, kind=kind, python=python, version=version, path=path, start=start
     )
+
+
+def _search_path(
+    prefix: str,
+    version: str,
+    venv_settings: Mapping[str, str],
+    package_folders: Sequence[str],
+    environ: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Return sys.path of an interpreter, in the order in which Python makes it.
+
+    `venv_settings` are those of pyvenv.cfg; empty: it is no virtual environment. `package_folders`
+    are those of its own prefix; `environ` are the variables of the image.
+    """
+    # A virtual environment has the standard library of the Python that it was made with. `home` is
+    # the folder of that Python's program: /usr/bin.
+    base = prefix
+    if "home" in venv_settings:
+        base = str(Path(venv_settings["home"]).parent)
+
+    folders = list(package_folders)
+    if venv_settings.get("include-system-site-packages") == "true":
+        folders += _system_folders(base, version)
+    # A virtual environment does not look into the folder of `pip install --user`.
+    if not venv_settings:
+        user_folder = _user_folder(environ, version)
+        if Path(user_folder).is_dir() and user_folder not in folders:
+            folders.insert(0, user_folder)
+
+    from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
+    entries = [
+        *from_variable,
+        *_standard_library(base, version),
+        *_with_folders_of_pth_files(folders),
+    ]
+    return tuple(dict.fromkeys(entries))
 
 
 def _in_debians_order(package_folders: Sequence[str], prefix: str) -> list[str]:
