@@ -70,7 +70,10 @@ class UnreadableFile(TypedDict):
 
 
 class LackingSymbols(TypedDict):
-    """What a library needs and no library of its scope exports. Lists are cut."""
+    """What a library needs and no library of its scope exports.
+
+    Lists are cut. What no exception allows comes first in them.
+    """
 
     path: str
     owners: list[str]
