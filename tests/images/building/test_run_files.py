@@ -64,6 +64,20 @@ def test_a_wheel_in_a_context_is_a_file_and_the_newest_one(tmp_path: Path) -> No
     assert not placed.is_symlink()
 
 
+def test_a_newer_wheel_in_a_context_leaves_the_older_wheel_alone(tmp_path: Path) -> None:
+    """The wheel in the context is a hard link to the file in the cache."""
+    older, newer = tmp_path / "older.whl", tmp_path / "newer.whl"
+    older.write_bytes(b"older")
+    newer.write_bytes(b"newer")
+    context = tmp_path / "context"
+
+    run_files.write_context({"wheels/a.whl": older}, context)
+    run_files.write_context({"wheels/a.whl": newer}, context)
+
+    assert (context / "wheels" / "a.whl").read_bytes() == b"newer"
+    assert older.read_bytes() == b"older"
+
+
 def test_only_this_user_can_read_the_settings_of_the_host(tmp_path: Path) -> None:
     """An index's address may hold a password."""
     run_files.write_context({"host/env": b"export A=b\n"}, tmp_path)

@@ -78,8 +78,9 @@ class FakeSlurm:
         if words[0] == "scancel":
             self.scancel_options.append(words[1])
             self.queue.clear()
-        status = 0 if self.controller_answers else 1
-        return subprocess.CompletedProcess(words, status, "\n".join(self.queue), "")
+        if not self.controller_answers:
+            return subprocess.CompletedProcess(words, 1, stdout="", stderr="no contact")
+        return subprocess.CompletedProcess(words, 0, stdout="\n".join(self.queue), stderr="")
 
 
 @pytest.fixture
