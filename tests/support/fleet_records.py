@@ -1,4 +1,4 @@
-"""Make evidence without an engine: distributions at versions, as static.pins measures them."""
+"""Evidence as a judge reads it, made without an engine: packages at versions."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -10,33 +10,35 @@ NAME = "cu126-torch27"
 DIGEST = "sha256:" + "ab" * 32
 
 
-def claim(subject: str = "pip", version: str = "25.0", number: str = "pins", **more: Any) -> Claim:
-    """Return the claim that a distribution is there at a version. `more`: other fields of it."""
+def claim(subject: str = "pip", version: str = "25.0", check: str = "pins", **fields: Any) -> Claim:
+    """Return a claim, by default that a package is installed at a version. `fields`: of Claim."""
     expect = {"version": version, "locals": [""], "modules": [], "python": "3.11"}
-    fields = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
-    return Claim(check=number, subject=subject, **{**fields, **more})
+    defaults = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
+    return Claim(check=check, subject=subject, **{**defaults, **fields})
+
+
+def claims(*image_claims: Claim) -> ClaimSet:
+    return ClaimSet(image=NAME, claims=image_claims)
 
 
 def installed(version: str = "25.0") -> dict[str, Any]:
-    """Return what the probe of `pins` measures of a distribution at a version."""
-    distribution = {"version": version, "location": "/x", "has_record": True, "tags": []}
-    return {"installed": [distribution], "python": "3.11", "glibc": "2.36", "modules": {}}
+    """Return what the probe of `pins` measures of a package at a version."""
+    copy = {"version": version, "location": "/x", "has_record": True, "tags": []}
+    return {"installed": [copy], "python": "3.11", "glibc": "2.36", "modules": {}}
 
 
-def claims(*found: Claim) -> ClaimSet:
-    return ClaimSet(image=NAME, claims=found)
-
-
-def evidence_of(held_to: ClaimSet, **measured: Any) -> Evidence:
-    """Return the evidence of an image that was held to these claims.
-
-    `measured`: subject -> what was measured of it.
-    """
-    measurements = tuple(
-        Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items()
-    )
+def evidence_of(image_claims: ClaimSet, **measured: Any) -> Evidence:
+    """Return evidence of an image that was measured for these claims. `measured`: by subject."""
+    measurements = []
+    for subject, evidence in measured.items():
+        measurements.append(Measurement(subject=subject, seconds=0.1, evidence=evidence))
     record = Record(
-        probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=measurements
+        probe="static.pins",
+        outcome=Outcome.COMPLETED,
+        seconds=1,
+        measurements=tuple(measurements),
     )
     host: MeasuredOn = {"date": datetime.now(UTC).isoformat(), "gpus": []}
-    return Evidence(image=NAME, digest=DIGEST, records=(record,), host=host, claims=held_to.claims)
+    return Evidence(
+        image=NAME, digest=DIGEST, records=(record,), host=host, claims=image_claims.claims
+    )

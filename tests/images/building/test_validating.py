@@ -13,7 +13,7 @@ from validate.judge import judge
 from validate.judging import Finding, Status
 
 STATIC_CLAIM = claim("pip", probe="static.pins")
-CPU_CLAIM = claim("torch", number="imports", tier=Tier.CPU, probe="cpu.imports")
+CPU_CLAIM = claim("torch", check="imports", tier=Tier.CPU, probe="cpu.imports")
 STATIC_AND_CPU = (Tier.STATIC, Tier.CPU)
 
 
@@ -99,7 +99,7 @@ def test_a_machine_that_does_not_run_the_images_programs_withholds_the_name() ->
 def test_a_claim_that_is_known_to_be_unproven_does_not_withhold_the_name() -> None:
     unproven = claim(
         "flash-attn",
-        number="imports",
+        check="imports",
         tier=Tier.CPU,
         probe="cpu.absent",
         unproven="no wheel is here",
@@ -109,7 +109,7 @@ def test_a_claim_that_is_known_to_be_unproven_does_not_withhold_the_name() -> No
 
 
 def test_a_claim_of_a_tier_that_was_not_asked_for_does_not_withhold_the_name() -> None:
-    gpu_claim = claim("fp8", number="imports", tier=Tier.GPU, probe="gpu.fp8")
+    gpu_claim = claim("fp8", check="imports", tier=Tier.GPU, probe="gpu.fp8")
 
     assert why_withheld(*BOTH_RECORDS, further_claims=(gpu_claim,)) == ""
 
@@ -125,7 +125,7 @@ def test_a_judge_that_could_not_tell_does_not_withhold_the_name_if_the_probe_ran
 def test_a_claim_that_is_not_required_does_not_withhold_the_name(failed_check: str) -> None:
     probe = "cpu.profile_trl_vllm"
     not_required = replace(
-        claim("adapters", number="framework", tier=Tier.CPU, probe=probe), required=False
+        claim("adapters", check="framework", tier=Tier.CPU, probe=probe), required=False
     )
 
     reason = why_withheld(
@@ -149,7 +149,7 @@ def test_a_tier_that_was_left_out_withholds_the_name() -> None:
 
 
 def test_a_failed_admission_claim_withholds_the_name_though_it_is_not_required() -> None:
-    broken = replace(claim("locked", number="records", probe="static.records"), required=False)
+    broken = replace(claim("locked", check="records", probe="static.records"), required=False)
     not_run = replace(CPU_CLAIM, unproven="nothing of the image was run: records/locked failed")
     image_claims = claims(STATIC_CLAIM, broken, not_run)
     evidence = Evidence(
