@@ -252,12 +252,12 @@ def _probes_at_once(plan: ContainerPlan, cpus: int) -> int:
     return max(1, at_once)
 
 
-def shared_memory(machine: int) -> int:
+def shared_memory(machine_memory: int) -> int:
     """Return the bytes of /dev/shm for ranks: a quarter of the machine's memory at most.
 
-    `machine`: bytes of memory of the engine's machine. The result is a whole number of pages.
+    `machine_memory`: bytes of the engine's machine. The result is a whole number of pages.
     """
-    return min(SHARED_MEMORY, machine // 4) // _PAGE * _PAGE
+    return min(SHARED_MEMORY, machine_memory // 4) // _PAGE * _PAGE
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:

@@ -151,6 +151,7 @@ class GrowingEvidence:
 
     def add(self, record: Record) -> None:
         """Add what a probe measured in one container."""
+        # What is judged now is what evidence.json will hold: lists for tuples, no NaN.
         json_record = strict_json(asdict(record))
         record = Record.from_json(json_record)
         with self._lock:

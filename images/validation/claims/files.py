@@ -44,14 +44,14 @@ def file_claims(context: ClaimContext) -> Iterator[Claim]:
     # PATH begins with the folder for users' own packages, which is named after the lock.
     if context.lock:
         statement = "nothing is found before what the image brings"
-        expect = {"path": promised_path(context, context.lock), **image_kind}
+        expect = {"path": expected_search_path(context, context.lock), **image_kind}
         yield claim("lookup", "paths", "static.lookup", statement, expect)
 
     statement = "Debian's certificate authorities are trusted"
     yield claim("authorities", "trusted", "static.authorities", statement)
 
 
-def promised_path(context: ClaimContext, lock: Lock) -> list[str]:
+def expected_search_path(context: ClaimContext, lock: Lock) -> list[str]:
     """Return the folders of PATH, in their order, that the image is held to.
 
     On a custom base these are only the folders that our build adds. Where such a base puts its own

@@ -192,6 +192,7 @@ def ranks_of(inventory: Inventory | None) -> int | None:
     if not inventory or not inventory.gpus:
         return None
     most = min(len(inventory.gpus), MOST_RANKS)
+    # The largest power of two up to `most`.
     return 1 << (most.bit_length() - 1)
 
 
