@@ -122,12 +122,12 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
 
     fault, tolerance = expect["fault"], expect["tolerance"]
     # The verdict on the fault itself: KNOWN of these versions, or FAIL.
-    found_fault = known_fault if expect["known"] else failed
+    report_fault = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
     # The result is judged before the control, because a control is made of the result: if that is
     # NaN, the control is NaN as well.
     if not is_within(evidence["off"], tolerance):
-        return found_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
+        return report_fault(f"{off}, at most {scientific(tolerance)} is allowed. {fault}")
     if not is_beyond(evidence["control"], tolerance):
         control = scientific(evidence["control"])
         return failed(f"control: a wrong result is off by {control}, which passes as well")
@@ -139,7 +139,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         # Not `times > most_times`: this would let NaN pass.
         if not times <= most_times:
             longer = f"takes {times:.0f} times as long as the right way"
-            return found_fault(f"{longer}, {most_times:g} is the most. {fault}")
+            return report_fault(f"{longer}, {most_times:g} is the most. {fault}")
 
     cost = describe_cost(evidence)
     known = ", though these versions are said to have it" if expect["known"] else ""

@@ -201,7 +201,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
     """Return what the Trainer trained if it trained all weights.
 
     `compute_logits` gives the logits of tokens by the saved result. If the program trained adapters
-    instead, `describe_adapter_training` calls this and replaces what differs, `saved` among it.
+    instead, `describe_adapter_training` calls this and replaces what differs, such as `saved`.
     """
     settings: Mapping[str, Any] = run.config["training"]
     result = run.result()

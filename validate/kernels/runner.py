@@ -62,8 +62,8 @@ def examine(
     """Run a kernel's cases and observations, and return what was measured.
 
     If the GPU or the library cannot run the kernel, the evidence says why (`gated`, `declined`) and
-    nothing is run. On a device other than `cuda` there is only evidence of results: tests rehearse
-    kernels so. An error in a case is the evidence of that case.
+    nothing is run. An error in a case is the evidence of that case. On a device other than `cuda`,
+    for a rehearsal, only results are measured.
 
     subject: seeds the inputs.
     cases: names of the cases to run; None: all.
@@ -170,7 +170,7 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     reference = _compute_results(rng, case, case.plain, exact_inputs)
 
     # On the device, first by plain torch and then by the kernel. Each is a stretch of the profile,
-    # which so tells apart which CUDA kernels each of them runs.
+    # so that it tells which CUDA kernels each of them runs.
     on_device = {name: value.to(rng.device) for name, value in rounded.items()}
     rng.begin(PLAIN)
     if dtype.is_floating_point:

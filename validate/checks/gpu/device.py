@@ -151,7 +151,7 @@ def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> I
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
     """Yield that libcuda counts no GPU, or how what torch sees differs from what it counts.
 
-    Only their compute capabilities are compared; the problem names them, for people.
+    Only compute capabilities are compared. The problem names the GPUs, for people.
     """
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])

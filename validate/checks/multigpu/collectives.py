@@ -181,9 +181,9 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 
 
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
-    """Yield each collective that is not exact, and each whose control is not told from the result.
+    """Yield each collective that is not exact, and each whose result also equals the control's.
 
-    A size that a rank did not report, or an operation, has both faults.
+    An operation or size that a rank did not report has both faults.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:
