@@ -1,4 +1,7 @@
-"""Pushes of our own, into a registry that breaks: what is sent once, what is sent again, and what never."""
+"""Pushes into a registry that breaks: what is sent once, what is sent again, and what never.
+
+As a program, this module makes the push that `test_a_killed_push_...` kills.
+"""
 
 import itertools
 import json
@@ -9,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,294 +35,382 @@ from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 
 REAL_WAIT = registry_client.wait
-LATER: Reply = (429, {"Retry-After": "60"}, b"")
+AT_ONCE = 4
+"""How many layers are sent at the same time."""
+SIZE_OF_NOISE = 3 << 17
+"""More than what is sent at a time."""
 
 
-def layer(number: int, size: int = 3 << 17) -> bytes:
-    """Noise, which no compression makes smaller: more than what is sent at a time."""
-    return random.Random(number).randbytes(size) + bytes(1024)
+def layer_of_noise(seed: int, size: int = SIZE_OF_NOISE) -> bytes:
+    """The tar of a layer, which compression makes hardly smaller."""
+    return random.Random(seed).randbytes(size) + bytes(1024)
+
+
+Parts = Callable[[ImageInfo, Collection[str]], Iterator[ImagePart]]
 
 
 @dataclass
-class Layers:
-    """An engine in the little that a push asks of it. `unnamed`: its exports don't say which layer is which.
+class EngineWithImage:
+    """An engine with one image, in the little that a push asks of it."""
 
-    `asked`: the layers that were wanted last; None where it was not asked at all. `headers`: bytes of each tar that its
-    size does not count.
-    """
-
-    layers: Sequence[bytes] = tuple(layer(number) for number in range(4))
-    unnamed: bool = False
-    headers: int = 0
-    asked: tuple[str, ...] | None = None
+    layers: Sequence[bytes] = tuple(layer_of_noise(seed) for seed in range(4))
+    exports_without_names: bool = False
+    """Whether it gives all layers, and does not say which is which, as engines before 25."""
+    header_bytes: int = 0
+    """Bytes of each tar that the size of a part does not count."""
+    replaced_parts: Parts | None = None
+    """What it gives instead of its own parts."""
+    requested: tuple[str, ...] | None = None
+    """The layers that the last push asked for; None if it asked for nothing."""
 
     @property
     def config(self) -> bytes:
-        return json.dumps(
-            {"rootfs": {"type": "layers", "diff_ids": [*map(oci_digest, self.layers)]}}
-        ).encode()
+        diff_ids = [oci_digest(layer) for layer in self.layers]
+        return json.dumps({"rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
 
     @property
     def info(self) -> ImageInfo:
-        values: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
-        ids = tuple(map(oci_digest, self.layers))
-        return ImageInfo(
-            **{
-                **values,
-                "identity": ImageIdentity(
-                    configuration=oci_digest(self.config), platform="linux/amd64"
-                ),
-                "layers": ids,
-                "size": sum(map(len, self.layers)),
-            }
+        fields: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
+        fields["identity"] = ImageIdentity(
+            configuration=oci_digest(self.config), platform="linux/amd64"
         )
+        fields["layers"] = tuple(oci_digest(layer) for layer in self.layers)
+        fields["size"] = sum(len(layer) for layer in self.layers)
+        return ImageInfo(**fields)
 
-    def parts(self, _info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-        self.asked = tuple(wanted)
-        given = [one for one in self.layers if self.unnamed or oci_digest(one) in wanted]
-        sizes = [len(content) - self.headers for content in given]
-        following = 0 if self.unnamed else sum(sizes)
-        config = self.config
+    def parts(self, info: ImageInfo, requested: Collection[str]) -> Iterator[ImagePart]:
+        self.requested = tuple(requested)
+        own_parts = self.replaced_parts or self.own_parts
+        yield from own_parts(info, requested)
+
+    def own_parts(self, _info: ImageInfo, requested: Collection[str]) -> Iterator[ImagePart]:
+        """The configuration, and then the requested layers."""
+        given = []
+        for layer in self.layers:
+            if self.exports_without_names or oci_digest(layer) in requested:
+                given.append(layer)
+        sizes = [len(layer) - self.header_bytes for layer in given]
         yield ImagePart(
-            digest=oci_digest(config), size=0, chunks=iter([config]), following=following
+            digest=oci_digest(self.config),
+            size=0,
+            chunks=iter([self.config]),
+            following=0 if self.exports_without_names else sum(sizes),
         )
-        for content, size in zip(given, sizes, strict=True):
-            digest = "" if self.unnamed else oci_digest(content)
-            yield ImagePart(digest=digest, size=size, chunks=iter([content]))
+        for layer, size in zip(given, sizes, strict=True):
+            digest = "" if self.exports_without_names else oci_digest(layer)
+            yield ImagePart(digest=digest, size=size, chunks=iter([layer]))
 
 
 @dataclass
-class Place:
-    """A registry, and pushes into it."""
+class Pusher:
+    """A machine that pushes images to a registry of the test's own."""
 
     server: Server
     registry: BlobRegistry
     cache: Path
     sent: int = 0
-    """Bytes of layers, by the last push."""
+    """Bytes of layers that the last push sent."""
 
     def push(
         self,
-        image: Layers,
+        engine: EngineWithImage,
         *,
-        to: str = "staging",
         on_event: Callable[[BuildEvent], None] = lambda _event: None,
     ) -> Manifest:
-        image.asked = None
-        with Registry(Repository(self.server.host, to), credentials=lambda _: None) as target:
-            done, self.sent = push.push(
-                cast("Engine", image), image.info, target, self.cache, on_event=on_event
+        """Push the image of an engine to the repository `staging`."""
+        engine.requested = None
+        repository = Repository(self.server.host, "staging")
+        with Registry(repository, credentials=lambda _: None) as target:
+            manifest, self.sent = push.push(
+                cast("Engine", engine), engine.info, target, self.cache, on_event=on_event
             )
-            return done
+            return manifest
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+def pusher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pusher]:
     monkeypatch.setattr(registry_client, "wait", lambda *_: None)
     with serving() as server:
         registry = BlobRegistry()
         server.answer = registry.answer
-        yield Place(server, registry, tmp_path / "cache")
+        yield Pusher(server, registry, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("unnamed", [False, True])
-def test_the_manifest_has_the_image_id_and_nothing_is_tagged(place: Place, unnamed: bool) -> None:
-    image = Layers(unnamed=unnamed)
-    done = place.push(image)
-    assert done.config.digest == image.info.digest
-    assert [one.media_type for one in done.layers] == [MEDIA_TYPE] * 4
-    assert place.registry.tags("staging") == set()
+# --- what is sent ---------------------------------------------------------------------------------
 
 
-def test_the_same_image_gives_the_same_manifest_and_sends_nothing(
-    place: Place, tmp_path: Path
+@pytest.mark.parametrize("exports_without_names", [False, True])
+def test_the_manifest_has_the_image_id_and_nothing_is_tagged(
+    pusher: Pusher, exports_without_names: bool
 ) -> None:
-    image = Layers()
-    first = place.push(image)
-    received = place.registry.received
-    assert place.push(image) == first and image.asked is None
-    place.cache = tmp_path / "another machine"
-    assert place.push(image) == first and len(image.asked or ()) == 4, (
-        "it can't know, and compresses anew"
-    )
-    assert place.registry.received == received and place.sent == 0
+    engine = EngineWithImage(exports_without_names=exports_without_names)
+
+    manifest = pusher.push(engine)
+
+    assert manifest.config.digest == engine.info.digest
+    assert [layer.media_type for layer in manifest.layers] == [MEDIA_TYPE] * len(engine.layers)
+    assert pusher.registry.tags("staging") == set()
 
 
-def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
-    image = Layers(layers=(layer(1), layer(2), layer(1)))
-    done = place.push(image)
-    assert (
-        len(done.layers) == 3
-        and done.layers[0] == done.layers[2]
-        and image.asked == image.info.layers[:2]
-    )
-    assert place.server.count("PATCH") == 2 + 1, "and the configuration"
+def test_an_image_that_the_registry_has_is_neither_read_nor_sent(pusher: Pusher) -> None:
+    engine = EngineWithImage()
+    first_manifest = pusher.push(engine)
+    received = pusher.registry.received
+
+    second_manifest = pusher.push(engine)
+
+    assert second_manifest == first_manifest
+    assert engine.requested is None
+    assert pusher.registry.received == received
+    assert pusher.sent == 0
 
 
-def test_a_record_that_cannot_be_read_is_none(place: Place) -> None:
-    image = Layers(layers=[layer(1)])
-    place.push(image)
-    (record,) = place.cache.rglob("*.json")
+def test_another_machine_compresses_the_layers_anew_and_sends_nothing(
+    pusher: Pusher, tmp_path: Path
+) -> None:
+    """It can't know which blobs they are compressed to."""
+    engine = EngineWithImage()
+    first_manifest = pusher.push(engine)
+    received = pusher.registry.received
+
+    pusher.cache = tmp_path / "another machine"
+    second_manifest = pusher.push(engine)
+
+    assert second_manifest == first_manifest
+    assert engine.requested == engine.info.layers
+    assert pusher.registry.received == received
+    assert pusher.sent == 0
+
+
+def test_a_layer_that_an_image_repeats_is_sent_once(pusher: Pusher) -> None:
+    first, second = layer_of_noise(1), layer_of_noise(2)
+    engine = EngineWithImage(layers=(first, second, first))
+
+    manifest = pusher.push(engine)
+
+    assert len(manifest.layers) == 3
+    assert manifest.layers[0] == manifest.layers[2]
+    assert engine.requested == engine.info.layers[:2]
+    layers_and_configuration = 2 + 1
+    assert pusher.server.count("PATCH") == layers_and_configuration
+
+
+def test_a_record_that_cannot_be_read_counts_as_none(pusher: Pusher) -> None:
+    engine = EngineWithImage(layers=[layer_of_noise(1)])
+    pusher.push(engine)
+    (record,) = pusher.cache.rglob("*.json")
     record.write_text("[]")
-    place.push(image)
-    assert len(image.asked or ()) == 1
+
+    pusher.push(engine)
+
+    assert engine.requested == engine.info.layers
 
 
-def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_five_layers_lie_on_the_disk_at_most(
+    pusher: Pusher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However slowly the registry takes them: four that are sent, and one that is compressed."""
-    spools: set[SpooledBlob] = set()
-    most = [0]
-    all_given = threading.Event()
+    open_blobs: set[SpooledBlob] = set()
+    counts_of_open_blobs: list[int] = []
+    engine_is_done = threading.Event()
 
-    class Counted(SpooledBlob):
+    class CountedBlob(SpooledBlob):
         def __init__(self, folder: Path) -> None:
             super().__init__(folder)
-            spools.add(self)
-            most[0] = max(most[0], len(spools))
+            open_blobs.add(self)
+            counts_of_open_blobs.append(len(open_blobs))
 
         def close(self) -> None:
             super().close()
-            spools.discard(self)
+            open_blobs.discard(self)
 
-    def before(method: str, _path: str) -> bool:
+    def take_no_layer_before_the_engine_is_done(method: str, _path: str) -> bool:
         if method == "PATCH":
-            all_given.wait(
-                2
-            )  # which nothing that is right depends on: the engine can't have given all of them
-            all_given.set()
+            # If all is right, the engine cannot have given all layers: then this waits in vain,
+            # once.
+            engine_is_done.wait(2)
+            engine_is_done.set()
         return True
 
-    def parts(info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-        yield from Layers.parts(image, info, wanted)
-        all_given.set()
+    def parts(info: ImageInfo, requested: Collection[str]) -> Iterator[ImagePart]:
+        yield from engine.own_parts(info, requested)
+        engine_is_done.set()
 
-    monkeypatch.setattr(compression, "SpooledBlob", Counted)
-    place.registry.before = before
-    image = Layers(layers=[layer(number, 1 << 14) for number in range(9)])
-    slow = replace(image)
-    slow.parts = parts  # type: ignore[method-assign]
-    place.push(slow)
-    assert 1 <= most[0] <= 5 and not spools
+    monkeypatch.setattr(compression, "SpooledBlob", CountedBlob)
+    pusher.registry.before = take_no_layer_before_the_engine_is_done
+    engine = EngineWithImage(layers=[layer_of_noise(seed, 1 << 14) for seed in range(9)])
+    engine.replaced_parts = parts
+
+    pusher.push(engine)
+
+    assert 1 <= max(counts_of_open_blobs) <= AT_ONCE + 1
+    assert not open_blobs
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
-    place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+@pytest.mark.parametrize(
+    ("is_interrupted", "error", "message", "uploads"),
+    [
+        pytest.param(False, UserError, "HTTP 403", 2, id="the other upload is refused"),
+        pytest.param(True, KeyboardInterrupt, None, 1, id="an interrupt"),
+    ],
+)
+def test_the_end_of_a_push_waits_for_no_pause_of_another_upload(
+    pusher: Pusher,
+    monkeypatch: pytest.MonkeyPatch,
+    is_interrupted: bool,
+    error: type[BaseException],
+    message: str | None,
+    uploads: int,
 ) -> None:
     monkeypatch.setattr(registry_client, "wait", REAL_WAIT)
-    told = threading.Event()
+    first_upload_pauses = threading.Event()
 
-    def before(method: str, _path: str) -> Reply | bool:
+    def ask_the_first_upload_to_wait(method: str, _path: str) -> Reply | bool:
         if method != "PATCH":
             return True
-        first = not told.is_set()
-        told.set()
-        return LATER if first else (403, {}, b"")
+        if first_upload_pauses.is_set():
+            return 403, {}, b""
+        first_upload_pauses.set()
+        return 429, {"Retry-After": "60"}, b""
 
-    def parts(info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
-        config, one, other = Layers.parts(image, info, wanted)
+    def parts(info: ImageInfo, requested: Collection[str]) -> Iterator[ImagePart]:
+        config, first_layer, second_layer = engine.own_parts(info, requested)
         yield config
-        yield one
-        told.wait()
-        if interrupted:
+        yield first_layer
+        first_upload_pauses.wait()
+        if is_interrupted:
             raise KeyboardInterrupt
-        yield other
+        yield second_layer
 
-    place.registry.before = before
-    image = Layers(layers=(layer(1), layer(2)))
-    broken = replace(image)
-    broken.parts = parts  # type: ignore[method-assign]
-    with pytest.raises(
-        KeyboardInterrupt if interrupted else UserError, match=None if interrupted else "HTTP 403"
-    ):
-        place.push(broken)
-    assert (
-        place.server.count("PATCH") == (1 if interrupted else 2)
-        and place.server.count("GET", "uploads") == 0
-    )
+    pusher.registry.before = ask_the_first_upload_to_wait
+    engine = EngineWithImage(layers=(layer_of_noise(1), layer_of_noise(2)))
+    engine.replaced_parts = parts
+
+    with pytest.raises(error, match=message):
+        pusher.push(engine)
+
+    assert pusher.server.count("PATCH") == uploads
+    assert pusher.server.count("GET", "uploads") == 0
 
 
-def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
-    """The kernel ends it, in the middle of a layer: nothing is tidied up, and nothing needs to be."""
+def test_a_killed_push_is_finished_by_the_same_command(pusher: Pusher) -> None:
+    """The kernel ends it within a layer: nothing is tidied up, and nothing needs to be."""
     child = subprocess.Popen(
-        [sys.executable, __file__, place.server.host, str(place.cache)],
+        [sys.executable, __file__, pusher.server.host, str(pusher.cache)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    patches = itertools.count()
+    uploads = itertools.count(1)
 
-    def takes(method: str, _path: str) -> int | None:
-        """The fifth comes when one of the four that are sent at once has arrived."""
-        if method != "PATCH" or next(patches) < 4:
+    def kill_within_the_fifth_upload(method: str, _path: str) -> int | None:
+        # The fifth begins when one of the four that are sent at once has arrived.
+        if method != "PATCH" or next(uploads) <= AT_ONCE:
             return None
         child.send_signal(signal.SIGKILL)
         return 1000
 
-    place.server.takes = takes
+    pusher.server.takes = kill_within_the_fifth_upload
     assert child.wait(60) == -signal.SIGKILL
-    place.server.takes = lambda *_: None
-    assert not place.registry.manifests
-    there = set(place.registry.blobs["staging"])
-    assert there
-    assert not list(place.cache.glob("tmp*")), "what it had compressed lies about"
-    place.server.seen.clear()
-    image = Layers()
-    done = place.push(image)
-    sent = {
-        path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"
-    }
-    assert not sent & there
-    assert done.config.digest == image.info.digest
+    assert not pusher.registry.manifests
+    arrived = set(pusher.registry.blobs["staging"])
+    assert arrived
+    assert not list(pusher.cache.glob("tmp*")), "what it had compressed is gone"
+
+    pusher.server.takes = lambda *_: None
+    pusher.server.seen.clear()
+    engine = EngineWithImage()
+    manifest = pusher.push(engine)
+
+    sent = set()
+    for method, path, _headers in pusher.server.seen:
+        if method == "PUT":
+            sent.add(path.partition("digest=")[2])
+    assert not sent & arrived
+    assert manifest.config.digest == engine.info.digest
+
+
+# --- an engine whose store was changed ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
-    # Another layer of the image without a name is right: older engines don't say which it is.
-    [(layer(77), True), (layer(77), False), (layer(1), True)],
-    ids=["foreign", "foreign, unnamed", "another layer"],
+    ("content", "is_named"),
+    [
+        pytest.param(layer_of_noise(77), True, id="a foreign layer"),
+        pytest.param(layer_of_noise(77), False, id="a foreign layer without a name"),
+        # Without a name it would be right: older engines do not say which layer a part is.
+        pytest.param(layer_of_noise(1), True, id="another layer of the image"),
+    ],
 )
-def test_a_tar_that_is_not_the_images_is_refused(place: Place, content: bytes, named: bool) -> None:
-    image = Layers()
-    wrong = replace(image)
-    digest = image.info.layers[0] if named else ""
-    wrong.parts = lambda *_: iter([ImagePart(digest=digest, size=1, chunks=iter([content]))])  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="not what the image ID stands for"):
-        place.push(wrong)
-    assert place.server.count("PATCH") == 0
-
-
-def test_a_layer_that_the_engine_does_not_give_is_told(place: Place) -> None:
-    image = Layers()
-    less = replace(image)
-    less.parts = lambda info, wanted: itertools.islice(Layers.parts(image, info, wanted), 3)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="which the engine does not give"):
-        place.push(less)
-    assert not place.registry.manifests
-
-
-@pytest.mark.parametrize("headers", [0, 1000])
-@pytest.mark.parametrize("there", [0, 3])
-def test_progress_ends_at_the_bytes_that_were_missing(
-    place: Place, there: int, headers: int
+def test_a_tar_that_is_not_the_layer_that_the_engine_names_is_refused(
+    pusher: Pusher, content: bytes, is_named: bool
 ) -> None:
-    image = Layers(headers=headers)
-    if there:
-        place.push(Layers(layers=image.layers[:there]))
-    told = progress(place, image)
-    missing = sum(len(content) - headers for content in image.layers[there:])
-    assert {event.total for event in told} == {missing} and max(
-        event.current for event in told
-    ) == missing
-    assert told[-1].current == missing
-    assert told[-1].what.startswith("sent 2 MB" if not there else "sent 0 MB")
-    told = progress(place, Layers(layers=(layer(9),), unnamed=True))
-    assert {event.total for event in told} == {0}, "the engine does not say how much it gives"
+    engine = EngineWithImage()
+    digest = engine.info.layers[0] if is_named else ""
+    part = ImagePart(digest=digest, size=1, chunks=iter([content]))
+    engine.replaced_parts = lambda *_: iter([part])
+
+    with pytest.raises(UserError, match="not what the image ID stands for"):
+        pusher.push(engine)
+
+    assert pusher.server.count("PATCH") == 0
 
 
-def progress(place: Place, image: Layers) -> list[StepProgress]:
+def test_a_layer_that_the_engine_does_not_give_is_an_error(pusher: Pusher) -> None:
+    engine = EngineWithImage()
+    engine.replaced_parts = lambda info, requested: itertools.islice(
+        engine.own_parts(info, requested), 3
+    )
+
+    with pytest.raises(UserError, match="which the engine does not give"):
+        pusher.push(engine)
+
+    assert not pusher.registry.manifests
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def push_with_progress(pusher: Pusher, engine: EngineWithImage) -> list[StepProgress]:
     events: list[BuildEvent] = []
-    place.push(image, on_event=events.append)
+    pusher.push(engine, on_event=events.append)
     return [event for event in events if isinstance(event, StepProgress)]
 
 
-if __name__ == "__main__":  # the push that is killed
-    Place(Server(host=sys.argv[1]), BlobRegistry(), Path(sys.argv[2])).push(Layers())
+@pytest.mark.parametrize("header_bytes", [0, 1000])
+@pytest.mark.parametrize(
+    ("pushed_before", "summary"),
+    [
+        pytest.param(0, "sent 2 MB", id="no layer was pushed before"),
+        pytest.param(3, "sent 0 MB", id="three of four were"),
+    ],
+)
+def test_progress_ends_at_the_bytes_that_were_missing(
+    pusher: Pusher, pushed_before: int, summary: str, header_bytes: int
+) -> None:
+    engine = EngineWithImage(header_bytes=header_bytes)
+    if pushed_before:
+        pusher.push(EngineWithImage(layers=engine.layers[:pushed_before]))
+
+    events = push_with_progress(pusher, engine)
+
+    missing = sum(len(layer) - header_bytes for layer in engine.layers[pushed_before:])
+    assert {event.total for event in events} == {missing}
+    assert max(event.current for event in events) == missing
+    assert events[-1].current == missing
+    assert events[-1].what.startswith(summary)
+
+
+def test_progress_has_no_total_if_the_engine_does_not_say_how_much_it_gives(
+    pusher: Pusher,
+) -> None:
+    engine = EngineWithImage(layers=(layer_of_noise(9),), exports_without_names=True)
+
+    events = push_with_progress(pusher, engine)
+
+    assert {event.total for event in events} == {0}
+
+
+if __name__ == "__main__":
+    Pusher(Server(host=sys.argv[1]), BlobRegistry(), Path(sys.argv[2])).push(EngineWithImage())
