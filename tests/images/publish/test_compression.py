@@ -1,4 +1,4 @@
-"""Compressed layers: the same bytes from any reader on any number of cores, and the same tar in all of them."""
+"""Compressed layers: the same tar gives the same bytes, however it is read and compressed."""
 
 import gzip
 import hashlib
@@ -15,88 +15,113 @@ from images.publish.compression import BLOCK, RECIPE, SpooledBlob, compress
 
 TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
 """10 MiB, half of it noise: three blocks."""
+KNOWN_RECIPES = {"gzip-6-4194304-2.3.3": "b566acd98ee90c60"}
+"""Recipe -> the first digits of the sha256 over the compressed TAR."""
 
 
-def pieces(size: int) -> Iterator[bytes]:
+def tar_in_chunks(size: int) -> Iterator[bytes]:
     for start in range(0, len(TAR), size):
         yield TAR[start : start + size]
 
 
-def content(tmp_path: Path, chunks: Iterable[bytes], threads: int) -> bytes:
-    diff_id, blob = compress(chunks, tmp_path, threads=threads)
+def compress_tar(folder: Path, chunks: Iterable[bytes], threads: int) -> bytes:
+    """Compress TAR, which comes in these chunks, and check the two digests. Return the bytes."""
+    diff_id, blob = compress(chunks, folder, threads=threads)
     assert diff_id == oci_digest(TAR)
-    found = blob.read(0, blob.size)
-    assert blob.digest == oci_digest(found)
+    compressed = blob.read(0, blob.size)
+    assert blob.digest == oci_digest(compressed)
     blob.close()
-    return found
+    return compressed
 
 
-def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(
-    tmp_path: Path,
+def test_compressed_layers_are_gzip(tmp_path: Path) -> None:
+    assert gzip.decompress(compress_tar(tmp_path, [TAR], threads=1)) == TAR
+
+
+@pytest.mark.parametrize(
+    ("chunk_size", "threads"),
+    [
+        pytest.param(1000, 2, id="small chunks"),
+        pytest.param(3 << 20, 4, id="chunks of another size than the blocks"),
+    ],
+)
+def test_the_same_tar_gives_the_same_bytes_for_any_chunks_and_threads(
+    tmp_path: Path, chunk_size: int, threads: int
 ) -> None:
-    first = content(tmp_path, [TAR], threads=1)
-    assert gzip.decompress(first) == TAR
-    assert content(tmp_path, pieces(1000), threads=2) == first
-    assert content(tmp_path, pieces(3 << 20), threads=4) == first
+    in_one_chunk = compress_tar(tmp_path, [TAR], threads=1)
+
+    assert compress_tar(tmp_path, tar_in_chunks(chunk_size), threads) == in_one_chunk
 
 
-def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
-    """Other bytes for old layers, from a new release of a library say, are sent anew, and pulled anew by everybody."""
-    found = hashlib.sha256(content(tmp_path, [TAR], threads=2)).hexdigest()[:16]
-    known = {"gzip-6-4194304-2.3.3": "b566acd98ee90c60"}
-    assert RECIPE in known, (
-        f"{RECIPE} is new. If {found} is also what the release before gives, add it to `known`. Otherwise every layer "
-        f"of every image is sent and pulled anew: hold the library to the older release in pyproject.toml, or add it "
-        f"and say so in CHANGELOG.md."
+def test_a_recipe_always_gives_the_same_bytes(tmp_path: Path) -> None:
+    """If a new release of a library gave others, everybody would pull all layers anew."""
+    compressed = compress_tar(tmp_path, [TAR], threads=2)
+    digest = hashlib.sha256(compressed).hexdigest()[:16]
+
+    assert RECIPE in KNOWN_RECIPES, (
+        f"{RECIPE} is new. If {digest} is also what the release before gives, add it to "
+        "KNOWN_RECIPES. Otherwise every layer of every image is sent and pulled anew: hold the "
+        "library to the older release in pyproject.toml, or add it and say so in CHANGELOG.md."
     )
-    assert found == known[RECIPE], (
+    assert digest == KNOWN_RECIPES[RECIPE], (
         f"{RECIPE} gives other bytes than before: tags would be pulled anew"
     )
 
 
-def test_a_reader_waits_for_slow_compression(
+def test_reading_waits_for_slow_compression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded by the threads, not by the layer."""
-    threads, count, waiting = 2, 8, []
-    lock, all_read, done = threading.Lock(), threading.Event(), [0]
+    threads, blocks = 2, 8
+    lock = threading.Lock()
+    all_read = threading.Event()
+    compressed_blocks = 0
+    blocks_in_memory = []
 
-    def slow(block: bytes) -> bytes:
-        all_read.wait(2)  # which nothing that is right depends on: not all can have been read
+    def gzip_slowly(block: bytes) -> bytes:
+        nonlocal compressed_blocks
+        # If all is right, not all blocks can have been read: then this waits in vain, once.
+        all_read.wait(2)
         all_read.set()
         with lock:
-            done[0] += 1
+            compressed_blocks += 1
         return block[:1]
 
-    def chunks() -> Iterator[bytes]:
-        for number in range(count):
-            waiting.append(number - done[0])
+    def read_tar() -> Iterator[bytes]:
+        for read_blocks in range(blocks):
+            blocks_in_memory.append(read_blocks - compressed_blocks)
             yield bytes(BLOCK)
-        waiting.append(count - done[0])
+        blocks_in_memory.append(blocks - compressed_blocks)
         all_read.set()
 
-    monkeypatch.setattr(compression, "_gzip", slow)
-    _, blob = compress(chunks(), tmp_path, threads=threads)
-    assert blob.size == count and max(waiting) <= threads
+    monkeypatch.setattr(compression, "_gzip", gzip_slowly)
+
+    _diff_id, blob = compress(read_tar(), tmp_path, threads=threads)
+
+    assert blob.size == blocks
+    assert max(blocks_in_memory) <= threads
     blob.close()
 
 
-def test_a_reader_that_breaks_leaves_no_file_open(
+def test_an_error_while_a_tar_is_read_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have no name: an open one holds its space until the process ends."""
-    made: list[SpooledBlob] = []
+    """Such files have no name: an open one holds its space until the process ends."""
+    blobs: list[SpooledBlob] = []
 
-    class Noted(SpooledBlob):
+    class RecordedBlob(SpooledBlob):
         def __init__(self, folder: Path) -> None:
             super().__init__(folder)
-            made.append(self)
+            blobs.append(self)
 
-    def broken() -> Iterator[bytes]:
+    def read_unreadable_tar() -> Iterator[bytes]:
         yield TAR[: BLOCK + 1]
         raise OSError("unreadable")
 
-    monkeypatch.setattr(compression, "SpooledBlob", Noted)
+    monkeypatch.setattr(compression, "SpooledBlob", RecordedBlob)
+
     with pytest.raises(OSError, match="unreadable"):
-        compress(broken(), tmp_path, threads=2)
-    assert [one._file.closed for one in made] == [True]
+        compress(read_unreadable_tar(), tmp_path, threads=2)
+
+    (blob,) = blobs
+    assert blob._file.closed
