@@ -56,6 +56,14 @@ def _describe_changes(result: ImageResult) -> str:
         else:
             reason = "no longer needed"
         rows += f"| {change.name} | {change.before or '-'} | {change.after or '-'} | {reason} |\n"
+    steps = (
+        f"- `{command('plan')}` shows which images share the stack: whether the rules refuse one, "
+        "or its lock is stale\n"
+        f"- `{command('lock', image)}`, with the names of those images, renews locks, and reads "
+        "the RECORDs of their new wheels\n"
+        f"- `python -m tools.reproduce {image} --record` builds it twice and records its layers; "
+        "until then `publish` refuses the\n  image, as its origin is UNPROVEN\n"
+    )
     return f"""# Move {image} to the newest versions
 
 {results.summarize(result.canary)}, on {result.canary.date:%Y-%m-%d}, as the committed lock.
@@ -67,11 +75,7 @@ def _describe_changes(result: ImageResult) -> str:
 {rows}
 Before it is merged:
 
-- `{command("plan")}` shows which images share the stack: whether the rules refuse one, or its lock is stale
-- `{command("lock", image)}`, with the names of those images, renews locks, and reads the RECORDs of their new wheels
-- `python -m tools.reproduce {image} --record` builds it twice and records its layers; until then `publish` refuses the
-  image, as its origin is UNPROVEN
-"""
+{steps}"""
 
 
 def _patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -187,6 +187,10 @@ def write_issue(line: BreakageLine) -> str:
         table += (
             f"| {claim.check} | {claim.subject} | {claim.tier} | {claim.verdict} | {reason} |\n"
         )
+    advice = (
+        "To hold a pinned package back until upstream has fixed it, "
+        "give it a range below `nightly` in matrix.yaml."
+    )
     return f"""# {moved} breaks {line.image}
 
 **{line.image}**, {line.date:%Y-%m-%d %H:%M} UTC: {line.sentence}
@@ -196,7 +200,7 @@ def write_issue(line: BreakageLine) -> str:
 {table}
 Found by bisection over the packages that changed.
 
-To hold a pinned package back until upstream has fixed it, give it a range below `nightly` in matrix.yaml.
+{advice}
 
 <!-- truetag: {line.key} -->
 """

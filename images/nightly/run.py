@@ -175,7 +175,7 @@ def _outcome(result: SetResult) -> Outcome:
 def _append(
     planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, **more: Any
 ) -> JobLine:
-    """Append the line of a job to the results, and return it. `more` has other fields of JobLine."""
+    """Append the line of a job to the results, and return it. `more`: other fields of JobLine."""
     line = JobLine(
         date=options.now(),
         image=planned.name,

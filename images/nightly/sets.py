@@ -7,7 +7,7 @@ Versions that the facts do not know are taken: the canary is there to find out a
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from images.locking import lock_file, measure_records, resolve, uv
 from images.locking.lock_file import Lock
 from images.nightly.results import Change, Job
 from images.planning import plan
-from images.planning.image import Image
+from images.planning.image import Image, Pin
 from images.validation.rows import ClaimRow, claim_rows, read_evidence
 from validate.claims import ORIGIN_PROBE, Tier
 from validate.evidence import Evidence
@@ -100,11 +100,18 @@ def list_requirements(
         names = {canonicalize_name(pin.partition("==")[0]) for pin in resolved_pins}
         for pin in image.pins:
             if pin.layer == layer and pin.name in names:
-                specifiers = [f">={pin.version}"]
-                specifiers += _range_above(pin.version, ranges.get(pin.name, ""))
-                specifiers += [f"!={version}" for version in refused.get(pin.name, {})]
-                requirements.append(f"{pin.name}{','.join(specifiers)}")
+                matrix_range = ranges.get(pin.name, "")
+                refused_versions = refused.get(pin.name, {})
+                requirements.append(_require_newer(pin, matrix_range, refused_versions))
     return requirements
+
+
+def _require_newer(pin: Pin, matrix_range: str, refused_versions: Iterable[str]) -> str:
+    """Return the requirement of a pin that may move upward: `torchao>=0.11.0,<0.13,!=0.12.1`."""
+    specifiers = [f">={pin.version}"]
+    specifiers += _range_above(pin.version, matrix_range)
+    specifiers += [f"!={version}" for version in refused_versions]
+    return f"{pin.name}{','.join(specifiers)}"
 
 
 def _range_above(pinned_version: str, matrix_range: str) -> list[str]:

@@ -325,7 +325,7 @@ class Registry:
         Returns what `work` returns. Raises the fifth TransientError, any other RegistryError at
         once, and Stopped if `stopping` is set during a pause.
         """
-        # The first four calls. After each that fails, wait: as long as the registry asks, if it does.
+        # The first four calls. After each that fails, wait, as long as the registry asks for.
         for pause in PAUSES:
             try:
                 return work()
