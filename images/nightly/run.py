@@ -137,8 +137,8 @@ def _append_result(
 ) -> JobLine:
     """Append the line of a job to the results, report it, and return it.
 
-    The job built and validated `locked`, with this `result`. `changes` is what this lock has
-    otherwise than the committed one.
+    The job built and validated `locked`, with this `result`. `changes` are the differences of its
+    lock from the committed one.
     """
     line = _append(
         planned,

@@ -276,21 +276,22 @@ def summarize(runs: Sequence[Attestation], origin_exception: str) -> dict[str, A
             tiers[str(tier)] = summarize_tier(runs, tier, origin_exception)
     all_passed = all(tier["result"] == PASSED for tier in tiers.values())
 
-    passed: set[str] = set()
-    failed: set[str] = set()
+    passed_tests: set[str] = set()
+    failed_tests: set[str] = set()
     for run in runs:
         for claim_verdict in run.verdict.claims:
             test = f"{claim_verdict.claim.tier}/{claim_verdict.claim.key}"
             if claim_verdict.status is Status.PASS:
-                passed.add(test)
+                passed_tests.add(test)
             elif claim_verdict.status is Status.FAIL:
-                failed.add(test)
+                failed_tests.add(test)
 
     summary = {
         "result": PASSED if tiers and all_passed else FAILED,
-        "passedTests": sorted(passed - failed),
+        "passedTests": sorted(passed_tests - failed_tests),
+        # Consumers take warned tests for passed ones.
         "warnedTests": [],
-        "failedTests": sorted(failed),
+        "failedTests": sorted(failed_tests),
         TIERS: tiers,
     }
     if origin_exception:
@@ -306,13 +307,9 @@ def summarize_tier(
     That is the newest run that passed the tier by itself; if none did, the newest run that has the
     tier. `origin_exception`: see `make_test_result`.
     """
-    candidates = []
-    for run in runs:
-        if is_passed([run], tier, origin_exception):
-            candidates.append(run)
-    if not candidates:
-        candidates = [run for run in runs if run.has_tier(tier)]
-    shown_run = max(candidates, key=lambda run: run.measured_on)
+    passed_runs = [run for run in runs if is_passed([run], tier, origin_exception)]
+    runs_with_tier = [run for run in runs if run.has_tier(tier)]
+    shown_run = max(passed_runs or runs_with_tier, key=lambda run: run.measured_on)
 
     # All runs together decide: one that passed is enough, but not beside one that failed.
     if is_passed(runs, tier, origin_exception):
