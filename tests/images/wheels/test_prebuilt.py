@@ -1,4 +1,4 @@
-"""Wheels that no index has: which file fits which image, and what happens when none can be had."""
+"""Wheels that no index has: which file fits which image, and what happens if none can be had."""
 
 import hashlib
 import io
@@ -32,362 +32,489 @@ from tests.support.http_server import Reply, Server, serving
 from tests.support.recipes import SOURCES, gathered, recipe_of
 from tests.support.sources import image
 
-FITTING = """flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl
-flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl""".split()
-UNFIT = """flash_attn-2.8.3+cu12torch2.7cxx11abiFALSE-cp311-cp311-linux_x86_64.whl
-flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl
-flash_attn-2.8.3+cu13torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl
-flash_attn-2.8.2-cp311-cp311-linux_x86_64.whl flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl
-flash_attn-2.8.3-cp311-cp311-linux_aarch64.whl flash_attn-2.8.3-cp311-cp311-macosx_11_0_x86_64.whl
-flash_attn-2.8.3-cp311-cp311-manylinux_2_39_x86_64.whl xformers-2.8.3-cp311-cp311-linux_x86_64.whl
-flash-attn-2.8.3.tar.gz nowheel.whl""".split()
+FLASH_ATTN = "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl"
+CONV1D = "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl"
+COLOSSALAI = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
 
 
-@pytest.mark.parametrize("filename", [*FITTING, *UNFIT])
-def test_a_wheel_fits_by_name_version_python_and_build(filename: str) -> None:
-    wanted, older = image("cu126-torch27"), image("cu126-torch25")
-    pin = wanted.pin("flash-attn")
-    assert pin and prebuilt.fits(filename, pin, wanted) is (filename in FITTING)
-    assert prebuilt.fits(
-        "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", pin, older
-    )
+# --- which wheel fits an image --------------------------------------------------------------------
 
 
-def test_the_wheelhouse_comes_first(tmp_path: Path) -> None:
-    wheel = tmp_path / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl"
+@pytest.mark.parametrize(
+    ("filename", "does_fit"),
+    [
+        ("flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", True),
+        (FLASH_ATTN, True),  # it does not say which torch it was compiled for
+        # Another C++ ABI, torch or CUDA.
+        ("flash_attn-2.8.3+cu12torch2.7cxx11abiFALSE-cp311-cp311-linux_x86_64.whl", False),
+        ("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", False),
+        ("flash_attn-2.8.3+cu13torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl", False),
+        # Another version or package.
+        ("flash_attn-2.8.2-cp311-cp311-linux_x86_64.whl", False),
+        ("xformers-2.8.3-cp311-cp311-linux_x86_64.whl", False),
+        # Another Python, processor, system or glibc.
+        ("flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", False),
+        ("flash_attn-2.8.3-cp311-cp311-linux_aarch64.whl", False),
+        ("flash_attn-2.8.3-cp311-cp311-macosx_11_0_x86_64.whl", False),
+        ("flash_attn-2.8.3-cp311-cp311-manylinux_2_39_x86_64.whl", False),
+        # No name of a wheel.
+        ("flash-attn-2.8.3.tar.gz", False),
+        ("nowheel.whl", False),
+    ],
+)
+def test_a_wheel_fits_by_name_version_python_and_build(filename: str, does_fit: bool) -> None:
+    torch27 = image("cu126-torch27")
+    pin = torch27.pin("flash-attn")
+    assert pin
+
+    assert prebuilt.fits(filename, pin, torch27) is does_fit
+
+
+def test_a_wheel_for_an_older_torch_fits_the_image_of_that_torch() -> None:
+    pin = image("cu126-torch27").pin("flash-attn")
+    assert pin
+
+    filename = "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    assert prebuilt.fits(filename, pin, image("cu126-torch25"))
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_supported"),
+    [
+        ("cp311-cp311-manylinux_2_36_x86_64", True),
+        ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+        ("cp311-cp311-manylinux2010_x86_64", True),
+        ("cp311-cp311-manylinux1_x86_64", True),
+        ("cp311-cp311-linux_x86_64", True),
+        ("cp39-abi3-manylinux_2_28_x86_64", True),
+        ("py3-none-any", True),
+        ("py3-none-manylinux_2_28_x86_64", True),
+        ("py2.py3-none-any", True),
+        ("py311-none-any", True),
+        ("cp311-cp311-manylinux_2_37_x86_64", False),
+        ("cp311-cp311-manylinux_2_28_aarch64", False),
+        ("cp311-cp311-musllinux_1_2_x86_64", False),
+        ("cp310-cp310-manylinux_2_28_x86_64", False),
+        ("cp312-abi3-manylinux_2_28_x86_64", False),
+        ("py312-none-any", False),
+    ],
+)
+def test_a_tag_is_supported_by_its_python_abi_and_glibc(tag: str, is_supported: bool) -> None:
+    supported = supported_tags(Minor(3, 11), Minor(2, 36))
+
+    assert (not parse_tag(tag).isdisjoint(supported)) is is_supported
+
+
+# --- the wheelhouse -------------------------------------------------------------------------------
+
+
+def test_a_wheel_of_the_wheelhouse_comes_first(tmp_path: Path) -> None:
+    wheel = tmp_path / FLASH_ATTN
     wheel.write_bytes(b"wheel")
-    found = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
-    assert found.files == {wheel.name: wheel}
-    assert found.missing == {}
-    assert found.digests() == {wheel.name: hashlib.sha256(b"wheel").hexdigest()}
+
+    wheels = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
+
+    assert wheels.files == {wheel.name: wheel}
+    assert wheels.missing == {}
+    assert wheels.digests() == {wheel.name: hashlib.sha256(b"wheel").hexdigest()}
 
 
-def test_what_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
-    found = gathered("cu126-torch27", tmp_path)
-    assert found.files == {}
-    assert (
-        found.missing["flash-attn"] == "flash-attn==2.8.3: its official wheel could not be fetched"
-    ), "the image says it: no error of this machine, and no command as this installation spells it"
-    assert found.details["flash-attn"] == (
-        "the official wheel of flash-attn 2.8.3 could not be fetched: no route to host (github.com); "
-        "--wheelhouse FOLDER takes it from a folder, "
-        "`nox -s wheels -- cu126-torch27 flash-attn` compiles one"
-    )
-
-
-def official(folder: Path) -> None:
+def add_changed_official_wheel(folder: Path) -> None:
     (folder / image("cu126-torch27").prebuilt[0].filename).write_bytes(b"another")
 
 
-def two(folder: Path) -> None:
-    for name in (
-        "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl",
-        "flash_attn-2.8.3-py3-none-any.whl",
-    ):
+def add_two_fitting_wheels(folder: Path) -> None:
+    for name in (FLASH_ATTN, "flash_attn-2.8.3-py3-none-any.whl"):
         (folder / name).write_bytes(b"")
 
 
 @pytest.mark.parametrize(
-    ("fill", "said"),
+    ("change", "cause"),
     [
-        (official, r"7 bytes with sha256 .* refused"),
-        (two, "two wheels fit"),
+        (add_changed_official_wheel, r"7 bytes with sha256 .* refused"),
+        (add_two_fitting_wheels, "two wheels fit"),
         (Path.rmdir, "is no folder"),
     ],
+    ids=["a changed official wheel", "two wheels that fit", "no folder"],
 )
-def test_a_wheelhouse_with_a_changed_official_wheel_or_two_that_fit_is_refused(
-    tmp_path: Path, fill: Callable[[Path], None], said: str
+def test_a_faulty_wheelhouse_is_refused(
+    tmp_path: Path, change: Callable[[Path], None], cause: str
 ) -> None:
-    (tmp_path / "house").mkdir()
-    fill(tmp_path / "house")
-    with pytest.raises(UserError, match=said):
-        gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path / "house")
+    wheelhouse = tmp_path / "house"
+    wheelhouse.mkdir()
+    change(wheelhouse)
+
+    with pytest.raises(UserError, match=cause):
+        gathered("cu126-torch27", tmp_path, wheelhouse=wheelhouse)
 
 
-def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
-    locked = (
-        f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    )
-    for name in (
-        locked,
-        "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl",
-        locked.replace("x86_64", "aarch64"),
-    ):
+def test_of_the_installers_in_a_wheelhouse_only_the_locked_one_is_taken(tmp_path: Path) -> None:
+    version = TOOLS[0].partition("==")[2]
+    locked = f"uv-{version}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    older = "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl"
+    for_arm64 = locked.replace("x86_64", "aarch64")
+    for name in (locked, older, for_arm64):
         (tmp_path / name).write_bytes(b"")
-    found = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
-    assert list(found.files) == [locked]
+
+    wheels = gathered("cu126-torch27", tmp_path, wheelhouse=tmp_path)
+
+    assert list(wheels.files) == [locked]
 
 
-def needing_conv1d(*, optional: bool) -> Image:
-    wanted = image("cu130-torch211-sm90")
-    pin = Pin(
+# --- packages without a wheel ---------------------------------------------------------------------
+
+
+def test_an_optional_package_that_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
+    wheels = gathered("cu126-torch27", tmp_path)
+
+    assert wheels.files == {}
+    # The image's label repeats this: no error of this machine, and no command as it is spelled here.
+    assert wheels.missing["flash-attn"] == (
+        "flash-attn==2.8.3: its official wheel could not be fetched"
+    )
+    assert wheels.details["flash-attn"] == (
+        "the official wheel of flash-attn 2.8.3 could not be fetched: "
+        "no route to host (github.com); --wheelhouse FOLDER takes it from a folder, "
+        "`nox -s wheels -- cu126-torch27 flash-attn` compiles one"
+    )
+
+
+def image_with_conv1d(*, optional: bool) -> Image:
+    """Return an image with causal-conv1d, which must be compiled, in place of flash-attn."""
+    template = image("cu130-torch211-sm90")
+    conv1d = Pin(
         name="causal-conv1d", version="1.7.0", layer="kernels", optional=optional, compiled=True
     )
-    return replace(wanted, pins=(*(pin for pin in wanted.pins if pin.name != "flash-attn"), pin))
+    other_pins = (pin for pin in template.pins if pin.name != "flash-attn")
+    return replace(template, pins=(*other_pins, conv1d))
 
 
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_compiled_one_is_taken_and_one_that_nobody_compiled_is_told_with_the_next_command(
-    tmp_path: Path, optional: bool
+def test_a_compiled_wheel_is_taken(tmp_path: Path, optional: bool) -> None:
+    wheel = tmp_path / CONV1D
+    wheel.write_bytes(b"wheel")
+
+    def find_conv1d(_image: Image, pin: Pin) -> Path | None:
+        return wheel if pin.name == "causal-conv1d" else None
+
+    wheels = gathered(image_with_conv1d(optional=optional), tmp_path, compiled=find_conv1d)
+
+    assert dict(wheels.files) == {wheel.name: wheel}
+    assert dict(wheels.missing) == {}
+
+
+COMPILE_CONV1D = "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it"
+
+
+def test_an_optional_package_that_nobody_compiled_is_missing_with_the_command(
+    tmp_path: Path,
 ) -> None:
-    kept, wanted = (
-        tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl",
-        needing_conv1d(optional=optional),
-    )
-    kept.write_bytes(b"wheel")
-    found = gathered(
-        wanted, tmp_path, compiled=lambda _, pin: kept if pin.name == "causal-conv1d" else None
-    )
-    assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
-    then = "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it"
-    if optional:
-        assert gathered(wanted, tmp_path).details["causal-conv1d"] == then
-        return
-    cause = "needs causal-conv1d==1.7.0, which no index has as a wheel, and which is not compiled for this image yet"
-    with pytest.raises(UserError, match=f"{cause}\n    next: {then} once"):
-        gathered(wanted, tmp_path)
+    wheels = gathered(image_with_conv1d(optional=True), tmp_path)
+
+    assert wheels.details["causal-conv1d"] == COMPILE_CONV1D
 
 
-NATIVE_WHEEL = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
+def test_a_required_package_that_nobody_compiled_is_an_error_with_the_command(
+    tmp_path: Path,
+) -> None:
+    cause = (
+        "needs causal-conv1d==1.7.0, which no index has as a wheel, "
+        "and which is not compiled for this image yet"
+    )
+    with pytest.raises(UserError, match=f"{cause}\n    next: {COMPILE_CONV1D} once"):
+        gathered(image_with_conv1d(optional=False), tmp_path)
+
+
+def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
+    wheels = gathered("cu128-torch28", tmp_path, in_base={"flash-attn"})
+
+    assert not wheels.files
+    assert not wheels.missing
+
+
+# --- compiled extensions of packages that the lock has as pure Python -----------------------------
 
 
 def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Path) -> None:
-    wheel = tmp_path / NATIVE_WHEEL
+    wheel = tmp_path / COLOSSALAI
     wheel.write_bytes(b"wheel")
-    asked: list[str] = []
+    requested_extensions: list[str] = []
 
-    def compiled(_image: Image, pin: Pin) -> Path | None:
-        asked.append(pin.extensions)
+    def find_extensions(_image: Image, pin: Pin) -> Path | None:
+        requested_extensions.append(pin.extensions)
         return wheel if pin.extensions else None
 
-    found = gathered("cu124-torch25-colossalai", tmp_path, compiled=compiled)
-    assert found.files[NATIVE_WHEEL] == wheel and "colossalai extensions" not in found.missing
-    assert "colossalai" in asked
-    replacing = image("cu124-torch25-colossalai").choose_compiled_wheels(found.files)
-    assert replacing == {"colossalai": NATIVE_WHEEL}
-    assert NATIVE_WHEEL in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).files
-    wheel.rename(tmp_path / "colossalai-0.5.0-py3-none-any.whl")  # pure Python is none
-    assert (
-        "colossalai extensions"
-        in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
-    )
+    wheels = gathered("cu124-torch25-colossalai", tmp_path, compiled=find_extensions)
+
+    assert wheels.files[COLOSSALAI] == wheel
+    assert "colossalai extensions" not in wheels.missing
+    assert "colossalai" in requested_extensions
+    replacing = image("cu124-torch25-colossalai").choose_compiled_wheels(wheels.files)
+    assert replacing == {"colossalai": COLOSSALAI}
+
+
+def test_a_wheelhouse_may_have_the_wheel_with_extensions(tmp_path: Path) -> None:
+    (tmp_path / COLOSSALAI).write_bytes(b"wheel")
+
+    wheels = gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path)
+
+    assert COLOSSALAI in wheels.files
+
+
+def test_a_wheel_of_pure_python_has_no_extensions(tmp_path: Path) -> None:
+    (tmp_path / "colossalai-0.5.0-py3-none-any.whl").write_bytes(b"wheel")
+
+    wheels = gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path)
+
+    assert "colossalai extensions" in wheels.missing
 
 
 def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: Path) -> None:
-    found = gathered("cu130-torch213-axolotl-multigpu", tmp_path)
-    assert found.missing["deepspeed extensions"] == (
+    wheels = gathered("cu130-torch213-axolotl-multigpu", tmp_path)
+
+    assert wheels.missing["deepspeed extensions"] == (
         "deepspeed==0.18.9's compiled extensions, which were not compiled for this image"
     )
-    assert (
-        "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`"
-        in found.details["deepspeed extensions"]
-    )
-    assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
-    kept = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",)).missing[
-        "colossalai extensions"
-    ]
-    assert "the base brings its own colossalai" in kept
+    compile_command = "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`"
+    assert compile_command in wheels.details["deepspeed extensions"]
+    assert "deepspeed" not in wheels.missing, "the package itself is there, as pure Python"
 
 
-INSTALLED = """cp311-cp311-manylinux_2_36_x86_64 cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64
-cp311-cp311-manylinux2010_x86_64 cp311-cp311-manylinux1_x86_64 cp311-cp311-linux_x86_64 cp39-abi3-manylinux_2_28_x86_64
-py3-none-any py3-none-manylinux_2_28_x86_64 py2.py3-none-any py311-none-any""".split()
-REFUSED = """cp311-cp311-manylinux_2_37_x86_64 cp311-cp311-manylinux_2_28_aarch64 cp311-cp311-musllinux_1_2_x86_64
-cp310-cp310-manylinux_2_28_x86_64 cp312-abi3-manylinux_2_28_x86_64 py312-none-any""".split()
+def test_extensions_of_a_package_that_the_base_has_are_missing(tmp_path: Path) -> None:
+    wheels = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",))
+
+    assert "the base brings its own colossalai" in wheels.missing["colossalai extensions"]
 
 
-@pytest.mark.parametrize("tag", [*INSTALLED, *REFUSED])
-def test_a_wheel_fits_by_its_python_abi_and_glibc(tag: str) -> None:
-    assert parse_tag(tag).isdisjoint(supported_tags(Minor(3, 11), Minor(2, 36))) is (tag in REFUSED)
+# --- downloads of official wheels -----------------------------------------------------------------
 
 
-NAME = "flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
+OFFICIAL = "flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
 
 
-def a_wheel(text: str = "content") -> bytes:
+def zipped(text: str) -> bytes:
+    """Return a wheel of which one file has this text, repeated."""
     with io.BytesIO() as buffer:
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("flash_attn/__init__.py", text * 10_000)
         return buffer.getvalue()
 
 
-WHOLE = a_wheel()
-OTHER = a_wheel("altered")
+CONTENT = zipped("content")
+ALTERED = zipped("altered")
 """A wheel as good as the other, of other bytes: being a zip is no proof of anything."""
 
 
-def wheel(server: Server, folder: str = "v2.8.3") -> Prebuilt:
+def official_wheel(server: Server) -> Prebuilt:
     return Prebuilt(
         name="flash-attn",
         version="2.8.3",
-        filename=NAME,
-        url=f"http://{server.host}/{folder}/{NAME.replace('+', '%2B')}",
-        sha256=hashlib.sha256(WHOLE).hexdigest(),
+        filename=OFFICIAL,
+        url=f"http://{server.host}/v2.8.3/{OFFICIAL.replace('+', '%2B')}",
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
     )
 
 
-def kept(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def answering(server: Server, *replies: Reply | None) -> Server:
-    """One reply a request, the last for all that follow."""
-    left = list(replies)
-    server.answer = lambda *_: left.pop(0) if len(left) > 1 else left[0]
+def replying(server: Server, *replies: Reply | None) -> Server:
+    """Let the server give one reply to each request, and the last one to all that follow."""
+    remaining = list(replies)
+    server.answer = lambda *_: remaining.pop(0) if len(remaining) > 1 else remaining[0]
     return server
 
 
-def test_the_right_bytes_are_taken_once_and_kept(server: Server, tmp_path: Path) -> None:
-    wanted = wheel(answering(server, (200, {}, WHOLE), (500, {}, b"")))
-    for _ in range(2):
-        assert obtain(wanted, cache=tmp_path).read_bytes() == WHOLE
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_wheel_with_the_right_hash_is_downloaded_once(server: Server, tmp_path: Path) -> None:
+    wheel = official_wheel(replying(server, (200, {}, CONTENT), (500, {}, b"")))
+
+    first = obtain(wheel, cache=tmp_path).read_bytes()
+    second = obtain(wheel, cache=tmp_path).read_bytes()
+
+    assert first == second == CONTENT
     assert server.count("GET", "/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.7cxx11abiTRUE") == 1
-    assert kept(tmp_path) == [NAME]
+    assert names_in(tmp_path) == [OFFICIAL]
 
 
-def test_a_redirect_is_followed_and_its_end_is_checked_too(server: Server, tmp_path: Path) -> None:
-    source, moved = (
-        partial(obtain, cache=tmp_path),
-        (302, {"Location": f"http://{server.host}/blob"}, b""),
-    )
+def test_a_redirect_is_followed_and_what_it_leads_to_is_checked(
+    server: Server, tmp_path: Path
+) -> None:
+    moved = (302, {"Location": f"http://{server.host}/blob"}, b"")
+
     with pytest.raises(UserError, match="refused"):
-        source(wheel(answering(server, moved, (200, {}, OTHER))))
-    assert kept(tmp_path) == []
-    assert source(wheel(answering(server, moved, (200, {}, WHOLE)))).read_bytes() == WHOLE
+        obtain(official_wheel(replying(server, moved, (200, {}, ALTERED))), cache=tmp_path)
+    assert names_in(tmp_path) == []
+
+    wheel = obtain(official_wheel(replying(server, moved, (200, {}, CONTENT))), cache=tmp_path)
+    assert wheel.read_bytes() == CONTENT
     assert server.count("GET", "/blob") == 2
 
 
-@pytest.mark.parametrize("body", [OTHER, WHOLE[: len(WHOLE) // 2], b"<html>sign in</html>"])
+@pytest.mark.parametrize(
+    "body",
+    [ALTERED, CONTENT[: len(CONTENT) // 2], b"<html>sign in</html>"],
+    ids=["altered", "half of it", "a page to sign in"],
+)
 def test_wrong_bytes_are_refused_with_place_cause_and_next_step(
     server: Server, tmp_path: Path, body: bytes
 ) -> None:
-    with pytest.raises(UserError) as caught:
-        obtain(wheel(answering(server, (200, {}, body))), cache=tmp_path)
-    (problem,) = caught.value.problems
-    assert problem.where == f"127.0.0.1: {NAME}"
+    with pytest.raises(UserError) as error:
+        obtain(official_wheel(replying(server, (200, {}, body))), cache=tmp_path)
+
+    (problem,) = error.value.problems
+    assert problem.where == f"127.0.0.1: {OFFICIAL}"
     assert f"{len(body)} bytes with sha256 {hashlib.sha256(body).hexdigest()}" in problem.cause
-    assert hashlib.sha256(WHOLE).hexdigest() in problem.cause and problem.cause.endswith("refused")
+    assert hashlib.sha256(CONTENT).hexdigest() in problem.cause
+    assert problem.cause.endswith("refused")
     assert problem.then.startswith("nothing was kept; ask whoever serves it")
-    assert kept(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
-def test_wrong_bytes_in_the_cache_are_refused_and_stay_for_whoever_looks(
+def test_wrong_bytes_in_the_cache_are_refused_and_stay_there(
     server: Server, tmp_path: Path
 ) -> None:
-    (tmp_path / NAME).write_bytes(OTHER)
-    with pytest.raises(UserError) as caught:
-        obtain(wheel(answering(server, (200, {}, WHOLE))), cache=tmp_path)
-    assert server.seen == []
-    (problem,) = caught.value.problems
-    assert problem.where == str(tmp_path / NAME) and "refused" in problem.cause
-    assert problem.then == f"`rm {tmp_path / NAME}`: the next build fetches it anew"
+    cached = tmp_path / OFFICIAL
+    cached.write_bytes(ALTERED)
+
+    with pytest.raises(UserError) as error:
+        obtain(official_wheel(replying(server, (200, {}, CONTENT))), cache=tmp_path)
+
+    assert server.seen == [], "nothing is downloaded over it"
+    (problem,) = error.value.problems
+    assert problem.where == str(cached)
+    assert "refused" in problem.cause
+    assert problem.then == f"`rm {cached}`: the next build fetches it anew"
 
 
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
         (
-            (200, {"Content-Length": str(len(WHOLE))}, WHOLE[:-100]),
-            rf"IncompleteRead\({len(WHOLE) - 100} bytes read, 100 more expected",
+            (200, {"Content-Length": str(len(CONTENT))}, CONTENT[:-100]),
+            rf"IncompleteRead\({len(CONTENT) - 100} bytes read, 100 more expected",
         ),
         ((404, {}, b"<html>no such page</html>"), "404 Client Error"),
         (None, "Remote end closed connection|RemoteDisconnected"),
     ],
     ids=["half a file", "no such file", "a server that hangs up"],
 )
-def test_what_does_not_come_whole_is_not_taken(
+def test_a_download_that_breaks_off_leaves_nothing_in_the_cache(
     server: Server, tmp_path: Path, reply: Reply | None, cause: str
 ) -> None:
-    with pytest.raises(NotFetched) as caught:
-        obtain(wheel(answering(server, reply)), cache=tmp_path)
-    problem = caught.value.problems[0]
-    assert problem.where == "127.0.0.1" and re.search(cause, problem.cause)
+    with pytest.raises(NotFetched) as error:
+        obtain(official_wheel(replying(server, reply)), cache=tmp_path)
+
+    problem = error.value.problems[0]
+    assert problem.where == "127.0.0.1"
+    assert re.search(cause, problem.cause)
     assert problem.then == "--wheelhouse FOLDER takes it from a folder"
-    assert kept(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
-def test_a_dead_server_is_said(tmp_path: Path) -> None:
+def test_a_server_that_does_not_run_is_an_error(tmp_path: Path) -> None:
     with serving() as server:
-        wanted = wheel(server)
+        wheel = official_wheel(server)
+
     with pytest.raises(NotFetched, match=r"refused|unreachable"):
-        obtain(wanted, cache=tmp_path)
-    assert kept(tmp_path) == []
+        obtain(wheel, cache=tmp_path)
+    assert names_in(tmp_path) == []
 
 
 def test_builds_at_once_keep_one_whole_wheel(server: Server, tmp_path: Path) -> None:
+    wheel = official_wheel(replying(server, (200, {}, CONTENT)))
+
     with ThreadPoolExecutor(3) as pool:
-        wanted = wheel(answering(server, (200, {}, WHOLE)))
-        found = list(pool.map(lambda _: obtain(wanted, cache=tmp_path).read_bytes(), range(6)))
-    assert found == [WHOLE] * 6 and kept(tmp_path) == [NAME]
+        contents = list(pool.map(lambda _: obtain(wheel, cache=tmp_path).read_bytes(), range(6)))
+
+    assert contents == [CONTENT] * 6
+    assert names_in(tmp_path) == [OFFICIAL]
 
 
-def wanting(server: Server, *, optional: bool) -> Image:
-    usual = sources.image("cu126-torch27")
-    pins = tuple(
-        replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in usual.pins
-    )
-    return replace(usual, pins=pins, prebuilt=(wheel(server),))
+def image_with_official_wheel(server: Server, *, optional: bool) -> Image:
+    template = sources.image("cu126-torch27")
+    pins = []
+    for pin in template.pins:
+        pins.append(replace(pin, optional=optional) if pin.name == "flash-attn" else pin)
+    return replace(template, pins=tuple(pins), prebuilt=(official_wheel(server),))
 
 
 @pytest.mark.parametrize("optional", [True, False])
 def test_a_build_takes_the_right_bytes_and_stops_at_wrong_ones(
     server: Server, tmp_path: Path, optional: bool
 ) -> None:
-    """Also where the package is optional: to go without it in silence would hide that somebody altered a file."""
-    wanted, source = wanting(server, optional=optional), partial(obtain, cache=tmp_path)
-    answering(server, (200, {}, OTHER), (200, {}, WHOLE))
+    """Also if the package is optional: going without it would hide that somebody altered a file."""
+    to_build = image_with_official_wheel(server, optional=optional)
+    download = partial(obtain, cache=tmp_path)
+    replying(server, (200, {}, ALTERED), (200, {}, CONTENT))
+
     with pytest.raises(UserError, match="refused"):
-        prebuilt.gather(wanted, wheelhouse=None, official=source)
-    found = prebuilt.gather(wanted, wheelhouse=None, official=source)
-    assert found.digests() == {NAME: hashlib.sha256(WHOLE).hexdigest()} and not found.missing
+        prebuilt.gather(to_build, wheelhouse=None, official=download)
+
+    wheels = prebuilt.gather(to_build, wheelhouse=None, official=download)
+    assert wheels.digests() == {OFFICIAL: hashlib.sha256(CONTENT).hexdigest()}
+    assert not wheels.missing
 
 
-def test_a_build_that_cannot_fetch_what_it_needs_stops(tmp_path: Path) -> None:
+def test_a_build_that_cannot_download_what_it_requires_stops(tmp_path: Path) -> None:
     with serving() as server:
-        needed = wanting(server, optional=False)
-    with pytest.raises(UserError) as caught:
-        prebuilt.gather(needed, wheelhouse=None, official=partial(obtain, cache=tmp_path))
-    (problem,) = caught.value.problems
-    assert problem.where == "127.0.0.1" and "could not be fetched" in problem.cause
+        to_build = image_with_official_wheel(server, optional=False)
+
+    with pytest.raises(UserError) as error:
+        prebuilt.gather(to_build, wheelhouse=None, official=partial(obtain, cache=tmp_path))
+
+    (problem,) = error.value.problems
+    assert problem.where == "127.0.0.1"
+    assert "could not be fetched" in problem.cause
     assert problem.then.endswith("`nox -s wheels -- cu126-torch27 flash-attn` compiles one")
 
 
-def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
+# --- the cache of compiled wheels -----------------------------------------------------------------
+
+
+def test_a_stored_wheel_is_found_by_its_key(tmp_path: Path) -> None:
     cache = tmp_path / "compiled"
     assert find_compiled(cache, "key") is None
-    kept = store_compiled(cache, "key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
-    assert find_compiled(cache, "key") == kept
-    assert (
-        json.loads((kept.parent / "record.json").read_text())["sha256"]
-        == hashlib.sha256(b"wheel").hexdigest()
-    )
-    assert [path.name for path in cache.iterdir()] == ["key"]
+
+    stored = store_compiled(cache, "key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
+
+    assert find_compiled(cache, "key") == stored
+    record = json.loads((stored.parent / "record.json").read_text())
+    assert record["sha256"] == hashlib.sha256(b"wheel").hexdigest()
+    assert names_in(cache) == ["key"]
 
 
-def test_a_damaged_wheel_is_told_and_not_taken_and_can_be_kept_anew(tmp_path: Path) -> None:
-    said = list[str]()
+def test_a_damaged_wheel_is_warned_of_and_not_taken(tmp_path: Path) -> None:
+    warnings = list[str]()
+    wheel = store_compiled(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
+
+    wheel.write_bytes(b"other")
+
+    assert find_compiled(tmp_path, "key", warnings.append) is None
+    assert "not what its record says" in warnings[0]
+
+
+def test_a_wheel_with_a_damaged_record_is_not_taken_and_can_be_stored_anew(
+    tmp_path: Path,
+) -> None:
+    wheel = store_compiled(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
+    (wheel.parent / "record.json").write_text("{")
+    assert find_compiled(tmp_path, "key") is None
+
     store_compiled(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
-    (tmp_path / "key" / "a-1-py3-none-any.whl").write_bytes(b"other")
-    assert find_compiled(tmp_path, "key", said.append) is None
-    assert "not what its record says" in said[0]
-    (tmp_path / "key" / "record.json").write_text("{")
-    assert find_compiled(tmp_path, "key", said.append) is None
-    store_compiled(tmp_path, "key", "a-1-py3-none-any.whl", b"wheel", {})
-    assert find_compiled(tmp_path, "key") is not None
+
+    assert find_compiled(tmp_path, "key") == wheel
 
 
-def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
-    wanted, cache = image("cu128-torch28"), tmp_path / "compiled"
-    finder = wheel_finder(SOURCES.matrix, cache)
-    pin = wanted.pin("flash-attn")
+def test_an_image_takes_the_wheel_of_its_own_recipe_and_no_other(tmp_path: Path) -> None:
+    torch28, cache = image("cu128-torch28"), tmp_path / "compiled"
+    find_wheel = wheel_finder(SOURCES.matrix, cache)
+    pin = torch28.pin("flash-attn")
     assert pin is not None
-    assert finder(wanted, pin) is None
+    assert find_wheel(torch28, pin) is None
+
     key = recipe_of("cu128-torch28", "flash-attn").key
-    kept = store_compiled(cache, key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    assert gathered(wanted, tmp_path, compiled=finder).files == {kept.name: kept}
-    assert gathered("cu126-torch28", tmp_path, compiled=finder).files == {}
+    wheel = store_compiled(cache, key, FLASH_ATTN, b"wheel", {})
 
-
-def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    has_all = gathered("cu128-torch28", tmp_path, in_base={"flash-attn"})
-    assert not has_all.files and not has_all.missing
+    assert gathered(torch28, tmp_path, compiled=find_wheel).files == {wheel.name: wheel}
+    assert gathered("cu126-torch28", tmp_path, compiled=find_wheel).files == {}
