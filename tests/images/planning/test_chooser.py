@@ -1,4 +1,4 @@
-"""What a machine is told to pull: models, architectures, drivers, and the reasons."""
+"""Which image is recommended for a machine: models, architectures, drivers, and the reasons."""
 
 import json
 import platform
@@ -15,316 +15,449 @@ from images.engine import host_gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import chooser, plan
-from images.planning.chooser import Machine, Options
+from images.planning.chooser import Choice, ImageSummary, Machine, Options
 from images.planning.image import Image
 from tests.support.checkout import ROOT
 from tests.support.commands import call
 from tests.support.small import SOURCES
-from tests.support.sources import SOURCES as MATRIX
+from tests.support.sources import SOURCES as REAL
 from tests.support.sources import image
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
-OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
-OFFERS = [chooser.summarize(image, MATRIX.facts) for image in OF_THE_MATRIX]
+REAL_IMAGES = [planned.image for planned in plan.plan(REAL) if planned.image]
+REAL_SUMMARIES = [chooser.summarize(image, REAL.facts) for image in REAL_IMAGES]
 MACHINES = yaml.load(
     (ROOT / "tests/images/planning/machines.yaml").read_text(encoding="utf-8"),
     Loader=yaml.CSafeLoader,
 )
+FITS = ("cubin", "ptx", "no")
+"""How a GPU runs an image, best first."""
 
 
-def choose(images: Sequence[Image], machine: Machine, options: Options) -> chooser.Choice:
-    facts = MATRIX.facts if images is OF_THE_MATRIX else SOURCES.facts
-    return chooser.rank([chooser.summarize(image, facts) for image in images], machine, options)
+def machine_with(gpu: str, driver: str = "") -> Machine:
+    return chooser.machine_from_options(gpu, "", driver)
 
 
-def answer(gpu: str = "", driver: str = "", arch: str = "", **options: object) -> chooser.Choice:
-    machine = chooser.machine_from_options(gpu, arch, driver)
-    return choose(IMAGES, machine, Options(**options))  # type: ignore[arg-type]
+def choose(images: Sequence[Image], machine: Machine, options: Options | None = None) -> Choice:
+    facts = REAL.facts if images is REAL_IMAGES else SOURCES.facts
+    summaries = [chooser.summarize(image, facts) for image in images]
+    return chooser.rank(summaries, machine, options or Options())
 
 
-@pytest.mark.parametrize("said", MACHINES["models"])
-def test_models_as_drivers_and_people_call_them(said: str) -> None:
-    name, row = chooser.find_model(said)
-    assert [name, row.capability] == MACHINES["models"][said]
+def choose_for(gpu: str, driver: str = "", **options: object) -> Choice:
+    """Return the choice among the images of the small matrix."""
+    wanted = Options(**options)  # type: ignore[arg-type]
+    return choose(IMAGES, machine_with(gpu, driver), wanted)
+
+
+def best_of(summaries: Sequence[ImageSummary], machine: Machine, torch: str = "") -> chooser.Answer:
+    options = Options(torch=chooser.torch_range(torch))
+    return chooser.rank(summaries, machine, options).fitting[0]
+
+
+def reasons_against(choice: Choice) -> list[tuple[str, ...]]:
+    return [unfit.reasons for unfit in choice.others]
+
+
+# --- models of GPUs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", MACHINES["models"])
+def test_a_model_is_found_by_what_drivers_and_people_call_it(text: str) -> None:
+    name, row = chooser.find_model(text)
+
+    assert [name, row.capability] == MACHINES["models"][text]
 
 
 @pytest.mark.parametrize(
-    "said", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"]
+    "text", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"]
 )
-def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
-    with pytest.raises(UserError, match="--arch what `nvidia-smi") as told:
-        chooser.find_model(said)
+def test_a_text_that_means_no_model_or_several_is_an_error_with_a_way_out(text: str) -> None:
+    with pytest.raises(UserError, match="--arch what `nvidia-smi") as error:
+        chooser.find_model(text)
+
     all_three = "nearest: RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000; or"
-    assert (all_three in str(told.value)) == (said == "RTX 6000")
+    is_ambiguous = text == "RTX 6000"
+    assert (all_three in str(error.value)) == is_ambiguous
 
 
-def test_every_model_means_itself_and_has_a_source() -> None:
+def test_every_model_of_the_table_means_itself_and_has_a_source() -> None:
     assert len(chooser.models()) > 90
     for name, row in chooser.models().items():
-        assert chooser.find_model(name) == (name, row) and row.source.startswith("https://")
+        assert chooser.find_model(name) == (name, row)
+        assert row.source.startswith("https://")
 
 
-def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
-    found = answer("RTX 4090", "550.90")
-    best = found.fitting[0]
+# --- what a person gives --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arch", "driver", "problem"),
+    [
+        ("H100", "", "new", "no version of a driver"),
+        ("H100", "", "v550.90", "no version of a driver"),
+        ("H100", "", "550-1", "no version of a driver"),
+        ("H100", "", "550rc1", "no version of a driver"),
+        ("H100", "", "1!550.90", "no version of a driver"),
+        ("H100", "", "12.4", "is CUDA's version"),
+        ("", "ninety", "", "--arch ninety"),
+        ("H100", "sm_86", "", "H100 is sm_90"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_refused(
+    gpu: str, arch: str, driver: str, problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        chooser.machine_from_options(gpu, arch, driver)
+
+
+def test_an_architecture_describes_a_model_that_the_table_lacks() -> None:
+    assert chooser.machine_from_options("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
+
+
+def test_an_architecture_adds_nothing_to_a_model_that_the_table_has() -> None:
+    with_arch = chooser.machine_from_options("GH200", "9.0", "")
+
+    assert with_arch == chooser.machine_from_options("GH200", "", "")
+
+
+def test_versions_of_torch_and_python_are_read() -> None:
+    assert str(chooser.torch_range("2.7.1")) == "==2.7.1"
+    assert chooser.python_minor("3.11.9") == "3.11"
+    with pytest.raises(UserError, match="no range of versions"):
+        chooser.torch_range("newest")
+    with pytest.raises(UserError, match="no version of Python"):
+        chooser.python_minor("py311")
+
+
+# --- drivers and architectures --------------------------------------------------------------------
+
+
+def test_an_older_driver_gets_the_newest_torch_of_a_cuda_that_it_can_run() -> None:
+    choice = choose_for("RTX 4090", "550.90")
+
+    best = choice.fitting[0]
     assert best.image.wheel_cuda.startswith("12.")
+    torch_versions = []
+    for rival in IMAGES:
+        torch = rival.pin("torch")
+        if rival.wheel_cuda.major == 12 and not rival.name.profile and torch:
+            torch_versions.append(Version(torch.version))
+    assert Version(best.image.torch) == max(torch_versions)
     assert "machine code for sm_89 through sm_86, of the same major" in best.reasons
-    rivals = [image for image in IMAGES if image.wheel_cuda.major == 12 and not image.name.profile]
-    assert Version(best.image.torch) == max(Version(image.pin("torch").version) for image in rivals)  # type: ignore[union-attr]
-    assert any(reasons == ("CUDA 13 needs driver 580 or newer",) for _, reasons in found.others)
+    assert ("CUDA 13 needs driver 580 or newer",) in reasons_against(choice)
 
 
 @pytest.mark.parametrize(
     "gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"]
 )
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
-def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
-    machine = chooser.machine_from_options(gpu, "", driver)
-    found = choose(IMAGES, machine, Options())
-    for one in found.fitting:
-        assert not driver or Version(driver) >= Version(one.image.min_driver)
-        code = DeviceCode(archs=one.image.archs, ptx=one.image.ptx)
+def test_no_image_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
+    machine = machine_with(gpu, driver)
+
+    choice = choose(IMAGES, machine)
+
+    for answer in choice.fitting:
+        assert not driver or Version(driver) >= Version(answer.image.min_driver)
+        code = DeviceCode(archs=answer.image.archs, ptx=answer.image.ptx)
         assert all(code.covers(arch) != "no" for arch in machine.archs)
-    fits = [one.fit for one in found.fitting]
-    assert fits == sorted(fits, key=("cubin", "ptx", "no").index), "machine code before PTX"
-    assert found.fitting or found.others
+    fits = [answer.fit for answer in choice.fitting]
+    assert fits == sorted(fits, key=FITS.index), "machine code before PTX"
+    assert choice.fitting or choice.others
 
 
-def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> None:
-    image = next(image for image in IMAGES if image.ptx)
-    newer = Arch(99, 0)
-    new, old = (
-        Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver)
-    )
-    known = chooser.summarize(image, SOURCES.facts).model_copy(update={"compilers": {}})
-    (one,) = chooser.rank([known], new, Options()).fitting
-    assert one.fit == "ptx" and any(
-        reason.startswith("only PTX for sm_990") for reason in one.reasons
-    )
-    found = chooser.rank([known], old, Options())
-    native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
-    assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
+IMAGE_WITH_PTX = next(image for image in IMAGES if image.ptx)
+# No run-time compiler knows a GPU that does not exist yet. Without its compilers, an image fits.
+PTX_ONLY = chooser.summarize(IMAGE_WITH_PTX, SOURCES.facts).model_copy(update={"compilers": {}})
+FUTURE_GPU = Arch(99, 0)
+
+
+def test_an_image_with_only_ptx_fits_a_newer_gpu_with_a_newer_driver() -> None:
+    machine = Machine(gpus=("x",), archs=(FUTURE_GPU,), driver="999")
+
+    (answer,) = chooser.rank([PTX_ONLY], machine, Options()).fitting
+
+    assert answer.fit == "ptx"
+    assert any(reason.startswith("only PTX for sm_990") for reason in answer.reasons)
+
+
+def test_an_image_with_only_ptx_needs_a_driver_of_its_own_cuda() -> None:
+    machine = Machine(gpus=("x",), archs=(FUTURE_GPU,), driver=IMAGE_WITH_PTX.min_driver)
+
+    choice = chooser.rank([PTX_ONLY], machine, Options())
+
+    cuda = IMAGE_WITH_PTX.wheel_cuda
+    first_driver = SOURCES.facts.cuda[str(cuda)].driver
+    reason = f"PTX of CUDA {cuda} needs driver {first_driver} or newer"
+    assert reasons_against(choice)[0] == (reason,)
+
+
+def test_a_machine_with_two_kinds_of_gpus_needs_code_for_both() -> None:
+    machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
+
+    choice = choose(IMAGES, machine)
+
+    assert choice.fitting
+    assert all(answer.fit == "cubin" for answer in choice.fitting)
+    assert "cu130" not in choice.fitting[0].name, "CUDA 13 has dropped Volta"
 
 
 @pytest.mark.parametrize(
-    "gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10", "RTX 5090"]
+    ("gpu", "driver", "torch", "builds", "sources"),
+    MACHINES["machines"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_arm_hosts_get_images_for_arm64_and_no_others_do(gpu: str) -> None:
-    found = choose(OF_THE_MATRIX, chooser.machine_from_options(gpu, "", ""), Options())
-    on_arm = gpu != "RTX 5090"
-    assert found.fitting and {one.name.endswith("-arm64") for one in found.fitting} == {on_arm}
-    why = (
-        "is for x86-64, and this GPU's host processor is ARM" if on_arm else "is for ARM processors"
-    )
-    assert (why,) in [reasons for _, reasons in found.others]
-
-
-def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
-    for gpu, said in (
-        ("Jetson AGX Orin", "has no code for sm_87 (it"),
-        ("GTX 980", "has no code for sm_52 (it"),
-    ):
-        found = choose(OF_THE_MATRIX, chooser.machine_from_options(gpu, "", ""), Options())
-        assert not found.fitting and any(reasons[0].startswith(said) for _, reasons in found.others)
-    thor = choose(OF_THE_MATRIX, chooser.machine_from_options("Thor", "", ""), Options())
-    assert "cu130-torch211-arm64" not in [
-        one.name for one in thor.fitting
-    ]  # Triton 3.6 can't assemble for it
-
-
-def test_another_torch_or_python_or_a_toolkit_is_given_as_it_is_asked_for() -> None:
-    found = answer("H100", "580.65", torch=chooser.torch_range("2.7"))
-    assert {one.image.torch for one in found.fitting} == {"2.7.1"}
-    newest = answer("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
-    assert newest and all(one.image.torch < "2.9" for one in newest)
-    assert not [
-        one
-        for one in answer("H100", "999").fitting
-        if "-py" in one.name or one.name.endswith("-devel")
+def test_a_machine_gets_the_builds_of_torch_that_documents_say_run_there(
+    gpu: str, driver: str, torch: str, builds: list[str], sources: list[str]
+) -> None:
+    """`builds`: the CUDA versions of these builds. `sources`: keys of the documents."""
+    machine = machine_with(gpu, driver)
+    of_torch = [
+        summary
+        for summary in REAL_SUMMARIES
+        if str(Minor.parse(summary.torch)) == torch and not summary.profile and not summary.devel
     ]
-    assert all(one.name.endswith("-devel") for one in answer("H100", "999", devel=True).fitting)
-    assert all("-py313" in one.name for one in answer("H100", "999", python="3.13").fitting)
+    for_processor = [
+        summary for summary in of_torch if summary.name.endswith("-arm64") == machine.arm
+    ]
+
+    fitting_cudas = set()
+    for summary in of_torch:
+        answer = chooser.answer(summary, machine, Options(python=summary.python))
+        if not answer.against:
+            fitting_cudas.add(summary.wheel_cuda)
+
+    our_cudas = {summary.wheel_cuda for summary in for_processor}
+    assert fitting_cudas == our_cudas & set(builds)
+    assert builds or not fitting_cudas
+    assert sources
+    assert set(sources) <= set(MACHINES["sources"])
 
 
-def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
-    machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
-    found = choose(IMAGES, machine, Options())
-    assert found.fitting and all(one.fit == "cubin" for one in found.fitting)
-    assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
+# --- ARM processors -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capability", [(9, 0), (8, 9), (8, 6)])
-def test_a_host_with_an_arm_processor_gets_an_image_for_it(capability: tuple[int, int]) -> None:
-    """GH200; L40S and A10 in an ARM server."""
-    found = Inventory(
-        driver="580.95.05", gpus=(Gpu(name="x", capability=capability, memory=1),), source="NVML"
-    )
-    fitting = choose(
-        OF_THE_MATRIX, chooser.machine_from_inventory(found, Platform.ARM64), Options()
-    ).fitting
-    assert fitting and all(one.name.endswith("-arm64") for one in fitting)
+@pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "DGX Spark GB10"])
+def test_a_gpu_beside_an_arm_processor_gets_images_for_arm64_only(gpu: str) -> None:
+    choice = choose(REAL_IMAGES, machine_with(gpu))
+
+    assert choice.fitting
+    assert all(answer.name.endswith("-arm64") for answer in choice.fitting)
+    reason = "is for x86-64, and this GPU's host processor is ARM"
+    assert (reason,) in reasons_against(choice)
+
+
+def test_a_gpu_beside_x86_64_gets_no_image_for_arm64() -> None:
+    choice = choose(REAL_IMAGES, machine_with("RTX 5090"))
+
+    assert choice.fitting
+    assert not any(answer.name.endswith("-arm64") for answer in choice.fitting)
+    assert ("is for ARM processors",) in reasons_against(choice)
+
+
+@pytest.mark.parametrize(
+    "capability", [(9, 0), (8, 9), (8, 6)], ids=["GH200", "L40S in an ARM server", "A10 in one"]
+)
+def test_a_detected_arm_processor_gets_an_image_for_it(capability: tuple[int, int]) -> None:
+    gpu = Gpu(name="x", capability=capability, memory=1)
+    inventory = Inventory(driver="580.95.05", gpus=(gpu,), source="NVML")
+    machine = chooser.machine_from_inventory(inventory, Platform.ARM64)
+
+    fitting = choose(REAL_IMAGES, machine).fitting
+
+    assert fitting
+    assert all(answer.name.endswith("-arm64") for answer in fitting)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        ("Jetson AGX Orin", "has no code for sm_87 (it"),  # the images have code for its family
+        ("GTX 980", "has no code for sm_52 (it"),
+    ],
+)
+def test_a_gpu_that_no_image_names_gets_none(gpu: str, reason: str) -> None:
+    choice = choose(REAL_IMAGES, machine_with(gpu))
+
+    assert not choice.fitting
+    assert any(reasons[0].startswith(reason) for reasons in reasons_against(choice))
+
+
+def test_a_gpu_that_triton_does_not_know_gets_no_image_with_it() -> None:
+    choice = choose(REAL_IMAGES, machine_with("Thor"))
+
+    # Its Triton, 3.6, can't assemble for sm_110.
+    assert "cu130-torch211-arm64" not in [answer.name for answer in choice.fitting]
+
+
+def detect_gh200(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
+    """Let this machine have a GH200's GPU and this processor."""
+    gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
+    inventory = Inventory(driver="580.95", gpus=(gpu,), source="NVML")
+    monkeypatch.setattr(host_gpus, "inventory", lambda _folder: inventory)
+    monkeypatch.setattr(platform, "machine", lambda: processor)
 
 
 @pytest.mark.parametrize(("processor", "for_arm"), [("aarch64", True), ("x86_64", False)])
-def test_the_machine_is_asked_for_its_processor(
+def test_a_detected_machine_gets_an_image_for_its_own_processor(
     processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
-    monkeypatch.setattr(
-        host_gpus,
-        "inventory",
-        lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"),
-    )
-    monkeypatch.setattr(platform, "machine", lambda: processor)
+    detect_gh200(monkeypatch, processor)
+
     (best, *_) = json.loads(call("choose", "--json").stdout)["fitting"]
+
     assert best["name"].endswith("-arm64") == for_arm
+
+
+def test_a_named_gpu_has_nothing_to_do_with_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    detect_gh200(monkeypatch, "aarch64")
+
     (best, *_) = json.loads(call("choose", "--json", "--gpu", "H100").stdout)["fitting"]
-    assert not best["name"].endswith("-arm64"), "what is named has nothing to do with this machine"
+
+    assert not best["name"].endswith("-arm64")
 
 
-def test_wrong_words_are_told() -> None:
-    no_drivers = ("new", "v550.90", "550-1", "550rc1", "1!550.90")
-    for gpu, arch, driver, said in (
-        *(("H100", "", driver, "no version of a driver") for driver in no_drivers),
-        ("H100", "", "12.4", "is CUDA's version"),
-        ("", "ninety", "", "--arch ninety"),
-        ("H100", "sm_86", "", "H100 is sm_90"),
-    ):
-        with pytest.raises(UserError, match=said):
-            chooser.machine_from_options(gpu, arch, driver)
-    with pytest.raises(UserError, match="no range of versions"):
-        chooser.torch_range("newest")
-    with pytest.raises(UserError, match="no version of Python"):
-        chooser.python_minor("py311")
-    assert (str(chooser.torch_range("2.7.1")), chooser.python_minor("3.11.9")) == (
-        "==2.7.1",
-        "3.11",
-    )
-    assert chooser.machine_from_options("GH200", "9.0", "") == chooser.machine_from_options(
-        "GH200", "", ""
-    )
-    assert chooser.machine_from_options("RTX 9990", "9.0", "").archs == (Arch(9, 0),)
+# --- what a person wants --------------------------------------------------------------------------
 
 
-def test_the_answer_is_told_to_people_and_to_machines() -> None:
-    found = answer("RTX 4090", "550.90")
-    machine = chooser.machine_from_options("RTX 4090", "", "550.90")
-    best = found.fitting[0].name
-    known = {
-        one.name: chooser.Known(get=f"docker pull r.io/i:{one.name}", sentence="No run.")
-        for one in found.fitting
-    }
-    text = "\n".join(chooser.sentences(found, machine, known))
-    assert f"docker pull r.io/i:{best}\nNo run." in text and "\nNot " in text
-    data = json.loads(json.dumps(found.as_json()))
-    assert data["fitting"][0]["fits"] and data["others"][0]["against"]
+def test_only_images_of_the_wanted_torch_fit() -> None:
+    exact = choose_for("H100", "580.65", torch=chooser.torch_range("2.7")).fitting
+    older = choose_for("H100", "580.65", torch=chooser.torch_range("<2.9,>=2.7")).fitting
+
+    assert {answer.image.torch for answer in exact} == {"2.7.1"}
+    assert older
+    assert all(answer.image.torch < "2.9" for answer in older)
+
+
+def test_another_python_and_the_devel_toolkit_are_given_only_on_request() -> None:
+    usual = [answer.name for answer in choose_for("H100", "999").fitting]
+    devel = [answer.name for answer in choose_for("H100", "999", devel=True).fitting]
+    py313 = [answer.name for answer in choose_for("H100", "999", python="3.13").fitting]
+
+    assert not any("-py" in name or name.endswith("-devel") for name in usual)
+    assert all(name.endswith("-devel") for name in devel)
+    assert all("-py313" in name for name in py313)
+
+
+# --- which image comes first ----------------------------------------------------------------------
+
+
+def test_an_image_for_one_architecture_comes_before_its_parent() -> None:
+    for_sm90 = image("cu126-torch27-sm90", SOURCES)
+    options = Options(torch=chooser.torch_range("2.7"))
+
+    choice = choose([*IMAGES, for_sm90], machine_with("H100", "580.65"), options)
+
+    names = [answer.name for answer in choice.fitting]
+    assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("gpu", "first"),
+    [("NVIDIA H200 NVL", "cu130-torch211"), ("H100", "cu132-torch215")],
+    ids=["the GPU that it passed on", "another GPU"],
+)
+def test_an_image_that_passed_on_this_model_of_gpu_comes_first(gpu: str, first: str) -> None:
+    summaries = []
+    for summary in REAL_SUMMARIES:
+        has_passed = summary.name == "cu130-torch211"
+        passed_on = ["H200"] if has_passed else []
+        summaries.append(summary.model_copy(update={"passed_on": passed_on}))
+
+    assert best_of(summaries, machine_with(gpu, "595.45.04")).name == first
+
+
+def test_an_image_without_a_lock_is_not_recommended_and_the_command_is_named() -> None:
+    machine = machine_with("RTX 4090", "550.90")
+    summaries = [chooser.summarize(image, SOURCES.facts) for image in IMAGES]
+    best = best_of(summaries, machine).name
+    with_best_blocked = [
+        summary.model_copy(update={"blocked": "no lock" if summary.name == best else ""})
+        for summary in summaries
+    ]
+
+    choice = chooser.rank(with_best_blocked, machine, Options())
+
+    assert choice.fitting
+    assert best not in [answer.name for answer in choice.fitting]
+    reasons = ("has no lock: it can't be built before `nox -s lock` has made one",)
+    assert ((best,), reasons) in choice.others
+
+
+# --- what a person should know --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "needs"),
+    [
+        ("RTX 5090", ["Blackwell needs the driver's open kernel modules"]),
+        ("V100", ["Volta needs the driver's proprietary kernel modules"]),
+        ("H100", []),
+        ("GH200", ["Grace Hopper needs the driver's open kernel modules"]),
+    ],
+)
+def test_the_kernel_modules_that_a_gpu_needs_are_named(gpu: str, needs: list[str]) -> None:
+    best = best_of(REAL_SUMMARIES, machine_with(gpu, "580.95"))
+
+    assert [text for text in best.reasons if "kernel modules" in text] == needs
+
+
+def test_an_optional_package_without_code_for_the_gpu_is_named() -> None:
+    best = best_of(REAL_SUMMARIES, machine_with("B200"), torch="2.8")
+
+    (about_xformers,) = (text for text in best.reasons if text.startswith("xformers "))
+    assert about_xformers.endswith("machine code of its own for sm_100")
+
+
+def test_a_silent_fault_that_plain_training_meets_is_named() -> None:
+    best = best_of(REAL_SUMMARIES, machine_with("V100"), torch="2.8")
+
+    prefix = "silently wrong: conv3d in bfloat16"
+    assert any(text.startswith(prefix) for text in best.reasons), best.reasons
+
+
+# --- the verb -------------------------------------------------------------------------------------
+
+
+def test_the_choice_is_printed_for_people_and_for_machines() -> None:
+    choice = choose_for("RTX 4090", "550.90")
+    best = choice.fitting[0].name
+    known = {}
+    for answer in choice.fitting:
+        get = f"docker pull r.io/i:{answer.name}"
+        known[answer.name] = chooser.Known(get=get, sentence="No run.")
+
+    text = "\n".join(chooser.sentences(choice, machine_with("RTX 4090", "550.90"), known))
+    data = json.loads(json.dumps(choice.as_json()))
+
+    assert f"docker pull r.io/i:{best}\nNo run." in text
+    assert "\nNot " in text
+    assert data["fitting"][0]["fits"]
+    assert data["others"][0]["against"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
     [
         (["--gpu", "H100", "--driver", "580.65"], 0, "Take cu13"),
+        (["--gpu", "H100", "--torch", "2.5"], 0, "Take cu124-torch25"),
         (["--gpu", "GTX 980"], 1, "No image fits."),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "leave out --profile or --devel"),
-        (["--gpu", "H100", "--torch", "2.5"], 0, "Take cu124-torch25"),
         (["--gpu", "GTX 9800"], 2, "nearest: GeForce GTX 980"),
         (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
     ],
 )
-def test_the_command_line_answers_with_its_status(
-    arguments: list[str], status: int, said: str
+def test_the_verb_answers_with_its_exit_status(
+    arguments: list[str], status: int, text: str
 ) -> None:
-    done = call("choose", *arguments)
-    assert done.returncode == status and said in (done.stderr if status == 2 else done.stdout)
-    assert "Traceback" not in done.stderr
+    finished = call("choose", *arguments)
+
+    assert finished.returncode == status
+    assert text in (finished.stderr if status == 2 else finished.stdout)
+    assert "Traceback" not in finished.stderr
 
 
-def test_an_arch_image_goes_before_its_parent() -> None:
-    small = image("cu126-torch27-sm90", SOURCES)
-    machine = chooser.machine_from_options("H100", "", "580.65")
-    found = choose([*IMAGES, small], machine, Options(torch=chooser.torch_range("2.7")))
-    names = [one.name for one in found.fitting]
-    assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
+def test_a_driver_that_has_dropped_the_gpu_fits_no_image() -> None:
+    output = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
 
-
-def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
-    machine = chooser.machine_from_options("RTX 4090", "", "550.90")
-    offers = [chooser.summarize(image, SOURCES.facts) for image in IMAGES]
-    best = chooser.rank(offers, machine, Options()).fitting[0].name
-    without = [
-        one.model_copy(update={"blocked": "no lock" if one.name == best else ""}) for one in offers
-    ]
-    found = chooser.rank(without, machine, Options())
-    assert best not in [one.name for one in found.fitting] and found.fitting
-    said = ("has no lock: it can't be built before `nox -s lock` has made one",)
-    assert ((best,), said) in found.others
-
-
-@pytest.mark.parametrize(
-    ("gpu", "driver", "torch", "builds", "why"),
-    MACHINES["machines"],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_machines_get_the_builds_that_documents_say_run_there(
-    gpu: str, driver: str, torch: str, builds: list[str], why: list[str]
-) -> None:
-    machine = chooser.machine_from_options(gpu, "", driver)
-    of_this = [
-        one
-        for one in OFFERS
-        if str(Minor.parse(one.torch)) == torch and not one.profile and not one.devel
-    ]
-    offered = {one.wheel_cuda for one in of_this if one.name.endswith("-arm64") == machine.arm}
-    answers = [chooser.answer(one, machine, Options(python=one.python)) for one in of_this]
-    assert {one.image.wheel_cuda for one in answers if not one.against} == offered & set(builds)
-    assert (
-        why
-        and set(why) <= set(MACHINES["sources"])
-        and (builds or all(one.against for one in answers))
-    )
-
-
-def test_what_passed_on_this_very_gpu_stands_first_and_modules_are_said() -> None:
-    old = next(one for one in OFFERS if one.name == "cu130-torch211")
-    offers = [
-        one.model_copy(update={"passed_on": ["H200"]}) if one is old else one for one in OFFERS
-    ]
-    for gpu, first in (("NVIDIA H200 NVL", old.name), ("H100", "cu132-torch215")):
-        assert (
-            chooser.rank(offers, chooser.machine_from_options(gpu, "", "595.45.04"), Options())
-            .fitting[0]
-            .name
-            == first
-        )
-    for gpu, needs in (
-        ("RTX 5090", ["Blackwell open"]),
-        ("V100", ["Volta proprietary"]),
-        ("H100", []),
-        ("GH200", ["Grace Hopper open"]),
-    ):
-        (best, *_) = chooser.rank(
-            OFFERS, chooser.machine_from_options(gpu, "", "580.95"), Options()
-        ).fitting
-        told = [text for text in best.reasons if "kernel modules" in text]
-        assert [
-            text.replace(" needs the driver's", "").removesuffix(" kernel modules") for text in told
-        ] == needs
-    b200 = chooser.rank(
-        OFFERS,
-        chooser.machine_from_options("B200", "", ""),
-        Options(torch=chooser.torch_range("2.8")),
-    ).fitting[0]
-    assert any(
-        text.startswith("xformers ") and text.endswith("machine code of its own for sm_100")
-        for text in b200.reasons
-    )
-    own = chooser.rank(
-        OFFERS,
-        chooser.machine_from_options("V100", "", ""),
-        Options(torch=chooser.torch_range("2.8")),
-    ).fitting[0]
-    assert any(text.startswith("silently wrong: conv3d in bfloat16") for text in own.reasons), (
-        own.reasons
-    )
-    said = call("choose", "--gpu", "V100", "--driver", "590.48").stdout
-    assert "No image fits: branch 580 is the last driver for sm_70 (Volta)." in said
+    assert "No image fits: branch 580 is the last driver for sm_70 (Volta)." in output
