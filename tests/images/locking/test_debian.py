@@ -1,7 +1,6 @@
-"""Debian packages in a lock: what is written is what is read, what moved is named, mirrors are the machine's own."""
+"""Locks of Debian packages: how they are read and written, and which mirrors they come from."""
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,51 +13,78 @@ from images.locking import debian
 from images.planning import plan
 from tests.support.sources import SOURCES, image
 
-BASES = {
-    debian.lock_path(one.image.base): one.image.base for one in plan.plan(SOURCES) if one.image
+BASES_BY_LOCK = {
+    debian.lock_path(planned.image.base): planned.image.base
+    for planned in plan.plan(SOURCES)
+    if planned.image
 }
 BASE = image("cu126-torch25").base
+SHA256 = "0" * 64
 
 
-@pytest.mark.parametrize("place", BASES)
-def test_each_base_of_the_matrix_is_locked_and_written_as_it_is_read(place: str) -> None:
-    lock = debian.require(BASES[place], CHECKOUT.locks)
-    assert debian.serialize(lock) == (CHECKOUT.locks / place).read_bytes()
-    assert lock.base and lock.layer and not lock.base.keys() & lock.layer.keys()
-    assert {"apt", "ca-certificates", "gcc", "python3-venv", "curl"} <= lock.versions.keys()
-    halves = [lock.serialize_only(half).decode().splitlines() for half in (lock.base, lock.layer)]
-    assert [half[0] for half in halves] == [f"# {lock.suite} {lock.architecture} {lock.day}"] * 2
+# --- locks ----------------------------------------------------------------------------------------
 
 
-def test_what_moved_is_named() -> None:
-    old = debian.require(BASE, CHECKOUT.locks)
-    path = next(path for path in old.layer if "/git_" in path)
-    layer = {one: digest for one, digest in old.layer.items() if one != path} | {
-        "debian/pool/x/git_9_amd64.deb": "0" * 64
-    }
-    assert debian.changed_packages(old, old) == []
-    assert debian.changed_packages(old, dataclasses.replace(old, layer=layer)) == ["git"]
+@pytest.mark.parametrize("path", BASES_BY_LOCK)
+def test_each_base_of_the_matrix_has_a_lock_that_is_written_as_it_is_read(path: str) -> None:
+    debian_lock = debian.require(BASES_BY_LOCK[path], CHECKOUT.locks)
+
+    assert debian.serialize(debian_lock) == (CHECKOUT.locks / path).read_bytes()
+    assert debian_lock.base
+    assert debian_lock.layer
+    assert debian_lock.base.keys().isdisjoint(debian_lock.layer)
+    installed = debian_lock.versions.keys()
+    assert {"apt", "ca-certificates", "gcc", "python3-venv", "curl"} <= installed
+
+
+def test_each_half_of_a_lock_is_written_under_the_locks_own_heading() -> None:
+    debian_lock = debian.require(BASE, CHECKOUT.locks)
+    heading = f"# {debian_lock.suite} {debian_lock.architecture} {debian_lock.day}"
+
+    for files in (debian_lock.base, debian_lock.layer):
+        text = debian_lock.serialize_only(files).decode()
+        assert text.splitlines()[0] == heading
+
+
+def test_a_package_that_moved_is_named() -> None:
+    before = debian.require(BASE, CHECKOUT.locks)
+    layer = {path: digest for path, digest in before.layer.items() if "/git_" not in path}
+    layer["debian/pool/x/git_9_amd64.deb"] = SHA256
+    after = dataclasses.replace(before, layer=layer)
+
+    assert debian.changed_packages(before, before) == []
+    assert debian.changed_packages(before, after) == ["git"]
+
+
+def test_a_base_without_a_lock_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no lock names the Debian packages"):
+        debian.require(BASE, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("old_text", "new_text", "cause"),
     [
-        (("# for: python3 ", "# for: python2 python3 "), r"other packages \(python2\)"),
-        (("# layer\n", ""), "is damaged"),
-        (("  debian/pool/", " debian/pool/"), "is damaged"),
+        ("# for: python3 ", "# for: python2 python3 ", r"other packages \(python2\)"),
+        ("# layer\n", "", "is damaged"),
+        ("  debian/pool/", " debian/pool/", "is damaged"),
     ],
+    ids=["made for other packages", "a half is missing", "another separator"],
 )
-def test_a_lock_that_is_not_the_images_is_refused(
-    wrong: tuple[str, str], said: str, tmp_path: Path
+def test_a_lock_that_cannot_be_used_is_an_error_with_the_next_command(
+    old_text: str, new_text: str, cause: str, tmp_path: Path
 ) -> None:
+    committed = (CHECKOUT.locks / debian.lock_path(BASE)).read_text()
     file = tmp_path / debian.lock_path(BASE)
     file.parent.mkdir()
-    with pytest.raises(UserError, match="no lock names the Debian packages"):
-        debian.require(BASE, tmp_path)
-    file.write_text((CHECKOUT.locks / debian.lock_path(BASE)).read_text().replace(*wrong))
-    with pytest.raises(UserError, match=said) as refused:
+    file.write_text(committed.replace(old_text, new_text))
+
+    with pytest.raises(UserError, match=cause) as error:
         debian.find(BASE, tmp_path)
-    assert "lock -- NAME --upgrade" in refused.value.problems[0].then
+
+    assert "lock -- NAME --upgrade" in error.value.problems[0].then
+
+
+# --- mirrors --------------------------------------------------------------------------------------
 
 
 def test_mirrors_are_those_of_this_machines_apt() -> None:
@@ -68,78 +94,115 @@ def test_mirrors_are_those_of_this_machines_apt() -> None:
         "Debian|Debian-Security|main|http://security.test/debian-security/\n"
         "Vendor|Vendor|main|http://vendor.test/\n"
     )
-    found = debian.parse_apt_listing(listing)
-    assert debian.source_lines("trixie", found) == [
+
+    addresses = debian.parse_apt_listing(listing)
+
+    assert debian.source_lines("trixie", addresses) == [
         "deb http://mirror.test/debian/ trixie main",
         "deb http://mirror.test/debian/ trixie-updates main",
         "deb http://security.test/debian-security/ trixie-security main",
     ]
-    assert debian.source_lines("sid", found) == ["deb http://mirror.test/debian/ sid main"]
-    strange = (
-        "http://me:pw@x.test/",
-        "file:/srv/",
-        "mirror+file:/etc/apt/mirrors.txt/",
-        "cdrom:[x]/",
-        "tor+http://x.test/",
-    )
-    for unusable in (
+    assert debian.source_lines("sid", addresses) == ["deb http://mirror.test/debian/ sid main"]
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
         "",
         "Ubuntu|Ubuntu|main|http://x.test/",
-        *(f"Debian|Debian|main|{one}" for one in strange),
-    ):
-        assert debian.parse_apt_listing(unusable) == {}, "the default is Debian's own"
+        "Debian|Debian|main|http://me:pw@x.test/",
+        "Debian|Debian|main|file:/srv/",
+        "Debian|Debian|main|mirror+file:/etc/apt/mirrors.txt/",
+        "Debian|Debian|main|cdrom:[x]/",
+        "Debian|Debian|main|tor+http://x.test/",
+    ],
+)
+def test_a_mirror_that_build_steps_cannot_use_is_ignored(listing: str) -> None:
+    assert debian.parse_apt_listing(listing) == {}
 
 
 @pytest.fixture
-def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        debian, "mirrors", lambda: {one: f"http://mirror.test/{one}/" for one in debian.ARCHIVES}
-    )
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {name: f"http://mirror.test/{name}/" for name in debian.ARCHIVES}
+    monkeypatch.setattr(debian, "mirrors", lambda: addresses)
 
 
-def printed(address: str, digest: str = f"SHA256:{'0' * 64}") -> str:
+def printed(address: str, digest: str = f"SHA256:{SHA256}") -> str:
+    """Return what `apt-get --print-uris` prints about one file."""
     return f"Reading package lists...\n'{address}' a_1_all.deb 12 {digest}\n"
 
 
-@pytest.mark.usefixtures("own_mirrors")
-def test_what_apt_would_fetch_lies_below_an_archive_by_its_sha256_or_is_refused() -> None:
-    places = (
-        "debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb",
-        "debian-security/pool/updates/x_1_all.deb",
-    )
-    found = debian.printed_files(
-        "".join(printed(f"http://mirror.test/{place}") for place in places)
-    )
-    assert list(found) == ["debian/pool/main/g/g++/g++_1~2_amd64.deb", places[1]] and {
-        *found.values()
-    } == {"0" * 64}
-    good = "http://mirror.test/debian/pool/main/a/a_1_all.deb"
-    for text in (
-        printed(good.replace("http://", "file:/")),
-        printed(good, ""),
-        printed(good, "MD5Sum:0"),
-    ):
-        with pytest.raises(
-            UserError, match=r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"
-        ):
-            debian.printed_files(text)
+@pytest.mark.usefixtures("mirrors")
+def test_files_that_apt_would_download_are_locked_by_path_and_sha256() -> None:
+    text = printed(
+        "http://mirror.test/debian/pool/main/g/g%2b%2b/g%2b%2b_1%7e2_amd64.deb"
+    ) + printed("http://mirror.test/debian-security/pool/updates/x_1_all.deb")
+
+    assert debian.printed_files(text) == {
+        "debian/pool/main/g/g++/g++_1~2_amd64.deb": SHA256,
+        "debian-security/pool/updates/x_1_all.deb": SHA256,
+    }
 
 
-@pytest.mark.usefixtures("own_mirrors")
-def test_a_machine_without_apt_locks_all_but_debian_packages(
+@pytest.mark.usefixtures("mirrors")
+@pytest.mark.parametrize(
+    "text",
+    [
+        printed("file:/mirror.test/debian/pool/main/a/a_1_all.deb"),
+        printed("http://mirror.test/debian/pool/main/a/a_1_all.deb", ""),
+        printed("http://mirror.test/debian/pool/main/a/a_1_all.deb", "MD5Sum:0"),
+    ],
+    ids=["on no mirror", "without a hash", "with a weaker hash"],
+)
+def test_a_file_that_cannot_be_locked_is_an_error(text: str) -> None:
+    cause = r"a_1_all\.deb: has no sha256, or lies on none of the mirrors"
+    with pytest.raises(UserError, match=cause):
+        debian.printed_files(text)
+
+
+# --- the verb `lock` on a machine without apt -----------------------------------------------------
+
+
+def lock_without_apt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, upgrade: bool = False, check: bool = False
+) -> list[str]:
+    """Lock the Debian packages of an image in an empty workspace, and return the sentences."""
+    monkeypatch.setenv("PATH", str(folder))
+    sources = dataclasses.replace(SOURCES, workspace=Workspace(folder / "matrix.yaml"))
+    images = [image("cu126-torch25")]
+    return list(lock.lock_debian_packages(images, sources, upgrade=upgrade, check=check))
+
+
+@pytest.mark.usefixtures("mirrors")
+def test_without_apt_a_missing_lock_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    sources = dataclasses.replace(SOURCES, workspace=Workspace(tmp_path / "matrix.yaml"))
-    told = partial(lock.lock_debian_packages, [image("cu126-torch25")], sources)
-    (text,) = told(upgrade=False, check=False)
-    assert f"locks/{debian.lock_path(BASE)} is not made: apt-get: is not on this machine" in text
+    (sentence,) = lock_without_apt(tmp_path, monkeypatch)
+
+    path = debian.lock_path(BASE)
+    assert f"locks/{path} is not made: apt-get: is not on this machine" in sentence
+
+
+@pytest.mark.usefixtures("mirrors")
+def test_without_apt_an_upgrade_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="apt-get: is not on this machine"):
-        list(told(upgrade=True, check=False))
+        lock_without_apt(tmp_path, monkeypatch, upgrade=True)
+
+
+@pytest.mark.usefixtures("mirrors")
+def test_a_check_fails_for_a_missing_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no lock names the Debian packages"):
-        list(told(upgrade=False, check=True))
+        lock_without_apt(tmp_path, monkeypatch, check=True)
+
+
+@pytest.mark.usefixtures("mirrors")
+@pytest.mark.parametrize("options", [{"upgrade": True}, {"check": True}], ids=["upgrade", "check"])
+def test_a_base_with_a_pinned_digest_needs_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
     (tmp_path / PINS_FILE).parent.mkdir()
     (tmp_path / PINS_FILE).write_text(f"{BASE.reference}: sha256:0\n")
-    assert not [*told(upgrade=True, check=False), *told(upgrade=False, check=True)], (
-        "its lock is not asked for"
-    )
+
+    assert lock_without_apt(tmp_path, monkeypatch, **options) == []

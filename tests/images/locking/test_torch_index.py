@@ -1,4 +1,7 @@
-"""Locks of images whose torch PyTorch's own index alone has: resolved by the real uv from an index of that shape."""
+"""Locks of images whose torch only PyTorch's own index has.
+
+The real uv resolves them from two indexes of that shape on loopback.
+"""
 
 import json
 import shutil
@@ -18,7 +21,7 @@ from images.errors import UserError
 from images.locking import debian, inputs, lock_file, resolve, wheel_records
 from images.locking.lock_file import Status
 from images.planning import plan
-from images.planning.image import Image
+from images.planning.image import Image, Pin
 from tests.support import fatbins
 from tests.support.fatbins import Code
 from tests.support.sources import SOURCES as REAL
@@ -27,244 +30,326 @@ from tests.support.torch_index import DEFAULT, Indexes, indexes, known_python, u
 
 __all__ = ["indexes", "known_python", "uv_asks_once"]
 
-TORCH = "/whl/{}"
-INDEX_OF_THEIR_OWN = [
-    one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index
+LOCKS_WITH_AN_INDEX_OF_THEIR_OWN = [
+    planned.image.lock_name for planned in plan.plan(REAL) if planned.image and planned.image.index
 ]
 
 
-def sources(indexes: Indexes) -> Sources:
-    """The matrix as it is, with PyTorch's index here."""
-    return _with_index(indexes.torch)
+def sources_with(indexes: Indexes) -> Sources:
+    """Return the matrix as it is, with PyTorch's index here."""
+    return _sources_with_index(indexes.torch)
 
 
 @cache
-def _with_index(address: str) -> Sources:
+def _sources_with_index(address: str) -> Sources:
     return replace(REAL, facts=REAL.facts.model_copy(update={"torch_index": address}))
 
 
-def images(indexes: Indexes) -> list[Image]:
-    return [one.image for one in plan.plan(sources(indexes)) if one.image]
+def images_with(indexes: Indexes) -> list[Image]:
+    return [planned.image for planned in plan.plan(sources_with(indexes)) if planned.image]
 
 
-def image(indexes: Indexes, name: str) -> Image:
-    return sources_image(name, sources(indexes))
+def image_with(indexes: Indexes, name: str) -> Image:
+    return sources_image(name, sources_with(indexes))
 
 
-def stock(indexes: Indexes, *wanted: Image) -> None:
-    """What the two indexes have for these images. PyTorch's has builds of torchao, too, and its own files of others."""
+def torch_of(image: Image) -> Pin:
+    torch = image.pin("torch")
+    assert torch is not None
+    return torch
+
+
+# --- what the indexes have ------------------------------------------------------------------------
+
+
+def stock(indexes: Indexes, *images: Image) -> None:
+    """Fill the default index and PyTorch's with what these images need."""
     indexes.add(DEFAULT, "fsspec", "2026.1")
     for requirement in (*inputs.TOOLS, *inputs.BUILD_TOOLS):
         indexes.add(DEFAULT, *requirement.split("=="))
-    for each in sorted(
-        wanted, key=lambda one: not one.index
-    ):  # a default torch replaces the one not to be taken
-        folder = TORCH.format(f"cu{each.wheel_cuda.digits}") if each.index else DEFAULT
-        for pin in each.toolkit:
-            indexes.add(DEFAULT, pin.name, pin.version)
-        for pin in each.pins:
-            if pin.locked and pin.name != "torch":
-                indexes.add(
-                    DEFAULT, pin.name, pin.version, *(["torch"] if pin.name == "xformers" else [])
-                )
-        for need in (need for pin in each.pins for need in pin.needs):
-            indexes.add(DEFAULT, need, "1.0")
-        torch = each.pin("torch")
-        assert torch is not None
-        version = f"{torch.version}{f'+{torch.local}' if torch.local else ''}"
-        indexes.add(folder, "torch", version, runtime(indexes, each), "fsspec")
-        if each.index:
-            # The default index has the same release for another CUDA: a torch that must not be taken.
-            indexes.add(DEFAULT, "torch", torch.version, "nvidia-cuda-runtime-cu11==11.8.89")
-            # What torch needs lies there too, in older releases: the newest of both indexes is taken.
-            indexes.add(folder, "fsspec", "2024.6.1")
-            if torchao := each.pin("torchao"):
-                indexes.add(folder, "torchao", f"{torchao.version}+{torch.local}")
+
+    # Images of the default index come last: their torch replaces one that must not be taken.
+    for image in sorted(images, key=lambda image: not image.index):
+        _stock_packages(indexes, image)
+        _stock_torch(indexes, image)
 
 
-def runtime(indexes: Indexes, each: Image) -> str:
-    suffix = f"-cu{each.wheel_cuda.major}" if each.wheel_cuda < Minor(13, 0) else ""
-    own = next((pin for pin in each.toolkit if pin.name == f"nvidia-cuda-runtime{suffix}"), None)
-    same = own and Minor.parse(own.version) == each.wheel_cuda
-    version = own.version if own and same else f"{each.wheel_cuda}.1"
-    indexes.add(DEFAULT, f"nvidia-cuda-runtime{suffix}", version)
-    return f"nvidia-cuda-runtime{suffix}=={version}"
+def _stock_packages(indexes: Indexes, image: Image) -> None:
+    """Add everything that an image pins, but torch, to the default index."""
+    for pin in image.toolkit:
+        indexes.add(DEFAULT, pin.name, pin.version)
+    for pin in image.pins:
+        if pin.locked and pin.name != "torch":
+            requirements = ["torch"] if pin.name == "xformers" else []
+            indexes.add(DEFAULT, pin.name, pin.version, *requirements)
+        for needed in pin.needs:
+            indexes.add(DEFAULT, needed, "1.0")
 
 
-def locked(indexes: Indexes, folder: Path, *wanted: Image) -> None:
-    lock_file.write(resolve.update(wanted, images(indexes), folder=folder)[0], folder)
+def _stock_torch(indexes: Indexes, image: Image) -> None:
+    """Add an image's torch to its index; beside PyTorch's, also what must not be taken there."""
+    torch = torch_of(image)
+    version = f"{torch.version}+{torch.local}" if torch.local else torch.version
+    index = f"/whl/cu{image.wheel_cuda.digits}" if image.index else DEFAULT
+    indexes.add(index, "torch", version, stock_runtime(indexes, image), "fsspec")
+    if not image.index:
+        return
+
+    # The default index has the same release of torch for another CUDA.
+    indexes.add(DEFAULT, "torch", torch.version, "nvidia-cuda-runtime-cu11==11.8.89")
+    # PyTorch's index has older releases of what torch requires: the newest of both is taken.
+    indexes.add(index, "fsspec", "2024.6.1")
+    torchao = image.pin("torchao")
+    if torchao:
+        indexes.add(index, "torchao", f"{torchao.version}+{torch.local}")
+
+
+def stock_runtime(indexes: Indexes, image: Image) -> str:
+    """Add the CUDA runtime of an image's torch, and return the requirement of it."""
+    # From CUDA 13.0 on, the package's name has no CUDA major.
+    suffix = f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else ""
+    name = f"nvidia-cuda-runtime{suffix}"
+    version = f"{image.wheel_cuda}.1"
+    for pin in image.toolkit:
+        if pin.name == name and Minor.parse(pin.version) == image.wheel_cuda:
+            version = pin.version
+    indexes.add(DEFAULT, name, version)
+    return f"{name}=={version}"
+
+
+def write_locks(indexes: Indexes, folder: Path, *images: Image) -> None:
+    update = resolve.update(images, images_with(indexes), folder=folder)
+    lock_file.write(update.files, folder)
+
+
+# --- resolving ------------------------------------------------------------------------------------
 
 
 def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(
     indexes: Indexes, tmp_path: Path
 ) -> None:
-    """Of each CUDA the first torch and the last."""
-    theirs = [image for image in images(indexes) if image.index]
-    assert sorted({image.lock_name for image in theirs}) == sorted(INDEX_OF_THEIR_OWN)
-    rows = [
-        [image for image in theirs if image.index == index]
-        for index in sorted({str(one.index) for one in theirs})
-    ]
-    wanted = [
-        image
-        for row in rows
-        for image in {str(one.name): one for one in (row[0], row[-1])}.values()
-    ]
-    assert len(rows) >= 4
-    stock(indexes, *wanted)
-    assert {lock_file.state(image, tmp_path)[0] for image in wanted} == {Status.MISSING}
-    locked(indexes, tmp_path, *wanted)
-    for image in wanted:
+    """Of each CUDA, the images with the oldest and the newest torch."""
+    with_own_index = [image for image in images_with(indexes) if image.index]
+    names = sorted({image.lock_name for image in with_own_index})
+    assert names == sorted(LOCKS_WITH_AN_INDEX_OF_THEIR_OWN)
+    images_by_index: dict[str, list[Image]] = {}
+    for image in with_own_index:
+        images_by_index.setdefault(str(image.index), []).append(image)
+    assert len(images_by_index) >= 4
+    to_lock: list[Image] = []
+    for images_of_index in images_by_index.values():
+        for image in (images_of_index[0], images_of_index[-1]):
+            if image not in to_lock:
+                to_lock.append(image)
+    stock(indexes, *to_lock)
+    for image in to_lock:
+        assert lock_file.state(image, tmp_path).status is Status.MISSING
+
+    write_locks(indexes, tmp_path, *to_lock)
+
+    for image in to_lock:
         assert lock_file.state(image, tmp_path) == (Status.PRESENT, ())
         versions = lock_file.read(image, tmp_path).versions(image.layers)
-        torch = image.pin("torch")
-        assert (
-            torch is not None
-            and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
-        )
+        assert versions["torch"] == f"{torch_of(image).version}+cu{image.wheel_cuda.digits}"
         assert versions["fsspec"] == "2026.1"
-    assert not [path for path in indexes.asked(".whl") if "/torch-" in path], (
-        "a torch wheel has gigabytes"
-    )
-    asked = {path for path in indexes.asked(".metadata") if "/torch-" in path}
-    assert len(asked) == len({(image.index, image.name.torch) for image in wanted})
+    # A torch wheel has gigabytes: only its metadata is read, once for each.
+    assert not [path for path in indexes.asked(".whl") if "/torch-" in path]
+    metadata_of_torch = {path for path in indexes.asked(".metadata") if "/torch-" in path}
+    torch_wheels = {(image.index, image.name.torch) for image in to_lock}
+    assert len(metadata_of_torch) == len(torch_wheels)
 
 
-def test_the_hash_is_that_of_the_variants_own_wheel_and_a_second_lock_the_same(
+def test_the_lock_has_the_hash_of_the_wheel_for_the_images_own_cuda(
     indexes: Indexes, tmp_path: Path
 ) -> None:
-    wanted = image(indexes, "cu128-torch27")
-    stock(indexes, wanted)
-    unhashed = indexes.add(
-        "/whl/cu128", "torchao", "0.11.0+cu128", algorithm=""
-    )  # it is fetched and hashed
-    digest = indexes.add("/whl/cu128", "torch", "2.7.1+cu128", runtime(indexes, wanted))
-    other = indexes.add(DEFAULT, "torch", "2.7.1", "nvidia-cuda-runtime-cu11==11.8.89")
-    locked(indexes, tmp_path, wanted)
+    cu128 = image_with(indexes, "cu128-torch27")
+    stock(indexes, cu128)
+    runtime = stock_runtime(indexes, cu128)
+    digest = indexes.add("/whl/cu128", "torch", "2.7.1+cu128", runtime)
+    other_digest = indexes.add(DEFAULT, "torch", "2.7.1", "nvidia-cuda-runtime-cu11==11.8.89")
+
+    write_locks(indexes, tmp_path, cu128)
+
     text = (tmp_path / "cu128-torch27" / "torch.txt").read_text()
-    assert f"torch==2.7.1+cu128 \\\n    --hash=sha256:{digest}\n" in text and other not in text
+    assert f"torch==2.7.1+cu128 \\\n    --hash=sha256:{digest}\n" in text
+    assert other_digest not in text
     assert "http" not in text
     record = json.loads((tmp_path / "cu128-torch27" / "lock.json").read_text())
     assert record["index"] == f"http://{indexes.server.host}/whl/cu128"
     assert record["layers"]["torch"][0] == "torch==2.7.1+cu128"
-    assert lock_file.read(wanted, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
-    assert f"--hash=sha256:{unhashed}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
-    again, _ = resolve.update([wanted], images(indexes), folder=tmp_path)
-    assert lock_file.differing(again, tmp_path) == ()
+
+
+def test_a_wheel_without_a_hash_on_the_index_is_downloaded_and_hashed(
+    indexes: Indexes, tmp_path: Path
+) -> None:
+    cu128 = image_with(indexes, "cu128-torch27")
+    stock(indexes, cu128)
+    digest = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", algorithm="")
+
+    write_locks(indexes, tmp_path, cu128)
+
+    assert lock_file.read(cu128, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
+    assert f"--hash=sha256:{digest}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
+
+
+def test_a_second_lock_is_the_same(indexes: Indexes, tmp_path: Path) -> None:
+    cu128 = image_with(indexes, "cu128-torch27")
+    stock(indexes, cu128)
+    write_locks(indexes, tmp_path, cu128)
+
+    again = resolve.update([cu128], images_with(indexes), folder=tmp_path)
+
+    assert lock_file.differing(again.files, tmp_path) == ()
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "said"),
+    ("package", "version", "cause"),
     [
-        *(
-            ("torchao", f"0.11.0+{one}", f"{one} is a .* wants CUDA 12.8")
-            for one in ("cpu", "cu126", "rocm6.3")
-        ),
+        ("torchao", "0.11.0+cpu", "cpu is a .* wants CUDA 12.8"),
+        ("torchao", "0.11.0+cu126", "cu126 is a .* wants CUDA 12.8"),
+        ("torchao", "0.11.0+rocm6.3", "rocm6.3 is a .* wants CUDA 12.8"),
         ("torch", "2.7.1+cu126", r"no set of versions fits.*torch==2.7.1\+cu128"),
     ],
 )
-def test_another_variants_build_of_a_package_is_refused(
-    indexes: Indexes, package: str, version: str, said: str
+def test_a_build_of_a_package_for_another_cuda_is_refused(
+    indexes: Indexes, package: str, version: str, cause: str
 ) -> None:
-    wanted = image(indexes, "cu128-torch27")
-    stock(indexes, wanted)
+    cu128 = image_with(indexes, "cu128-torch27")
+    stock(indexes, cu128)
     indexes.links[f"/whl/cu128/{package}/"].clear()
-    indexes.add(
-        "/whl/cu128",
-        package,
-        version,
-        *(["nvidia-cuda-runtime-cu12==12.6.77"] if package == "torch" else []),
-    )
-    with pytest.raises(UserError, match=said):
-        resolve.resolve(wanted)
+    requirements = ["nvidia-cuda-runtime-cu12==12.6.77"] if package == "torch" else []
+    indexes.add("/whl/cu128", package, version, *requirements)
+
+    with pytest.raises(UserError, match=cause):
+        resolve.resolve(cu128)
 
 
-def some(
+# --- the verb `lock` ------------------------------------------------------------------------------
+
+
+def use_small_matrix(
     names: list[str],
     indexes: Indexes,
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
-    index: str = "",
+    torch_index: str = "",
 ) -> Sources:
-    """A matrix of a few images that the indexes have all of, with the locks' folder elsewhere."""
-    own = sources(indexes)
-    rows = [row for row in own.matrix.images if row.name in names]
-    facts = own.facts.model_copy(update={"torch_index": index}) if index else own.facts
-    matrix = own.matrix.model_copy(update={"images": rows})
-    few = replace(own, facts=facts, matrix=matrix, workspace=Workspace(folder / "matrix.yaml"))
-    monkeypatch.setattr(common, "sources", lambda _matrix: few)
-    # What is locked of Debian is another's test; apt takes longer than all else here.
-    shutil.copytree(CHECKOUT.locks / debian.FOLDER, few.workspace.locks / debian.FOLDER)
-    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
-    return few
+    """Let verbs use a matrix of a few images, which the indexes have, with its locks in `folder`."""
+    sources = sources_with(indexes)
+    rows = [row for row in sources.matrix.images if row.name in names]
+    facts = sources.facts
+    if torch_index:
+        facts = facts.model_copy(update={"torch_index": torch_index})
+    small = replace(
+        sources,
+        facts=facts,
+        matrix=sources.matrix.model_copy(update={"images": rows}),
+        workspace=Workspace(folder / "matrix.yaml"),
+    )
+    monkeypatch.setattr(common, "sources", lambda _matrix: small)
+    # Another test locks Debian's packages; apt takes longer than all else here.
+    shutil.copytree(CHECKOUT.locks / debian.FOLDER, small.workspace.locks / debian.FOLDER)
+    stock(indexes, *(planned.image for planned in plan.plan(small) if planned.image))
+    return small
 
 
-def test_without_selectors_every_accepted_image_is_locked_and_a_check_names_what_nobody_has_read(
+def lock_names(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in (folder / "locks").glob("*/lock.json"))
+
+
+THREE_IMAGES = ["cu126-torch27", "cu126-torch28", "cu128-torch27"]
+
+
+def test_without_selectors_every_accepted_image_and_base_is_locked(
     indexes: Indexes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    names = ["cu126-torch27", "cu126-torch28", "cu128-torch27"]
-    few = some(names, indexes, monkeypatch, tmp_path)
-    shutil.rmtree(few.workspace.locks / debian.FOLDER)
+    small = use_small_matrix(THREE_IMAGES, indexes, monkeypatch, tmp_path)
+    shutil.rmtree(small.workspace.locks / debian.FOLDER)
+
     lock([])
-    assert (few.workspace.locks / debian.FOLDER / "bookworm-amd64.txt").is_file()
+
+    assert (small.workspace.locks / debian.FOLDER / "bookworm-amd64.txt").is_file()
     assert "3 locks: " in capsys.readouterr().out
-    assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == names
+    assert lock_names(tmp_path) == THREE_IMAGES
     lock([], check=True)
     assert "all RECORDs are known" in capsys.readouterr().out
-    table = wheel_records.read(few.workspace.locks)
-    del table["torch 2.7.1"]
-    file = few.workspace.locks / wheel_records.FILE
-    file.write_bytes(without := wheel_records.serialize(table))
-    with pytest.raises(
-        UserError, match=r"records\.json: does not have the RECORD of torch 2\.7\.1"
-    ):
-        lock([], check=True)
-    assert file.read_bytes() == without
 
 
-def test_the_lock_of_an_image_for_one_arch_is_its_parents_with_what_the_pruner_leaves(
+def test_a_check_names_a_record_that_nobody_has_read_and_writes_nothing(
     indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few, name = some(["cu126-torch27"], indexes, monkeypatch, tmp_path), "cu126-torch27-sm90"
-    wanted = sources_image(name, few)
-    code = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
-    library, needs = fatbins.library(fatbins.region(*code)), (runtime(indexes, wanted), "fsspec")
-    digest = indexes.add(DEFAULT, "torch", "2.7.1", *needs, library=library)
-    lock([name])
-    assert [path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")] == [
-        "cu126-torch27"
-    ]
-    table = wheel_records.read(few.workspace.locks)
+    small = use_small_matrix(["cu126-torch27"], indexes, monkeypatch, tmp_path)
+    lock([])
+    table = wheel_records.read(small.workspace.locks)
+    del table["torch 2.7.1"]
+    without_torch = wheel_records.serialize(table)
+    file = small.workspace.locks / wheel_records.FILE
+    file.write_bytes(without_torch)
+
+    cause = r"records\.json: does not have the RECORD of torch 2\.7\.1"
+    with pytest.raises(UserError, match=cause):
+        lock([], check=True)
+
+    assert file.read_bytes() == without_torch
+
+
+def test_an_image_for_one_architecture_has_its_parents_lock_and_records_after_pruning(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = use_small_matrix(["cu126-torch27"], indexes, monkeypatch, tmp_path)
+    for_sm90 = sources_image("cu126-torch27-sm90", small)
+    assert for_sm90.pruning
+    codes = (Code(arch=arch, kernels={"kernel": 512}) for arch in (80, 90))
+    library = fatbins.library(fatbins.region(*codes))
+    requirements = (stock_runtime(indexes, for_sm90), "fsspec")
+    digest = indexes.add(DEFAULT, "torch", "2.7.1", *requirements, library=library)
+
+    lock(["cu126-torch27-sm90"])
+
+    assert lock_names(tmp_path) == ["cu126-torch27"]
+    table = wheel_records.read(small.workspace.locks)
     row = table["torch 2.7.1"][digest]
-    assert wanted.pruning and row.pruned.keys() == {key(wanted.pruning)}
-    assert row.pruned[key(wanted.pruning)] != row.record, "the library has less in it"
-    lock([name], check=True)
+    assert row.pruned.keys() == {key(for_sm90.pruning)}
+    assert row.pruned[key(for_sm90.pruning)] != row.record, "the library has less in it"
+    lock(["cu126-torch27-sm90"], check=True)
+
+    # Without the record after pruning, the check fails.
     table["torch 2.7.1"] = {digest: replace(row, pruned={})}
-    (few.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.serialize(table))
+    (small.workspace.locks / wheel_records.FILE).write_bytes(wheel_records.serialize(table))
     with pytest.raises(UserError, match=r"does not have the RECORD of torch 2\.7\.1"):
-        lock([name], check=True)
+        lock(["cu126-torch27-sm90"], check=True)
 
 
-def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
+SILENT_INDEX = "http://localhost:9/whl/{variant}"
+
+
+def test_images_of_an_index_that_does_not_answer_are_named_and_the_others_are_locked(
     indexes: Indexes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["cu126-torch27", "cu128-torch27", "cu129-torch28"]
-    some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
-    with pytest.raises(UserError) as caught:
+    use_small_matrix(names, indexes, monkeypatch, tmp_path, torch_index=SILENT_INDEX)
+
+    with pytest.raises(UserError) as error:
         lock([])
-    (problem,) = caught.value.problems
-    assert (problem.where, caught.value.code) == ("localhost", 1)
+
+    (problem,) = error.value.problems
+    assert (problem.where, error.value.code) == ("localhost", 1)
     assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
     assert problem.then.startswith("`nox -s lock` where it answers")
     assert "1 lock: " in capsys.readouterr().out
-    assert [
-        path.name for path in (tmp_path / "locks").iterdir() if (path / "lock.json").exists()
-    ] == ["cu126-torch27"]
+    assert lock_names(tmp_path) == ["cu126-torch27"]
+
+
+def test_a_named_image_of_an_index_that_does_not_answer_is_an_error(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_small_matrix(["cu128-torch27"], indexes, monkeypatch, tmp_path, torch_index=SILENT_INDEX)
+
     with pytest.raises(UserError, match="the package index localhost can't be reached"):
         lock(["cu128-torch27"])
