@@ -1,4 +1,4 @@
-"""Where an image's recipe is known from: a build, or its labels; and why it is not."""
+"""From where an image's recipe is known: from a build, or from its labels; and why it is not."""
 
 from pathlib import Path
 from typing import Any
@@ -26,44 +26,76 @@ assert PLANNED.image is not None
 IMAGE: Image = PLANNED.image
 LOCK = lock_file.read(IMAGE, CHECKOUT.locks)
 MISSING = {"flash-attn": "not fetched"}
+BASE_LABELS = {
+    "base": "truetag-base:bookworm",
+    "base_origin": "bootstrapped",
+    "base_digest": "sha256:1",
+}
+"""The labels of an image on a base that was made of Debian packages."""
 
 
-def of_labels(**labels: str) -> origin.Origin:
-    written = {f"dev.truetag.{name.replace('_', '-')}": value for name, value in labels.items()}
-    return origin.of_labels(IMAGE, LOCK, written, CHECKOUT.locks, wheels={}, missing=MISSING)
+def origin_of_labels(locks: Path = CHECKOUT.locks, **labels: str) -> origin.Origin:
+    """Return the origin of an image with these labels, of which underscores stand for dashes."""
+    full_labels = {f"dev.truetag.{name.replace('_', '-')}": text for name, text in labels.items()}
+    return origin.of_labels(IMAGE, LOCK, full_labels, locks, wheels={}, missing=MISSING)
 
 
-def of_build(**base: Any) -> origin.Origin:
+def origin_of_build(**base: Any) -> origin.Origin:
+    """Return the origin of an image that is built on this base."""
     context = BaseContext(**base)
     return origin.of_build(IMAGE, LOCK, context, CHECKOUT.locks, wheels={}, missing=MISSING)
 
 
-def claim(found: origin.Origin) -> Claim:
-    context = ClaimContext.from_lock(IMAGE, LOCK, SOURCES.facts, missing=MISSING, origin=found)
-    (made,) = image_claims(context).measured_by([ORIGIN_PROBE]).claims
-    return made
-
-
-def test_the_labels_of_an_image_and_its_build_give_one_recipe_and_that_is_recorded() -> None:
-    packages = debian.require(IMAGE.base, CHECKOUT.locks)
-    made = {
-        "origin": "bootstrapped",
-        "packages": packages.serialize_only(packages.layer),
-        "digest": "sha256:1",
-    }
-    built = of_build(reference="truetag-base:bookworm", **made)
-    labelled = of_labels(
-        base="truetag-base:bookworm", base_origin="bootstrapped", base_digest="sha256:1"
+def claim_of(image_origin: origin.Origin) -> Claim:
+    """Return the claim about an image of this origin."""
+    context = ClaimContext.from_lock(
+        IMAGE, LOCK, SOURCES.facts, missing=MISSING, origin=image_origin
     )
-    assert built.recipe == labelled.recipe and built.recipe is not None and not built.unknown
-    expect = claim(built).expect
-    assert [row["layer"] for row in expect["layers"]][:3] == ["base", "debian", "cuda"]
-    assert all(len(row["builds"]) >= 2 for row in expect["layers"]), "README's image is recorded"
-    assert expect["arguments"] == NAME and claim(built).required and not claim(built).unproven
+    (claim,) = image_claims(context).measured_by([ORIGIN_PROBE]).claims
+    return claim
+
+
+# --- today's recipe -------------------------------------------------------------------------------
+
+
+def test_a_build_and_the_labels_of_its_image_give_the_same_recipe() -> None:
+    packages = debian.require(IMAGE.base, CHECKOUT.locks)
+    of_build = origin_of_build(
+        reference="truetag-base:bookworm",
+        origin="bootstrapped",
+        packages=packages.serialize_only(packages.layer),
+        digest="sha256:1",
+    )
+
+    assert of_build.recipe is not None
+    assert not of_build.unknown
+    assert of_build.recipe == origin_of_labels(**BASE_LABELS).recipe
+
+
+def test_the_layers_of_todays_recipe_are_recorded_and_required() -> None:
+    """This image is the one that the README builds."""
+    claim = claim_of(origin_of_labels(**BASE_LABELS))
+
+    layers = claim.expect["layers"]
+    assert [row["layer"] for row in layers][:3] == ["base", "debian", "cuda"]
+    assert all(len(row["builds"]) >= 2 for row in layers)
+    assert claim.expect["arguments"] == NAME
+    assert claim.required
+    assert not claim.unproven
+
+
+def test_an_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
+    """A record of layers may change while the image stays."""
+    context = ClaimContext.from_lock(IMAGE, LOCK, SOURCES.facts, missing=MISSING)
+
+    assert not image_claims(context).measured_by([ORIGIN_PROBE]).claims
+
+
+# --- bases of which too little is known -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("labels", "why"),
+    ("labels", "reason"),
     [
         ({"base": "debian:x", "base_origin": "tag"}, "its base was taken by the tag debian:x"),
         (
@@ -72,13 +104,18 @@ def test_the_labels_of_an_image_and_its_build_give_one_recipe_and_that_is_record
         ),
         ({}, f"`nox -s build -- {NAME}` builds one that does"),
     ],
+    ids=["a base by its tag", "a custom base", "no label about the base"],
 )
-def test_why_a_recipe_is_not_known_is_said_with_the_next_step(
-    labels: dict[str, str], why: str
+def test_an_unknown_recipe_leaves_the_claim_unproven_with_the_next_step(
+    labels: dict[str, str], reason: str
 ) -> None:
-    found = of_labels(**labels)
-    assert found.recipe is None and why in found.unknown
-    assert claim(found).unproven == found.unknown and claim(found).required
+    image_origin = origin_of_labels(**labels)
+    claim = claim_of(image_origin)
+
+    assert image_origin.recipe is None
+    assert reason in image_origin.unknown
+    assert claim.unproven == image_origin.unknown
+    assert claim.required
 
 
 @pytest.mark.parametrize("base_origin", ["tag", "custom", ""])
@@ -89,73 +126,79 @@ def test_a_recorded_recipe_in_a_label_proves_nothing_on_an_unknown_base(base_ori
         for recipe, layer in record.items()
         if layer.layer == "settings" and layer.builds[0].image == NAME
     )
-    found = of_labels(base="debian:x", base_origin=base_origin, recipe=recorded_recipe)
-    assert found.recipe is None and found.unknown
 
-
-def test_a_build_on_a_custom_base_has_a_recipe_of_its_own_and_the_command_names_the_base() -> None:
-    one, other = (
-        of_build(reference="mine", origin="custom", digest=digest)
-        for digest in ("sha256:1", "sha256:2")
-    )
-    assert one.recipe and other.recipe and one.recipe.digest != other.recipe.digest
-    expect = claim(one).expect
-    assert expect["arguments"] == f"{NAME} --base mine" and not any(
-        row["builds"] for row in expect["layers"]
+    image_origin = origin_of_labels(
+        base="debian:x", base_origin=base_origin, recipe=recorded_recipe
     )
 
-
-def test_the_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
-    context = ClaimContext.from_lock(IMAGE, LOCK, SOURCES.facts, missing=MISSING)
-    assert not image_claims(context).measured_by([ORIGIN_PROBE]).claims
+    assert image_origin.recipe is None
+    assert image_origin.unknown
 
 
-# --- an image that was built before a template was edited ----------------------------------------------------
+def test_a_build_on_a_custom_base_has_the_recipe_of_that_base() -> None:
+    on_one = origin_of_build(reference="mine", origin="custom", digest="sha256:1")
+    on_another = origin_of_build(reference="mine", origin="custom", digest="sha256:2")
+
+    assert on_one.recipe
+    assert on_another.recipe
+    assert on_one.recipe.digest != on_another.recipe.digest
+    expect = claim_of(on_one).expect
+    assert expect["arguments"] == f"{NAME} --base mine"
+    assert not any(row["builds"] for row in expect["layers"]), "nobody recorded such a build"
 
 
-BUILT_ON = {
-    "base": "truetag-base:bookworm",
-    "base_origin": "bootstrapped",
-    "base_digest": "sha256:1",
-}
+# --- an image that was built before a template was edited -----------------------------------------
+
+
 OLD = "of the recipe before the edit: "
+OTHER_IMAGE = "cu126-torch27"
+OTHER_BYTES = "sha256:" + "0" * 64
 
 
-def recorded_before(locks: Path, image: str = NAME, builds: int = 2) -> dict[str, RecordedLayer]:
-    """Record an image's layers by recipes that no checkout of today has, as an edited template leaves them."""
+def write_old_record(locks: Path, image: str = NAME, builds: int = 2) -> dict[str, RecordedLayer]:
+    """Record an image's layers by recipes that no checkout of today has; return the record.
+
+    `image` is the image that was built, `builds` how often. The record also has a layer of another
+    image, with which this one shares its lowest layer.
+    """
     (locks / "debian").symlink_to(CHECKOUT.locks / "debian")
-    today = layer_record.read(CHECKOUT.locks)
-    record = {}
-    for row in claim(of_labels(**BUILT_ON)).expect["layers"]:
-        known = today[row["recipe"]]
-        made_twice = tuple(
-            layer_record.Build(
-                id=f"{image} {number}", image=image, on="an engine", date="2026-11-28"
-            )
-            for number in range(builds)
+    record_of_today = layer_record.read(CHECKOUT.locks)
+    builds_of_image = []
+    for number in range(builds):
+        build = layer_record.Build(
+            id=f"{image} {number}", image=image, on="an engine", date="2026-11-28"
         )
-        record[OLD + row["layer"]] = known.model_copy(update={"builds": made_twice})
-    # Two other images of other recipes: one shares the lowest layer.
-    other = layer_record.Build(id="other", image="cu126-torch27", on="an engine", date="2026-11-28")
+        builds_of_image.append(build)
+    record = {}
+    for row in claim_of(origin_of_labels(**BASE_LABELS)).expect["layers"]:
+        layer = record_of_today[row["recipe"]]
+        changes = {"builds": tuple(builds_of_image)}
+        record[OLD + row["layer"]] = layer.model_copy(update=changes)
+
+    build_of_other = layer_record.Build(
+        id="other", image=OTHER_IMAGE, on="an engine", date="2026-11-28"
+    )
     base = record[f"{OLD}base"]
-    record[f"{OLD}base"] = base.model_copy(update={"builds": (*base.builds, other)})
-    record["of another image"] = base.model_copy(update={"layer": "torch", "builds": (other,)})
+    shared = {"builds": (*base.builds, build_of_other)}
+    record[f"{OLD}base"] = base.model_copy(update=shared)
+    only_of_other = {"layer": "torch", "builds": (build_of_other,)}
+    record["of another image"] = base.model_copy(update=only_of_other)
     layer_record.write(record, locks)
     return record
 
 
 def claim_of_old_image(locks: Path) -> Claim:
     """Return the claim about an image that names the old recipe in its label."""
-    labels = {f"dev.truetag.{name.replace('_', '-')}": value for name, value in BUILT_ON.items()}
-    labels["dev.truetag.recipe"] = f"{OLD}settings"
-    return claim(origin.of_labels(IMAGE, LOCK, labels, locks, wheels={}, missing=MISSING))
+    return claim_of(origin_of_labels(locks, **BASE_LABELS, recipe=f"{OLD}settings"))
 
 
-def verdict(expected: Claim, record: dict[str, RecordedLayer], **other: str) -> Status:
-    """Judge an image with the recorded layers, and with some others."""
-    layers = {
-        row.layer: row.diff_id for recipe, row in record.items() if recipe.startswith(OLD)
-    } | other
+def judge(claim: Claim, record: dict[str, RecordedLayer], **other_layers: str) -> Status:
+    """Judge an image with the recorded layers, of which some are others (name -> diff ID)."""
+    layers = {}
+    for recipe, row in record.items():
+        if recipe.startswith(OLD):
+            layers[row.layer] = row.diff_id
+    layers |= other_layers
     evidence = OriginEvidence(
         recipe=f"{OLD}settings",
         layers=[MeasuredLayer(layer=layer, diff_id=diff_id) for layer, diff_id in layers.items()],
@@ -163,27 +206,40 @@ def verdict(expected: Claim, record: dict[str, RecordedLayer], **other: str) -> 
         beside_suite=[],
         changes=[],
     )
-    return host_origin.judge(
-        "layers", host_origin.OriginExpectation(**expected.expect), evidence
-    ).status  # type: ignore[typeddict-item]
+    expectation = host_origin.OriginExpectation(**claim.expect)  # type: ignore[typeddict-item]
+    return host_origin.judge("layers", expectation, evidence).status
 
 
-def test_an_image_is_judged_by_its_own_recipe_after_a_template_was_edited(tmp_path: Path) -> None:
-    record = recorded_before(tmp_path)
-    expected = claim_of_old_image(tmp_path)
-    assert verdict(expected, record) is Status.PASS
-    assert verdict(expected, record, torch="sha256:" + "0" * 64) is Status.FAIL, (
-        "its own recipe gave other bytes"
-    )
-    assert verdict(expected, record, more="sha256:" + "0" * 64) is Status.FAIL, (
-        "no step of its recipe makes that"
-    )
-    assert expected.expect["layers"][-1]["layer"] == "settings"
+def test_an_image_with_the_layers_of_its_own_older_recipe_passes(tmp_path: Path) -> None:
+    record = write_old_record(tmp_path)
+
+    claim = claim_of_old_image(tmp_path)
+
+    assert claim.expect["layers"][-1]["layer"] == "settings"
+    assert judge(claim, record) is Status.PASS
 
 
-def test_an_old_recipe_of_one_build_or_of_another_image_proves_nothing(tmp_path: Path) -> None:
-    for number, case in enumerate(({"builds": 1}, {"image": "cu126-torch27"})):
-        locks = tmp_path / str(number)
-        locks.mkdir()
-        record = recorded_before(locks, **case)  # type: ignore[arg-type]
-        assert verdict(claim_of_old_image(locks), record) is Status.UNPROVEN
+@pytest.mark.parametrize(
+    "other_layer",
+    [{"torch": OTHER_BYTES}, {"more": OTHER_BYTES}],
+    ids=["a layer of other bytes", "a layer that no step of the recipe makes"],
+)
+def test_an_image_with_another_layer_than_its_older_recipe_gave_fails(
+    tmp_path: Path, other_layer: dict[str, str]
+) -> None:
+    record = write_old_record(tmp_path)
+
+    assert judge(claim_of_old_image(tmp_path), record, **other_layer) is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [{"builds": 1}, {"image": OTHER_IMAGE}],
+    ids=["built only once", "of another image"],
+)
+def test_an_older_recipe_that_proves_nothing_leaves_the_claim_unproven(
+    tmp_path: Path, recorded: dict[str, Any]
+) -> None:
+    record = write_old_record(tmp_path, **recorded)
+
+    assert judge(claim_of_old_image(tmp_path), record) is Status.UNPROVEN
