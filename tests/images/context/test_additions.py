@@ -1,4 +1,4 @@
-"""What an image gives to whoever adds packages: its constraints, and an environment over its own that needs no root."""
+"""What an image gives to people who add packages: constraints, and an environment that needs no root."""
 
 import os
 import shutil
@@ -21,216 +21,280 @@ BASE: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
 CREATE = TEMPLATES / "additions" / "create.py"
 
 
-def constraints(name: str, *missing: str) -> dict[str, str]:
-    wanted = image(name)
-    text = render.constraints(
-        wanted, lock_file.read(wanted, CHECKOUT.locks).files, missing
-    ).decode()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    return {name: version for name, _, version in (line.partition("==") for line in lines)}
+# --- constraints ----------------------------------------------------------------------------------
 
 
-def test_torch_cuda_and_all_that_has_kernels_are_held_as_locked() -> None:
-    found = constraints("cu126-torch27")
-    assert (
-        found["torch"] == "2.7.1"
-        and found["triton"] == "3.3.1"
-        and found["nvidia-nccl-cu12"] == "2.26.2"
-    )
-    assert {"xformers", "flash-attn", "bitsandbytes", "torchao", "liger-kernel"} <= found.keys()
-    assert not {"transformers", "numpy", "setuptools", "nvidia-ml-py"} & found.keys(), (
-        "these may move"
-    )
-    assert "flash-attn" not in constraints("cu126-torch27", "flash-attn"), (
-        "the image goes without it"
-    )
-    assert found["vllm"] == "0.10.0", "of releases built for this torch, pip looks at no other"
-    assert "vllm" not in constraints("cu132-torch215"), "none is known to fit"
+def constraints_of(name: str, *missing: str) -> dict[str, str]:
+    """Return the versions in an image's constraints file, by package."""
+    locks = lock_file.read(image(name), CHECKOUT.locks).files
+    versions = {}
+    for line in render.constraints(image(name), locks, missing).decode().splitlines():
+        if not line.startswith("#"):
+            package, _, version = line.partition("==")
+            versions[package] = version
+    return versions
+
+
+def test_torch_cuda_and_packages_with_kernels_are_held_as_locked() -> None:
+    constraints = constraints_of("cu126-torch27")
+
+    assert constraints["torch"] == "2.7.1"
+    assert constraints["triton"] == "3.3.1"
+    assert constraints["nvidia-nccl-cu12"] == "2.26.2"
+    with_kernels = {"xformers", "flash-attn", "bitsandbytes", "torchao", "liger-kernel"}
+    assert with_kernels <= constraints.keys()
+
+
+def test_other_packages_may_move() -> None:
+    constraints = constraints_of("cu126-torch27")
+
+    movable = {"transformers", "numpy", "setuptools", "nvidia-ml-py"}
+    assert movable.isdisjoint(constraints)
+
+
+def test_a_package_that_the_image_goes_without_is_not_held() -> None:
+    assert "flash-attn" not in constraints_of("cu126-torch27", "flash-attn")
+
+
+def test_a_package_with_a_release_for_this_torch_is_held_at_that() -> None:
+    assert constraints_of("cu126-torch27")["vllm"] == "0.10.0"
+    assert "vllm" not in constraints_of("cu132-torch215"), "none is known to fit"
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("cu126-torch25", "torchao"),
+        ("cu130-torch211", "xformers"),  # it is built for CUDA 12 only
+    ],
+)
+def test_a_package_without_a_release_for_this_torch_is_held_at_a_version_that_nobody_has(
+    name: str, package: str
+) -> None:
+    assert constraints_of(name)[package] == user_overlay.NO_FITTING_RELEASE
+
+
+def test_a_package_with_a_release_that_fits_is_left_to_pip() -> None:
+    assert "xformers" not in image("cu126-torch211").unfit
 
 
 def test_another_lock_has_another_environment() -> None:
-    wanted = image("cu126-torch27")
-    locks = dict(lock_file.read(wanted, CHECKOUT.locks).files)
-    before = render.overlay_key(wanted, locks)
-    assert render.overlay_key(wanted, locks) == before
+    torch27 = image("cu126-torch27")
+    locks = dict(lock_file.read(torch27, CHECKOUT.locks).files)
+    key = render.overlay_key(torch27, locks)
+
+    assert render.overlay_key(torch27, locks) == key
     locks["light.txt"] += b"x==1\n"
-    assert render.overlay_key(wanted, locks) != before
+    assert render.overlay_key(torch27, locks) != key
+
+
+# --- the environment of additions -----------------------------------------------------------------
+
+
+def packages_folder(environment: Path) -> Path:
+    (folder,) = environment.glob("lib/python*/site-packages")
+    return folder
+
+
+def write_metadata(folder: Path, name: str, version: str) -> Path:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (info / "METADATA").write_text(metadata)
+    return info
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of additions, over one that stands in for the image's."""
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of additions, over one that stands in for the image's own."""
     folder = tmp_path_factory.mktemp("additions")
-    own = folder / "image"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True)
-    (packages,) = own.glob("lib/python*/site-packages")
+    of_image = folder / "image"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", of_image], check=True)
+    packages = packages_folder(of_image)
     (packages / "frozen.py").write_text("origin = 'image'\n")
-    (packages / "frozen-1.dist-info").mkdir()
-    (packages / "frozen-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: frozen\nVersion: 1\n"
+    info = write_metadata(packages, "frozen", "1")
+    (info / "RECORD").write_text("frozen.py,,\n")
+    command = of_image / "bin" / "train"
+    command.write_text(f"#!{of_image}/bin/python\nimport sys\nprint(sys.prefix)\n")
+    command.chmod(0o755)
+
+    additions = folder / "cache" / "venvs" / "a-1"
+    subprocess.run([of_image / "bin" / "python", "-I", "-B", CREATE, additions], check=True)
+    return additions
+
+
+def run_python(environment: Path, code: str) -> str:
+    command = [environment / "bin" / "python", "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+PRINT_ORIGIN = "import frozen; print(frozen.origin)"
+
+
+def test_additions_see_the_images_packages(environment: Path) -> None:
+    assert run_python(environment, PRINT_ORIGIN) == "image\n"
+
+
+def test_additions_count_the_images_packages_as_their_own(environment: Path) -> None:
+    locate = "import importlib.metadata as m; print(m.distribution('frozen').locate_file(''))"
+
+    folder = Path(run_python(environment, locate).strip())
+
+    assert folder.resolve().is_relative_to(environment)
+
+
+def test_an_added_package_comes_before_the_images_own(environment: Path) -> None:
+    added = packages_folder(environment) / "frozen.py"
+    added.write_text("origin = 'added'\n")
+
+    assert run_python(environment, PRINT_ORIGIN) == "added\n"
+    added.unlink()
+
+
+def test_the_images_commands_start_with_the_interpreter_that_sees_additions(
+    environment: Path,
+) -> None:
+    command = [environment / "bin" / "train"]
+
+    prefix = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert prefix.strip() == str(environment)
+
+
+def error_of_create(environment: Path) -> str:
+    """Return what create.py prints if it can't make an environment."""
+    finished = subprocess.run(
+        [sys.executable, "-I", "-B", CREATE, environment], capture_output=True, text=True
     )
-    (packages / "frozen-1.dist-info" / "RECORD").write_text("frozen.py,,\n")
-    (own / "bin" / "train").write_text(f"#!{own}/bin/python\nimport sys\nprint(sys.prefix)\n")
-    (own / "bin" / "train").chmod(0o755)
-    target = folder / "cache" / "venvs" / "a-1"
-    subprocess.run([own / "bin" / "python", "-I", "-B", CREATE, target], check=True)
-    return target
+    assert finished.returncode == 1
+    return finished.stderr
 
 
-def ask(made: Path, code: str) -> str:
-    return subprocess.run(
-        [made / "bin" / "python", "-c", code], check=True, capture_output=True, text=True
-    ).stdout
-
-
-def test_additions_see_the_images_packages_and_count_them_as_their_own(made: Path) -> None:
-    assert ask(made, "import frozen; print(frozen.origin)") == "image\n"
-    where = ask(
-        made, "import importlib.metadata as m; print(m.distribution('frozen').locate_file(''))"
-    )
-    assert Path(where.strip()).resolve().is_relative_to(made)
-    (packages,) = made.glob("lib/python*/site-packages")
-    (packages / "frozen.py").write_text("origin = 'added'\n")
-    assert ask(made, "import frozen; print(frozen.origin)") == "added\n", (
-        "what is added comes first"
-    )
-    (packages / "frozen.py").unlink()
-
-
-def test_the_images_commands_start_with_the_interpreter_that_sees_additions(made: Path) -> None:
-    said = subprocess.run(
-        [made / "bin" / "train"], check=True, capture_output=True, text=True
-    ).stdout
-    assert said.strip() == str(made)
-
-
-def create(target: Path) -> str:
-    """What create.py says where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-B", CREATE, target], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    return done.stderr
-
-
-def test_who_may_not_write_is_told_what_to_do(made: Path, tmp_path: Path) -> None:
+def test_a_user_who_may_not_write_the_cache_is_told_each_way_out(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
-    said = create(tmp_path / "cache" / "venvs" / "a-1")
+
+    error = error_of_create(tmp_path / "cache" / "venvs" / "a-1")
+
     for way in ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs"):
-        assert way in said
-    assert f"belongs to uid {os.geteuid()}" in create(made), (
-        "another's is left alone: python.sh asks for a new one"
-    )
+        assert way in error
+
+
+def test_an_environment_that_is_there_is_left_alone(environment: Path) -> None:
+    """It is another user's: python.sh asks for a new one only if it may not write this one."""
+    assert f"belongs to uid {os.geteuid()}" in error_of_create(environment)
+
+
+# --- python.sh, which pip and uv run as their interpreter -----------------------------------------
 
 
 _PIP = """
 import os, pathlib, sys
 print(*sys.argv[1:])
 _CONFLICT = "ERROR: ResolutionImpossible: "
-said = {"vllm>=1": _CONFLICT, "Flash_Attn": "no nvcc", "uses-ao": _CONFLICT + "requested (constraint) torchao==0"}
-said["a"] = "CERTIFICATE_VERIFY_FAILED"
-for one in set(sys.argv) & set(said):
-    pathlib.Path(os.environ["PIP_LOG"]).write_text(said[one])
+logs = {
+    "vllm>=1": _CONFLICT,
+    "Flash_Attn": "no nvcc",
+    "uses-ao": _CONFLICT + "requested (constraint) torchao==0",
+    "a": "CERTIFICATE_VERIFY_FAILED",
+}
+for package in set(sys.argv) & set(logs):
+    pathlib.Path(os.environ["PIP_LOG"]).write_text(logs[package])
     sys.exit(3)
 """
-"""Fails as pip does: the cause is in its log."""
+"""Stands in for pip, and fails as pip does: the cause is in its log."""
 
 
 @pytest.fixture
-def interpreter(made: Path, tmp_path: Path) -> Path:
-    """python.sh with what the last stage puts beside it."""
-    shutil.copy(TEMPLATES / "additions" / "python.sh", tmp_path / "python")
-    (tmp_path / "python").chmod(0o755)
+def interpreter(environment: Path, tmp_path: Path) -> Path:
+    """python.sh with the files that the last stage puts beside it, and with a pip."""
+    script = tmp_path / "python"
+    shutil.copy(TEMPLATES / "additions" / "python.sh", script)
+    script.chmod(0o755)
     (tmp_path / "settings").write_text(
-        f"home=/\nimage_python={made}/bin/python\nadditions={made}\n"
+        f"home=/\nimage_python={environment}/bin/python\nadditions={environment}\n"
     )
-    (packages,) = made.glob("lib/python*/site-packages")
-    for name, version in (
-        ("transformers", "5.5.4"),
-        ("datasets", "4.5.0"),
-    ):  # a child may have other releases than its parent
-        (packages / f"{name}-{version}.dist-info").mkdir(exist_ok=True)
-        (packages / f"{name}-{version}.dist-info" / "METADATA").write_text(
-            f"Name: {name}\nVersion: {version}\n"
-        )
-    (tmp_path / "hints").write_bytes(
-        render.overlay_files(image("cu126-torch25"), BASE, {}, ())["additions/hints"]
-    )
+    # A derived image may have other releases than the image below it.
+    write_metadata(packages_folder(environment), "transformers", "5.5.4")
+    write_metadata(packages_folder(environment), "datasets", "4.5.0")
+    hints = render.overlay_files(image("cu126-torch25"), BASE, {}, ())["additions/hints"]
+    (tmp_path / "hints").write_bytes(hints)
     (tmp_path / "pip.py").write_text(_PIP)
-    return tmp_path / "python"
+    return script
 
 
-@pytest.mark.parametrize(("arguments", "told"), cases(__file__, "refused"))
-def test_who_is_refused_a_package_is_told_what_to_take(
-    interpreter: Path, arguments: list[str], told: list[str]
+def run_pip(interpreter: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [interpreter, interpreter.with_name("pip.py"), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=interpreter.parent
+    )
+
+
+@pytest.mark.parametrize(("arguments", "hints"), cases(__file__, "refused"))
+def test_a_refused_package_gets_a_hint_at_what_to_take_instead(
+    interpreter: Path, arguments: list[str], hints: list[str]
 ) -> None:
-    pip = interpreter.with_name("pip.py")
-    done = subprocess.run([interpreter, pip, "install", *arguments], capture_output=True, text=True)
-    assert done.returncode == (3 if told else 0)
-    lines = done.stderr.splitlines()
-    assert len(lines) == len(told) and all(
-        text in line for text, line in zip(told, lines, strict=True)
-    ), lines
+    finished = run_pip(interpreter, "install", *arguments)
+
+    assert finished.returncode == (3 if hints else 0)
+    lines = finished.stderr.splitlines()
+    for hint, line in zip(hints, lines, strict=True):
+        assert hint in line
 
 
-@pytest.mark.parametrize(("arguments", "kept"), cases(__file__, "installed"))
-def test_transformers_is_asked_for_beside_what_is_installed(
-    interpreter: Path, tmp_path: Path, arguments: list[str], kept: bool
+@pytest.mark.parametrize(("arguments", "are_added"), cases(__file__, "installed"))
+def test_installed_transformers_and_datasets_are_requested_beside_what_is_added(
+    interpreter: Path, tmp_path: Path, arguments: list[str], are_added: bool
 ) -> None:
     (tmp_path / "plain.txt").write_text("gradio\n")
     (tmp_path / "hashed.txt").write_text("gradio==1 \\\n    --hash=sha256:0\n")
-    command = [interpreter, interpreter.with_name("pip.py"), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.split() == [
-        *arguments,
-        *(["transformers==5.5.4", "datasets==4.5.0"] if kept else []),
-    ]
+
+    finished = run_pip(interpreter, *arguments)
+
+    installed = ["transformers==5.5.4", "datasets==4.5.0"] if are_added else []
+    assert finished.returncode == 0
+    assert finished.stdout.split() == [*arguments, *installed]
 
 
-def test_what_is_kept_moves_where_nothing_else_fits(interpreter: Path) -> None:
-    pip = interpreter.with_name("pip.py")
-    pip.write_text(
+def test_installed_packages_may_move_if_nothing_else_fits(interpreter: Path) -> None:
+    # This pip fails as long as a version is requested.
+    interpreter.with_name("pip.py").write_text(
         "import os, sys; print(*sys.argv[1:])\n"
-        "kept = any('==' in one for one in sys.argv)\n"
-        "open(os.environ['PIP_LOG'], 'w').write('ERROR: ResolutionImpossible' if kept else '')\n"
-        "sys.exit(kept)\n"
+        "is_held = any('==' in word for word in sys.argv)\n"
+        "log = 'ERROR: ResolutionImpossible' if is_held else ''\n"
+        "open(os.environ['PIP_LOG'], 'w').write(log)\n"
+        "sys.exit(is_held)\n"
     )
-    done = subprocess.run([interpreter, pip, "install", "new"], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "install new transformers datasets"
-    assert (
-        done.stderr
-        == "truetag: no release fits transformers==5.5.4 datasets==4.5.0: they may have moved\n"
+
+    finished = run_pip(interpreter, "install", "new")
+
+    assert finished.returncode == 0
+    assert finished.stdout.splitlines()[-1] == "install new transformers datasets"
+    assert finished.stderr == (
+        "truetag: no release fits transformers==5.5.4 datasets==4.5.0: they may have moved\n"
     )
 
 
-def test_who_gets_an_older_release_than_the_newest_is_told(interpreter: Path) -> None:
-    pip = interpreter.with_name("pip.py")
-    pip.write_text(
-        "import os; open(os.environ['PIP_LOG'], 'w').write('pip is looking at multiple versions of new to')"
-    )
-    done = subprocess.run(
-        [interpreter, pip, "install", "other", "New"], capture_output=True, text=True
-    )
-    (told,) = done.stderr.splitlines()
-    assert (
-        done.returncode == 0
-        and "new: an older release was taken, which fits transformers==5.5.4" in told
+def test_an_older_release_than_the_newest_is_reported(interpreter: Path) -> None:
+    interpreter.with_name("pip.py").write_text(
+        "import os\n"
+        "log = 'pip is looking at multiple versions of new to'\n"
+        "open(os.environ['PIP_LOG'], 'w').write(log)\n"
     )
 
+    finished = run_pip(interpreter, "install", "other", "New")
 
-def test_an_image_without_transformers_asks_for_nothing_more(interpreter: Path, made: Path) -> None:
-    for folder in made.glob("lib/python*/site-packages/*-*.dist-info"):
+    (line,) = finished.stderr.splitlines()
+    assert finished.returncode == 0
+    assert "new: an older release was taken, which fits transformers==5.5.4" in line
+
+
+def test_an_image_without_transformers_requests_nothing_more(
+    interpreter: Path, environment: Path
+) -> None:
+    for folder in packages_folder(environment).glob("*-*.dist-info"):
         shutil.rmtree(folder)
-    command = [interpreter, interpreter.with_name("pip.py"), "install", "x"]
-    assert (
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout == "install x\n"
-    )
 
+    finished = run_pip(interpreter, "install", "x")
 
-def test_what_has_no_release_for_this_torch_is_refused() -> None:
-    assert constraints("cu126-torch25")["torchao"] == user_overlay.NO_FITTING_RELEASE
-    assert constraints("cu130-torch211")["xformers"] == user_overlay.NO_FITTING_RELEASE, (
-        "it is built for CUDA 12 alone"
-    )
-    assert "xformers" not in image("cu126-torch211").unfit, "one fits: it is left to pip"
+    assert finished.returncode == 0
+    assert finished.stdout == "install x\n"

@@ -6,119 +6,146 @@ from pathlib import Path
 import pytest
 
 from images.context import hosting
-from images.context.hosting import HostSettings
-from images.context.hosting import settings_of as settings
+from images.context.hosting import HostSettings, settings_of
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
 
 
-def sourced(host: HostSettings, folder: Path) -> dict[str, str]:
-    """What a POSIX shell holds after sourcing host/env."""
+def variables_in_a_step(host: HostSettings, folder: Path) -> dict[str, str]:
+    """Return the variables that a POSIX shell has after it has read host/env."""
     (folder / "env").write_bytes(host.files()["host/env"])
-    done = subprocess.run(
+    finished = subprocess.run(
         ["/bin/sh", "-ec", '. "$1"; env -0', "sh", str(folder / "env")],
         env={},
         capture_output=True,
         check=True,
     )
-    pairs = (entry.partition("=")[::2] for entry in done.stdout.decode().split("\0") if entry)
-    return {name: value for name, value in pairs if name not in ("PWD", "_", "SHLVL", "OLDPWD")}
+    variables = {}
+    for entry in finished.stdout.decode().split("\0"):
+        name, _, value = entry.partition("=")
+        # The shell sets the last four itself.
+        if name and name not in ("PWD", "_", "SHLVL", "OLDPWD"):
+            variables[name] = value
+    return variables
 
 
-def test_the_first_bundle_that_is_one_is_taken(tmp_path: Path) -> None:
+def names_in(warnings: tuple[str, ...]) -> list[str]:
+    """Return the variables that warnings are about."""
+    return [warning.split()[0] for warning in warnings]
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+def test_the_first_variable_that_names_a_bundle_counts_and_others_are_warned_of(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "ca").write_bytes(PEM)
-    bundles = {
-        "PIP_CERT": "/gone",
-        "SSL_CERT_FILE": str(tmp_path),
-        "REQUESTS_CA_BUNDLE": f"{tmp_path}/ca",
-    }
-    host = settings(bundles)
+
+    host = settings_of(
+        {
+            "PIP_CERT": "/gone",
+            "SSL_CERT_FILE": str(tmp_path),  # a folder
+            "REQUESTS_CA_BUNDLE": f"{tmp_path}/ca",
+        }
+    )
+
     assert host.ca == PEM
-    assert [warning.split()[0] for warning in host.warnings] == ["PIP_CERT", "SSL_CERT_FILE"]
+    assert names_in(host.warnings) == ["PIP_CERT", "SSL_CERT_FILE"]
 
 
 def test_a_bundle_reaches_uv_pip_curl_git_and_apt(tmp_path: Path) -> None:
     (tmp_path / "ca").write_bytes(PEM)
-    host = settings({"SSL_CERT_FILE": f"{tmp_path}/ca"})
+
+    host = settings_of({"SSL_CERT_FILE": f"{tmp_path}/ca"})
+
     files = host.files()
     assert files["host/ca.crt"] == PEM
     assert files["host/apt.conf"] == b'Acquire::https::CaInfo "/run/host/ca.crt";\n'
-    assert sourced(host, tmp_path) == {
+    assert variables_in_a_step(host, tmp_path) == {
         "APT_CONFIG": "/run/host/apt.conf",
-        **dict.fromkeys(
-            ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO"),
-            "/run/host/ca.crt",
-        ),
+        "SSL_CERT_FILE": "/run/host/ca.crt",
+        "REQUESTS_CA_BUNDLE": "/run/host/ca.crt",
+        "CURL_CA_BUNDLE": "/run/host/ca.crt",
+        "PIP_CERT": "/run/host/ca.crt",
+        "GIT_SSL_CAINFO": "/run/host/ca.crt",
     }
 
 
-def test_values_survive_the_shell_and_no_settings_still_make_a_file_to_source(
-    tmp_path: Path,
-) -> None:
-    bare = settings({})
-    assert (
-        bare.files() == {"host/env": b""}
-        and sourced(bare, tmp_path) == {}
-        and bare.network(local=True) is None
-    )
+# --- package indexes ------------------------------------------------------------------------------
+
+
+def test_without_settings_there_is_an_empty_file_to_source(tmp_path: Path) -> None:
+    host = settings_of({})
+
+    assert host.files() == {"host/env": b""}
+    assert variables_in_a_step(host, tmp_path) == {}
+    assert host.network(local=True) is None
+
+
+def test_values_reach_a_step_unchanged_by_its_shell(tmp_path: Path) -> None:
     address = "https://me:p'a$(id)\"`x`\\;w@example.test/simple"
-    host = settings({"UV_DEFAULT_INDEX": address, "https_proxy": "http://a b;c"})
-    assert sourced(host, tmp_path) == {
+
+    host = settings_of({"UV_DEFAULT_INDEX": address, "https_proxy": "http://a b;c"})
+
+    assert variables_in_a_step(host, tmp_path) == {
         "UV_DEFAULT_INDEX": address,
         "https_proxy": "http://a b;c",
         "HTTPS_PROXY": "http://a b;c",
     }
 
 
-def test_pips_index_serves_uv_unless_uv_has_its_own() -> None:
-    assert (
-        settings({"PIP_INDEX_URL": "https://a.test/simple"}).index["UV_DEFAULT_INDEX"]
-        == "https://a.test/simple"
-    )
-    both = settings(
-        {"PIP_INDEX_URL": "https://a.test/simple", "UV_INDEX_URL": "https://b.test/simple"}
-    )
-    assert "UV_DEFAULT_INDEX" not in both.index
+def test_the_index_of_pip_serves_uv_unless_uv_has_its_own() -> None:
+    of_pip = {"PIP_INDEX_URL": "https://a.test/simple"}
+    of_uv = {"UV_INDEX_URL": "https://b.test/simple"}
+
+    assert settings_of(of_pip).index["UV_DEFAULT_INDEX"] == "https://a.test/simple"
+    assert "UV_DEFAULT_INDEX" not in settings_of({**of_pip, **of_uv}).index
+
+
+def test_an_index_in_files_of_this_machine_is_left_out_with_a_warning() -> None:
+    host = settings_of({"UV_DEFAULT_INDEX": "file:///o", "PIP_INDEX_URL": "/opt/simple"})
+
+    assert host.index == {}
+    assert names_in(host.warnings) == ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"]
+
+
+@pytest.mark.parametrize("name", hosting._FURTHER_INDEXES)
+def test_a_further_index_is_left_out_with_a_warning_that_hides_its_password(name: str) -> None:
+    host = settings_of({name: "https://me:secret@inner.test/simple"})
+
+    assert host.index == {}
+    assert names_in(host.warnings) == [name]
+    assert "secret" not in host.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_CACHE_DIR", "HOME"])
+def test_other_variables_are_left_out_without_a_word(name: str) -> None:
+    host = settings_of({name: "https://x.test/"})
+
+    assert host.index == {}
+    assert host.warnings == ()
+
+
+# --- proxies and apt ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        (
-            {"UV_DEFAULT_INDEX": "file:///o", "PIP_INDEX_URL": "/opt/simple"},
-            ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"],
-        ),
-        *(
-            ({name: "https://me:secret@inner.test/simple"}, [name])
-            for name in hosting._FURTHER_INDEXES
-        ),
-        *(
-            ({name: "https://x.test/"}, [])
-            for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_CACHE_DIR", "HOME")
-        ),
-    ],
+    "host_name", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"]
 )
-def test_a_further_index_and_one_in_files_of_the_machine_are_left_out(
-    env: dict[str, str], said: list[str]
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "UV_DEFAULT_INDEX"])
+def test_an_address_on_this_machine_needs_the_hosts_network_and_is_warned_of(
+    variable: str, host_name: str
 ) -> None:
-    found = settings(env)
-    assert found.index == {} and [warning.split()[0] for warning in found.warnings] == said
-    assert not any("secret" in warning for warning in found.warnings)
+    host = settings_of({variable: f"http://me:secret@{host_name}:3128"})
+
+    assert host.network(local=True) == "host"
+    assert variable.lower() in host.warnings[0].lower()
+    assert "secret" not in host.warnings[0]
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"]
-)
-@pytest.mark.parametrize("name", ["HTTP_PROXY", "UV_DEFAULT_INDEX"])
-def test_an_address_on_this_machine_is_said(name: str, host: str) -> None:
-    found = settings({name: f"http://me:secret@{host}:3128"})
-    assert found.network(local=True) == "host"
-    assert name.lower() in found.warnings[0].lower()
-    assert "secret" not in found.warnings[0]
-
-
-def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:
-    host = settings(
+def test_proxies_and_switches_of_apt_reach_a_build_and_paths_of_this_machine_do_not() -> None:
+    host = settings_of(
         {},
         apt={
             "Acquire::http::Proxy": "http://proxy.test:3142",
@@ -130,6 +157,7 @@ def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:
             "Acquire::Retries": "",
         },
     )
+
     assert host.files()["host/apt.conf"].decode().splitlines() == [
         'Acquire::Check-Valid-Until "false";',
         'Acquire::http::Proxy "http://proxy.test:3142";',
@@ -137,16 +165,23 @@ def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:
     ]
 
 
-def test_credentials_are_taken_out_of_texts() -> None:
-    host = settings(
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_texts() -> None:
+    host = settings_of(
         {
             "UV_DEFAULT_INDEX": "https://me:s%40cret@example.test/simple",
             "UV_INDEX_INNER_PASSWORD": "hush",
             "HTTPS_PROXY": "http://proxy:pr0xy@proxy.test",
         }
     )
-    text = "from https://me:s%40cret@example.test/simple with s@cret, hush, pr0xy and http://token@other.test/"
-    assert (
-        host.redact(text)
-        == "from https://***@example.test/simple with ***, ***, *** and http://***@other.test/"
+
+    redacted = host.redact(
+        "from https://me:s%40cret@example.test/simple with s@cret, hush, pr0xy "
+        "and http://token@other.test/"
+    )
+
+    assert redacted == (
+        "from https://***@example.test/simple with ***, ***, *** and http://***@other.test/"
     )
