@@ -1,4 +1,4 @@
-"""The wheel builder's build context: stages, locks, source archive, offline."""
+"""The build context of the wheel builder: its stages, locks, and source archive."""
 
 import io
 import subprocess
@@ -25,49 +25,67 @@ from tests.support.recipes import SOURCES, image, recipe_of
 BASE = BaseContext(reference="base:1", origin="tag")
 
 
-def made(wanted: Image, recipe: Recipe, base: BaseContext = BASE, **options: Any) -> Context:
-    cache = Path("/nowhere")
-    given = WheelOptions(
-        out=cache, facts=SOURCES.facts, cache=cache, locks=CHECKOUT.locks, **options
+def context_of(image: Image, recipe: Recipe, **options: Any) -> Context:
+    """Return the context in which the wheel of a recipe is compiled for an image."""
+    nowhere = Path("/nowhere")
+    wheel_options = WheelOptions(
+        out=nowhere, facts=SOURCES.facts, cache=nowhere, locks=CHECKOUT.locks, **options
     )
-    return builder_context(wanted, recipe, base, given, host={"host/env": b""}, jobs=2)
+    host = {"host/env": b""}
+    return builder_context(image, recipe, BASE, wheel_options, host=host, jobs=2)
 
 
-def context(name: str, package: str) -> dict[str, str]:
-    files = made(image(name), recipe_of(name, package))
+def texts_of(name: str, package: str) -> dict[str, str]:
+    """Return the files of the context in which a package is compiled for an image, by path."""
+    files = context_of(image(name), recipe_of(name, package))
     return {path: content.decode() for path, content in files.items() if isinstance(content, bytes)}
 
 
-def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
-    files = context("cu130-torch211-sm90", "causal-conv1d")
-    dockerfile = files["Dockerfile"]
-    stages = [line for line in dockerfile.splitlines() if line.startswith("FROM")]
-    expected = "system tools cuda torch toolkit compiler builder audit".split()
-    assert [line.split(" AS ")[1] for line in stages] == expected
+def test_the_builder_has_the_stages_of_a_devel_image_and_those_that_compile() -> None:
+    dockerfile = texts_of("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
+
+    stages = [line.split(" AS ")[1] for line in dockerfile.splitlines() if line.startswith("FROM")]
+    assert stages == [
+        "system",
+        "tools",
+        "cuda",
+        "torch",
+        "toolkit",
+        "compiler",
+        "builder",
+        "audit",
+    ]
     assert "toolkit.sh /opt/venv/bin/python 13.0 devel" in dockerfile
-    assert "shim.sh /usr/local/cuda-13.0" in dockerfile
     assert "MAX_JOBS=2 sh /run/recipe/compile.sh" in dockerfile
+
+
+def test_the_builder_compiles_only_for_the_architectures_of_its_recipe() -> None:
+    files = texts_of("cu130-torch211-sm90", "causal-conv1d")
+
+    assert "shim.sh /usr/local/cuda-13.0" in files["Dockerfile"]
     assert "export TRUETAG_ARCHS=90\n" in files["recipe/env"]
     assert "export TORCH_CUDA_ARCH_LIST=9.0\n" in files["recipe/env"]
+
+
+def test_source_and_toolkit_are_installed_by_hash() -> None:
+    files = texts_of("cu130-torch211-sm90", "causal-conv1d")
+
     assert recipe_of().sdist in files["recipe/source.txt"]
     assert "nvidia-cuda-nvcc==13.0.88" in files["locks/toolkit.txt"]
 
 
-def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
-    """So that the engine has it already where the image was built."""
+@pytest.mark.parametrize("stage", ["cuda", "torch"])
+def test_the_torch_layer_is_the_images_own_byte_for_byte(stage: str) -> None:
+    """So the engine has it already on a machine where the image was built."""
     golden = (ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
-    ours = context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
-    for name in ("cuda", "torch"):
-        layer = (
-            next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:"))
-            .partition("\n")[2]
-            .strip()
-        )
-        assert layer in ours
+    (section,) = (text for text in golden.split("# ---- ") if text.startswith(f"{stage}:"))
+    instructions = section.partition("\n")[2].strip()
+
+    assert instructions in texts_of("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "holds", "lacks"),
+    ("name", "package", "present", "absent"),
     cases(__file__, "holds"),
     ids=[
         "no nvcc",
@@ -77,48 +95,66 @@ def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
     ],
 )
 def test_a_builder_has_what_its_recipe_asks_for(
-    name: str, package: str, holds: list[str], lacks: list[str]
+    name: str, package: str, present: list[str], absent: list[str]
 ) -> None:
-    files = context(name, package)
+    files = texts_of(name, package)
+
     text = files["Dockerfile"] + files["recipe/env"] + files.get("recipe/source.patch", "")
-    assert all(one in text for one in holds) and not any(one in text for one in lacks)
-    assert "recipe/host.sh" in files and ("recipe/source.patch" in files) is (
-        package == "colossalai"
+    for part in present:
+        assert part in text
+    for part in absent:
+        assert part not in text
+    assert "recipe/host.sh" in files
+    has_patch = package == "colossalai"
+    assert ("recipe/source.patch" in files) is has_patch
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("cu130-torch211-sm90", "causal-conv1d"), ("cu128-torch28", "deepspeed")]
+)
+def test_a_rendered_builder_passes_hadolint(tmp_path: Path, name: str, package: str) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text(texts_of(name, package)["Dockerfile"])
+
+    finished = subprocess.run(
+        [str(hadolint), str(dockerfile)], capture_output=True, text=True, check=False
     )
 
-
-def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
-    hadolint = Path(sys.executable).with_name("hadolint")
-    for name, package in (("cu130-torch211-sm90", "causal-conv1d"), ("cu128-torch28", "deepspeed")):
-        file = tmp_path / "Dockerfile"
-        file.write_text(context(name, package)["Dockerfile"])
-        found = subprocess.run(
-            [str(hadolint), str(file)], capture_output=True, text=True, check=False
-        )
-        assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert not finished.stdout
 
 
-def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -> None:
+def test_a_source_archive_is_taken_from_a_folder_by_its_hash(tmp_path: Path) -> None:
     archive = tmp_path / "causal_conv1d-1.7.0.tar.gz"
     archive.write_bytes(b"source")
     recipe = replace(recipe_of(), sdist=sha256(b"source"))
-    assert (
-        made(image("cu130-torch211"), recipe, sdists=tmp_path)[f"recipe/{archive.name}"] == archive
-    )
+
+    files = context_of(image("cu130-torch211"), recipe, sdists=tmp_path)
+
+    assert files[f"recipe/{archive.name}"] == archive
+
+
+def test_a_folder_without_the_source_archive_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"another source")
+
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
-        made(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
+        context_of(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
 
 
-def test_a_toolkit_that_nobody_locked_is_told() -> None:
+def test_a_toolkit_that_nobody_locked_is_an_error_with_the_next_command() -> None:
+    recipe = replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",))
+
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
-        made(image("cu130-torch211"), replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",)))
+        context_of(image("cu130-torch211"), recipe)
 
 
-def test_the_libraries_of_a_wheel_are_named() -> None:
+def test_the_libraries_of_a_wheel_are_its_files_with_the_ending_of_a_shared_object() -> None:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name in ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "d.py", "e.so.12", "f.sonnet"):
-            archive.writestr(name, b"")
+        for path in ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "d.py", "e.so.12", "f.sonnet"):
+            archive.writestr(path, b"")
+
     assert libraries(content.getvalue()) == (
         "a/b.so",
         "c.cpython-311-x86_64-linux-gnu.so",
