@@ -1,4 +1,4 @@
-"""The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
+"""The command line as a person meets it: exit status, messages with the next command, no traceback."""
 
 import json
 import os
@@ -23,217 +23,301 @@ from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
 from tests.support.site_samples import OLD
 
+SILENT_ENGINE = ("--engine", "tcp://127.0.0.1:9")
 
-def process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a shell starts it, where the process itself is in question."""
+
+def run_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb as a shell starts it, in a process of its own."""
     command = [sys.executable, "-m", "images", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_plan_json_is_alone_on_stdout() -> None:
-    finished = process("plan", "cu126-torch25", "cu118-torch215", "--json")
-    rows = json.loads(finished.stdout)["images"]
+def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in the checkout."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def in_one_line(text: str) -> str:
+    """Return a text as if no line of it had been wrapped."""
+    return " ".join(text.split())
+
+
+# --- plan and render ------------------------------------------------------------------------------
+
+
+def test_the_json_of_plan_is_alone_on_stdout() -> None:
+    finished = run_process("plan", "cu126-torch25", "cu118-torch215", "--json")
+
     assert finished.returncode == 0
-    assert [(row["name"], row["status"]) for row in rows] == [
-        ("cu126-torch25", "accepted"),
-        ("cu118-torch215", "refused"),
-    ]
-    assert (rows[0]["toolkit_cuda"], rows[0]["wheel_cuda"], rows[0]["lock"]) == (
-        "12.6",
-        "12.4",
-        "present",
-    )
-    assert any("has no wheel for CUDA 11" in reason for reason in rows[1]["reasons"])
+    accepted, refused = json.loads(finished.stdout)["images"]
+    assert (accepted["name"], accepted["status"]) == ("cu126-torch25", "accepted")
+    assert (accepted["toolkit_cuda"], accepted["wheel_cuda"]) == ("12.6", "12.4")
+    assert accepted["lock"] == "present"
+    assert (refused["name"], refused["status"]) == ("cu118-torch215", "refused")
+    assert any("has no wheel for CUDA 11" in reason for reason in refused["reasons"])
 
 
-@pytest.mark.parametrize(("arguments", "sentence", "following"), cases(__file__, "wrong"))
-def test_wrong_input_is_told_with_the_next_step_and_exit_2(
-    arguments: list[str], sentence: str, following: str
-) -> None:
-    finished = call(*arguments)
-    assert finished.returncode == 2, finished.stderr
-    said = " ".join(finished.stderr.split())
-    assert sentence in said
-    assert following in said
-    assert "Traceback" not in said
+def test_render_writes_a_context_for_plain_docker(tmp_path: Path) -> None:
+    finished = call("render", "cu126-torch25", "--out", str(tmp_path))
+
+    assert finished.returncode == 0, finished.stderr
+    context = tmp_path / "cu126-torch25" / "context"
+    names = {path.name for path in context.iterdir()}
+    assert {"Dockerfile", "host", "locks", "scripts", "wheels"} <= names
+    assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
+
+
+def test_render_removes_files_of_an_earlier_context(tmp_path: Path) -> None:
+    leftover = tmp_path / "cu126-torch25" / "context" / "leftover"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("of an older rendering")
+
+    call("render", "cu126-torch25", "--out", str(tmp_path))
+
+    assert not leftover.exists()
+    assert (leftover.parent / "Dockerfile").exists()
+
+
+def test_render_names_the_image_as_validate_looks_for_it(tmp_path: Path) -> None:
+    with_prefix = tmp_path / "matrix.yaml"
+    with_prefix.write_text('prefix: "mine-"\n' + (ROOT / "matrix.yaml").read_text())
+    (tmp_path / "locks").symlink_to(ROOT / "locks")
+
+    finished = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(with_prefix))
+
+    assert "docker build -t mine-cu126-torch25-candidate " in finished.stderr
 
 
 @pytest.mark.parametrize("base", ["a b", "Debian", "x\nRUN evil", "-x"])
-def test_render_takes_no_base_that_is_no_name_of_an_image(base: str, tmp_path: Path) -> None:
-    ended = call("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
-    assert ended.returncode == 2
-    assert "is no name of an image" in ended.stderr
+def test_render_refuses_a_base_that_is_no_name_of_an_image(base: str, tmp_path: Path) -> None:
+    finished = call("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
+
+    assert finished.returncode == 2
+    assert "is no name of an image" in finished.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> None:
-    finished = call("render", "cu126-torch25", "--out", str(tmp_path))
-    assert finished.returncode == 0, finished.stderr
-    context = tmp_path / "cu126-torch25" / "context"
-    assert {path.name for path in context.iterdir()} >= {
-        "Dockerfile",
-        "host",
-        "locks",
-        "scripts",
-        "wheels",
-    }
-    assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
-    (context / "left-over").write_text("of an older rendering")
-    mine = tmp_path / "matrix.yaml"
-    mine.write_text('prefix: "mine-"\n' + (ROOT / "matrix.yaml").read_text())
-    (tmp_path / "locks").symlink_to(ROOT / "locks")
-    again = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(mine))
-    assert not (context / "left-over").exists()
-    assert "docker build -t mine-cu126-torch25-candidate " in again.stderr, (
-        "the name that `validate --tag` looks for"
-    )
+# --- wrong input ----------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work() -> None:
-    finished = call(
-        "validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--out", "/dev/null/results"
-    )
+@pytest.mark.parametrize(("arguments", "cause", "next_step"), cases(__file__, "wrong"))
+def test_wrong_input_ends_with_status_2_and_the_next_step(
+    arguments: list[str], cause: str, next_step: str
+) -> None:
+    finished = call(*arguments)
+
+    assert finished.returncode == 2, finished.stderr
+    message = in_one_line(finished.stderr)
+    assert cause in message
+    assert next_step in message
+    assert "Traceback" not in message
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work() -> None:
+    finished = call("validate", "cu126-torch25", *SILENT_ENGINE, "--out", "/dev/null/results")
+
     assert finished.returncode == 2
-    assert (
-        "/dev/null: is no folder" in finished.stderr and "tcp://127.0.0.1:9" not in finished.stderr
-    )
-    assert "next: " in finished.stderr and "Traceback" not in finished.stderr
+    assert "/dev/null: is no folder" in finished.stderr
+    assert "tcp://127.0.0.1:9" not in finished.stderr, "the engine was not asked"
+    assert "next: " in finished.stderr
+    assert "Traceback" not in finished.stderr
 
 
-def test_a_folder_that_this_user_may_not_write_is_told(
+def test_a_folder_that_this_user_may_not_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "access", lambda _path, mode: not mode & os.W_OK
-    )  # root may write anywhere
+    # The tests may run as root, who may write anywhere.
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+
     finished = call("render", "cu126-torch25", "--out", str(tmp_path / "new" / "results"))
-    assert finished.returncode == 2 and not list(tmp_path.iterdir())
-    assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
+
+    assert finished.returncode == 2
+    assert not list(tmp_path.iterdir())
+    message = finished.stderr.replace("\n", "")
+    assert f"{tmp_path}: may not be written by this user" in message
 
 
 @pytest.mark.parametrize(
-    ("host", "standard"), [("", False), ("", True), ("tcp://192.0.2.1:2375", False)]
+    "name", ["-", "requirements.txt", "uv.lock", "sub/Dockerfile", "train.Dockerfile"]
 )
-def test_where_only_the_private_engine_is_dockers_commands_are_told_its_address(
-    host: str,
-    standard: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "truetag" / "engine").mkdir(parents=True)
-    (tmp_path / "truetag" / "engine" / "docker.sock").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", host)
-    monkeypatch.setattr(
-        os, "access", lambda path, _mode: standard and path == "/var/run/docker.sock"
-    )
-    cli._print_problem(
-        errors.Problem(where="a disk", cause="is full", then="`docker builder prune`")
-    )
-    cli._print_problem(errors.Problem(where="a disk", cause="is refused", then="`docker login`"))
-    address = f"export DOCKER_HOST=unix://{tmp_path}/truetag/engine/docker.sock"
-    assert capsys.readouterr().err.replace("\n", "").count(address) == (not host and not standard)
+def test_an_audit_of_a_list_of_packages_says_what_to_audit_instead(name: str) -> None:
+    finished = call("audit", name)
+
+    assert finished.returncode == 2
+    assert "install them into an empty environment" in finished.stderr
 
 
-def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    told = call("--version")
-    assert told.returncode == 0 and f"commit {commit.stdout.strip()}" in told.stdout, told.stdout
-    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
-    monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
-    assert call("--version").stdout == "truetag 7.1\n"
+# --- engines --------------------------------------------------------------------------------------
 
 
-def test_settings_that_are_ignored_and_an_engine_that_does_not_answer_are_told(
+def test_an_engine_that_does_not_answer_is_named() -> None:
+    finished = call("build", "cu126-torch27", *SILENT_ENGINE)
+
+    message = in_one_line(finished.stderr)
+    assert finished.returncode == 1
+    assert "tcp://127.0.0.1:9" in message
+    assert "no Docker Engine answers" in message
+    assert "Traceback" not in message
+
+
+def test_a_setting_of_the_host_that_is_ignored_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
-    finished = call("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
-    said = " ".join(finished.stderr.split())
-    assert "PIP_CERT names" in said and "no readable file of certificates" in said
-    assert finished.returncode == 1 and "Traceback" not in said
-    assert "tcp://127.0.0.1:9" in said and "no Docker Engine answers" in said
+
+    finished = call("build", "cu126-torch27", *SILENT_ENGINE)
+
+    message = in_one_line(finished.stderr)
+    assert "PIP_CERT names" in message
+    assert "no readable file of certificates" in message
 
 
 @pytest.mark.parametrize(
-    ("sent", "ignored", "status", "said"),
+    ("docker_host", "has_system_engine", "is_address_printed"),
+    [("", False, True), ("", True, False), ("tcp://192.0.2.1:2375", False, False)],
+    ids=["only the private engine", "an engine of the system", "DOCKER_HOST is set"],
+)
+def test_advice_to_call_docker_comes_with_the_address_of_the_private_engine(
+    docker_host: str,
+    has_system_engine: bool,
+    is_address_printed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    socket = tmp_path / "truetag" / "engine" / "docker.sock"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", docker_host)
+    monkeypatch.setattr(
+        os, "access", lambda path, _mode: has_system_engine and path == "/var/run/docker.sock"
+    )
+
+    cli._print_problem(
+        errors.Problem(where="a disk", cause="is full", then="`docker builder prune`")
+    )
+    # A command that needs no engine.
+    cli._print_problem(errors.Problem(where="a disk", cause="is refused", then="`docker login`"))
+
+    printed = capsys.readouterr().err.replace("\n", "")
+    address = f"export DOCKER_HOST=unix://{socket}"
+    assert printed.count(address) == (1 if is_address_printed else 0)
+
+
+# --- interrupts and full disks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signal_sent", "signal_ignored", "status", "message"),
     [
         ("SIGINT", "", 130, "nothing is left running"),
         ("SIGTERM", "", 130, "nothing is left running"),
         ("SIGHUP", "", 130, "nothing is left running"),
-        ("SIGHUP", "SIGHUP", 0, "goes on"),
+        ("SIGHUP", "SIGHUP", 0, "goes on"),  # as `nohup` has it
     ],
 )
-def test_an_interrupt_that_comes_out_as_another_error_is_one(
-    sent: str, ignored: str, status: int, said: str
+def test_another_error_that_an_interrupt_causes_is_an_interrupt(
+    signal_sent: str, signal_ignored: str, status: int, message: str
 ) -> None:
-    """As `threading` has it where a lock is about to be taken again. Whom `nohup` starts is not hung up."""
-    program = (
+    """`threading` raises such an error if an interrupt comes while it takes a lock again."""
+    finished = run_program(
         "import signal, sys\n"
         "from images import cli\n"
         "for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):\n"
-        f"  known = signal.SIG_IGN if name == {ignored!r} else signal.default_int_handler\n"
-        "  signal.signal(getattr(signal, name), known)\n"
+        f"  is_ignored = name == {signal_ignored!r}\n"
+        "  handler = signal.SIG_IGN if is_ignored else signal.default_int_handler\n"
+        "  signal.signal(getattr(signal, name), handler)\n"
         "def app(**_):\n"
-        f"  try: signal.raise_signal(signal.{sent})\n"
+        f"  try: signal.raise_signal(signal.{signal_sent})\n"
         "  except KeyboardInterrupt: raise RuntimeError('release unlocked lock')\n"
         "  print('goes on', file=sys.stderr)\n"
         "cli.app = app\n"
         "cli.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, said in " ".join(done.stderr.split())) == (status, True), done.stderr
-    assert "Traceback" not in done.stderr
+
+    assert finished.returncode == status, finished.stderr
+    assert message in in_one_line(finished.stderr)
+    assert "Traceback" not in finished.stderr
 
 
-def test_a_full_disk_is_told_with_the_folders_and_what_is_free_there() -> None:
-    """A write that fails does not say where: /dev/full fails each one so."""
+def test_a_full_disk_is_reported_with_the_free_space_of_the_folders() -> None:
+    """A write that fails does not say where. Each write to /dev/full fails in this way."""
+    command = [sys.executable, "-m", "images", "plan", "cu126-torch25"]
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "images", "plan", "cu126-torch25"]
-        done = subprocess.run(
+        finished = subprocess.run(
             command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "No space left on device (free: " in done.stderr and f" GB in {ROOT}" in done.stderr
+
+    assert finished.returncode == 1
+    assert "No space left on device (free: " in finished.stderr
+    assert f" GB in {ROOT}" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+# --- help, version and imports --------------------------------------------------------------------
+
+
+def test_the_version_of_a_checkout_names_the_commit() -> None:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    finished = call("--version")
+
+    assert finished.returncode == 0
+    assert f"commit {commit.strip()}" in finished.stdout
+
+
+def test_the_version_of_an_installed_package_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
+    monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
+
+    assert call("--version").stdout == "truetag 7.1\n"
+
+
+def test_help_lists_every_verb_with_its_summary() -> None:
+    help_text = CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output
+
+    for verb, summary in cli.VERBS.items():
+        assert summary
+        assert f" {verb} {summary}" in in_one_line(help_text)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_a_help(verb: str) -> None:
+    result = CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False)
+
+    assert result.exit_code == 0
+
+
+def test_an_option_is_a_flag_at_every_verb_or_at_none() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    kinds_by_option: dict[str, set[bool]] = {}
+    for verb in cli.VERBS:
+        for parameter in group.get_command(None, verb).params:
+            is_flag = bool(getattr(parameter, "is_flag", False))
+            for name in parameter.opts:
+                if name.startswith("--") and name != "--help":
+                    kinds_by_option.setdefault(name, set()).add(is_flag)
+
+    assert len(kinds_by_option) <= 60
+    for name, kinds in kinds_by_option.items():
+        assert len(kinds) == 1, name
 
 
 HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
 OF_OTHER_VERBS = (
-    *(
-        f"images.{name}"
-        for name in ("audit", "chooser", "fleet", "nightly", "publish", "registry", "site")
-    ),
+    "images.audit",
+    "images.chooser",
+    "images.fleet",
+    "images.nightly",
+    "images.publish",
+    "images.registry",
+    "images.site",
     "images.wheels.builder",
 )
-
-
-def test_help_lists_every_verb_with_its_summary_and_each_explains_itself() -> None:
-    output = " ".join(
-        CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split()
-    )
-    for verb in cli.VERBS:
-        assert cli.VERBS[verb]
-        assert f" {verb} {cli.VERBS[verb]}" in output
-        assert CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False).exit_code == 0
-
-
-def test_an_option_says_the_same_of_every_verb() -> None:
-    group: Any = typer.main.get_command(cli.app)
-    told: dict[str, set[bool]] = {}
-    for one in (one for verb in cli.VERBS for one in group.get_command(None, verb).params):
-        for name in (name for name in one.opts if name.startswith("--") and name != "--help"):
-            told.setdefault(name, set()).add(bool(getattr(one, "is_flag", False)))
-    assert len(told) <= 60 and {name for name, flags in told.items() if len(flags) > 1} == set()
 
 
 @pytest.mark.parametrize(
@@ -241,8 +325,9 @@ def test_an_option_says_the_same_of_every_verb() -> None:
     [
         (["--help"], (*HEAVY, "pydantic", "images.commands.common")),
         (["plan", "cu126-torch25"], (*HEAVY, "validate.judge")),
-        (["build", "cu126-torch25", "--engine", "tcp://127.0.0.1:9"], OF_OTHER_VERBS),
+        (["build", "cu126-torch25", *SILENT_ENGINE], OF_OTHER_VERBS),
     ],
+    ids=["help", "plan", "build"],
 )
 def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[str, ...]) -> None:
     program = (
@@ -252,53 +337,62 @@ def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[
         "except SystemExit: pass\n"
         f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
     )
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "[]"
+
+    finished = run_program(program, *arguments)
+
+    assert finished.returncode == 0
+    assert finished.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    "name", ["-", "requirements.txt", "uv.lock", "sub/Dockerfile", "train.Dockerfile"]
-)
-def test_an_audit_of_a_list_of_packages_says_what_to_audit_instead(name: str) -> None:
-    done = call("audit", name)
-    assert done.returncode == 2 and "install them into an empty environment" in done.stderr
+# --- site -----------------------------------------------------------------------------------------
 
 
-def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> None:
+def test_writing_a_site_again_removes_pages_that_are_gone_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "CNAME").write_text("mine")
     write({"index.html": b"1", "images/a.html": b"1", "images/b.html": b"1"}, tmp_path)
+
     write({"index.html": b"2", "images/b.html": b"2"}, tmp_path)
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert (
-        left == {"CNAME", "index.html", "images/b.html"}
-        and (tmp_path / "index.html").read_bytes() == b"2"
-    )
+
+    paths = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert paths == {"CNAME", "index.html", "images/b.html"}
+    assert (tmp_path / "index.html").read_bytes() == b"2"
 
 
-def test_the_command_writes_a_site_of_several_folders_and_names_wrong_input(tmp_path: Path) -> None:
-    def site(*arguments: str) -> Called:
-        return call("site", "--out", str(tmp_path / "out"), *arguments)
+def call_site(folder: Path, *arguments: str) -> Called:
+    return call("site", "--out", str(folder / "out"), *arguments)
 
+
+def test_a_site_has_the_runs_of_all_folders_of_results(tmp_path: Path) -> None:
     line = samples.job("cu126-torch27", Job.CONTROL, Outcome.PASS, digest=OLD)
     results.append(line, tmp_path / "branch" / "nightly")
     folders = ("--results", str(records.FOLDER), "--results", str(tmp_path / "branch"))
-    done = site("--date", "2026-11-21", *folders)
-    assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
+
+    finished = call_site(tmp_path, "--date", "2026-11-21", *folders)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "index.html: " in finished.stdout
     index = json.loads((tmp_path / "out" / "index.json").read_text())
-    (digests,) = (
-        {run["digest"] for run in one["runs"]}
-        for one in index["images"]
-        if one["name"] == "cu126-torch27"
-    )
-    assert index["date"] == "2026-11-21" and OLD in digests and len(digests) > 1
-    done = site("--date", "yesterday")
-    assert (
-        done.returncode == 2
-        and "write it as 2026-11-21" in done.stderr
-        and "Traceback" not in done.stderr
-    )
-    (tmp_path / "results" / "nightly").mkdir(parents=True)
-    (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
-    done = site("--results", str(tmp_path / "results"))
-    assert done.returncode == 2 and "2026-11.jsonl:1" in done.stderr
+    assert index["date"] == "2026-11-21"
+    (torch27,) = (entry for entry in index["images"] if entry["name"] == "cu126-torch27")
+    digests = {run["digest"] for run in torch27["runs"]}
+    assert OLD in digests
+    assert len(digests) > 1
+
+
+def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+    finished = call_site(tmp_path, "--date", "yesterday")
+
+    assert finished.returncode == 2
+    assert "write it as 2026-11-21" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_damaged_line_of_results_is_named(tmp_path: Path) -> None:
+    lines = tmp_path / "results" / "nightly" / "2026-11.jsonl"
+    lines.parent.mkdir(parents=True)
+    lines.write_text("{}\n")
+
+    finished = call_site(tmp_path, "--results", str(tmp_path / "results"))
+
+    assert finished.returncode == 2
+    assert "2026-11.jsonl:1" in finished.stderr

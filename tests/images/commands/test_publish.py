@@ -1,4 +1,4 @@
-"""`publish`: the images of a row, whose claims hold for which, and what can't go together."""
+"""The verb `publish`: the images of a row, which claims hold for which image, and options that clash."""
 
 from dataclasses import replace
 from typing import Literal
@@ -15,6 +15,7 @@ from images.engine.gpus import Attachment
 from images.hardware.inventory import Gpu, GpuMode, Inventory
 from images.locking import layer_record, lock_file
 from images.planning import plan
+from images.planning.image import Image
 from images.publish import gate
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
@@ -28,152 +29,223 @@ AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
 RUN = attested.evidence()
 
 
-def test_the_images_of_a_row() -> None:
-    rows = {AMD64: (AMD64, ARM64), ARM64: (AMD64, ARM64)}
-    rows |= {name: (name,) for name in ("cu126-torch27", "cu130-torch211-py314")}
-    assert {name: releases.row_of(name, SOURCES) for name in rows} == rows
+def sources_with(**of_matrix: object) -> Sources:
+    """Return the matrix with other values of some keys: all its images have another revision."""
+    return replace(SOURCES, matrix=SOURCES.matrix.model_copy(update=of_matrix))
 
 
-def changed(**keys: object) -> Sources:
-    """The matrix with other values of some keys: all its images are of another revision."""
-    return replace(SOURCES, matrix=SOURCES.matrix.model_copy(update=keys))
+OTHER_REVISION = sources_with(aliases={})
+"""A matrix of another revision, with the same images."""
 
 
-@pytest.mark.parametrize(("revision", "held_to"), [("", ARM64), ("of another matrix", "")])
-def test_another_image_of_the_row_that_was_published_before_is_held_to_its_own_row(
-    revision: str, held_to: str
-) -> None:
+def labels_of_build(
+    name: str, origin: Literal["tag", "custom"] = "tag", missing: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return the labels that a build by today's matrix writes."""
+    base = BaseContext(reference="debian:bookworm-slim", origin=origin)
+    return image_labels.labels(image(name), base, missing or {})
+
+
+# --- rows of the matrix ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        (AMD64, (AMD64, ARM64)),
+        (ARM64, (AMD64, ARM64)),
+        ("cu126-torch27", ("cu126-torch27",)),
+        ("cu130-torch211-py314", ("cu130-torch211-py314",)),  # no row makes it
+    ],
+)
+def test_a_row_has_an_image_for_each_of_its_platforms(name: str, row: tuple[str, ...]) -> None:
+    assert releases.row_of(name, SOURCES) == row
+
+
+# --- today's claims for a published image ---------------------------------------------------------
+
+
+def test_an_image_of_todays_revision_is_held_to_its_claims() -> None:
     labels = {
         "dev.truetag.image": ARM64,
-        "dev.truetag.matrix-revision": revision or image(ARM64).revision,
+        "dev.truetag.matrix-revision": image(ARM64).revision,
     }
-    found = releases.claims_of_published(labels, RUN, SOURCES)
-    assert (found.image if found else "") == held_to
+
+    claims = releases.claims_of_published(labels, RUN, SOURCES)
+
+    assert claims
+    assert claims.image == ARM64
 
 
-def built(name: str, **missing: str) -> dict[str, str]:
-    """The labels of an image as a build by today's matrix writes them."""
-    return image_labels.labels(
-        image(name), BaseContext(reference="debian:bookworm-slim", origin="tag"), missing
-    )
+def test_an_image_of_another_revision_has_no_claims_unless_its_labels_are_todays() -> None:
+    labels = {"dev.truetag.image": ARM64, "dev.truetag.matrix-revision": "of another matrix"}
+
+    assert releases.claims_of_published(labels, RUN, SOURCES) is None
 
 
-def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_same() -> None:
-    other_alias = changed(aliases={})
-    flash_attn = {"flash-attn": "its official wheel could not be fetched"}
-    for labels in (built("cu126-torch27"), built("cu126-torch27", **flash_attn), built(ARM64)):
-        found = releases.claims_of_published(labels, RUN, other_alias)
-        assert labels["dev.truetag.matrix-revision"] != other_alias.revision
-        assert found is not None and found.claims == _claims_today(labels, other_alias)
+@pytest.mark.parametrize(
+    "labels",
+    [
+        labels_of_build("cu126-torch27"),
+        labels_of_build(
+            "cu126-torch27", missing={"flash-attn": "its official wheel could not be fetched"}
+        ),
+        labels_of_build(ARM64),
+    ],
+    ids=["with everything", "without an optional package", "for arm64"],
+)
+def test_an_image_whose_row_is_unchanged_is_held_to_todays_claims(labels: dict[str, str]) -> None:
+    assert labels["dev.truetag.matrix-revision"] != OTHER_REVISION.revision
+
+    claims = releases.claims_of_published(labels, RUN, OTHER_REVISION)
+
+    today = image(labels["dev.truetag.image"], sources=OTHER_REVISION)
+    assert claims is not None
+    assert claims.claims == releases.claims_of(today, labels, RUN, OTHER_REVISION).claims
 
 
-def _claims_today(labels: dict[str, str], sources: Sources = SOURCES) -> tuple[object, ...]:
-    return releases.claims_of(
-        image(labels["dev.truetag.image"], sources=sources), labels, RUN, sources
-    ).claims
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("pins", "{}"),
+        ("archs", "sm_90"),
+        ("min-driver", "1.0"),
+        ("pruned", "sm_90"),
+        ("image", "cu126-torch99"),
+        ("missing", '{"torch": "nobody may lack it"}'),
+        ("missing", "5"),
+    ],
+)
+def test_an_image_with_another_label_than_todays_has_no_claims(label: str, value: str) -> None:
+    labels = {**labels_of_build("cu126-torch27"), f"dev.truetag.{label}": value}
+
+    assert releases.claims_of_published(labels, RUN, OTHER_REVISION) is None
+
+
+def test_an_image_whose_row_has_changed_has_no_claims() -> None:
+    stack = {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}
+    with_moved_pin = sources_with(stacks={**SOURCES.matrix.stacks, "2.7": stack})
+    assert plan.select(["cu126-torch27"], with_moved_pin)[0].image
+
+    labels = labels_of_build("cu126-torch27")
+
+    assert releases.claims_of_published(labels, RUN, with_moved_pin) is None
+
+
+# --- claims of the build, and of the publication --------------------------------------------------
+
+
+H100 = Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
+INVENTORY = Inventory(driver="580.95", gpus=(H100,), source="NVML")
+WITH_H100 = Attachment(mode=GpuMode.NVIDIA, reason="x", inventory=INVENTORY)
+
+
+def run_of_build(image: Image, context: ClaimContext) -> Evidence:
+    """Return evidence with the claims that a build writes on a machine with an H100."""
+    claims = image_claims(context.on_host(WITH_H100, ())).claims
+    host = {**INVENTORY.as_json(), "attached": WITH_H100.as_json()}
+    evidence = Evidence(image=str(image.name), digest="x", records=(), host=host, claims=claims)
+    return Evidence.loads(evidence.dumps())
 
 
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu128-torch28-axolotl", ARM64])
 @pytest.mark.parametrize("base_origin", ["tag", "custom"])
-@pytest.mark.parametrize("wheels", ["known where it is built alone", "missing"])
+@pytest.mark.parametrize("has_optional_packages", [True, False], ids=["all wheels", "no optional"])
 def test_what_a_build_measures_answers_all_claims_that_a_publication_writes(
-    name: str, base_origin: Literal["tag", "custom"], wheels: str
+    name: str, base_origin: Literal["tag", "custom"], has_optional_packages: bool
 ) -> None:
-    """By another way, on another machine, and of GPUs that the evidence names: else each image had to be done again."""
-    found, h100 = image(name), Gpu(name="NVIDIA H100 80GB HBM3", capability=(9, 0), memory=80 << 30)
-    there = Attachment(
-        mode=GpuMode.NVIDIA,
-        reason="x",
-        inventory=Inventory(driver="580.95", gpus=(h100,), source="NVML"),
-    )
-    optional = (
-        {pin.name: "not to be had" for pin in found.pins if pin.optional}
-        if wheels == "missing"
-        else {}
-    )
-    outside = {pin.name: "x" for pin in found.pins if not pin.locked} if not optional else {}
-    measured_for = ClaimContext.from_lock(
-        found,
-        lock_file.read(found, SOURCES.workspace.locks),
+    """The publication writes them on another machine, and without the wheels of the build.
+
+    If they differed, each image would have to be validated again.
+    """
+    built = image(name)
+    missing: dict[str, str] = {}
+    # Distribution -> digest of the RECORD of a wheel that only the machine of the build has.
+    records_of_own_wheels: dict[str, str] = {}
+    for pin in built.pins:
+        if has_optional_packages and not pin.locked:
+            records_of_own_wheels[pin.name] = "x"
+        elif not has_optional_packages and pin.optional:
+            missing[pin.name] = "not to be had"
+    context = ClaimContext.from_lock(
+        built,
+        lock_file.read(built, SOURCES.workspace.locks),
         SOURCES.facts,
-        missing=optional,
+        missing=missing,
         custom_base=base_origin == "custom",
-        outside=outside,
+        outside=records_of_own_wheels,
     )
-    host = {**(there.inventory.as_json() if there.inventory else {}), "attached": there.as_json()}
-    claims = image_claims(measured_for.on_host(there, ())).claims
-    run = Evidence.loads(
-        Evidence(image=name, digest="x", records=(), host=host, claims=claims).dumps()
-    )
-    labels = image_labels.labels(
-        found, BaseContext(reference="debian:bookworm-slim", origin=base_origin), optional
-    )
-    today = releases.claims_of_published(labels, run, SOURCES)
-    assert today
-    reasons = {
-        one.reason
-        for one in gate.judge_by_claims(run, today).claims
-        if not one.claim.unproven.startswith("its wheel")
-    }
-    assert not [one for one in reasons if "other expectations" in one or "no such claim" in one]
+    run = run_of_build(built, context)
+
+    labels = labels_of_build(name, base_origin, missing)
+    claims_of_publication = releases.claims_of_published(labels, run, SOURCES)
+
+    assert claims_of_publication
+    for judgement in gate.judge_by_claims(run, claims_of_publication).claims:
+        if not judgement.claim.unproven.startswith("its wheel"):
+            assert "other expectations" not in judgement.reason, judgement.claim.key
+            assert "no such claim" not in judgement.reason, judgement.claim.key
 
 
-def test_a_published_image_is_judged_by_its_own_recipe_after_a_template_was_edited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record = layer_record.read(SOURCES.workspace.locks)
-    own_recipe = next(
-        recipe
-        for recipe, row in record.items()
-        if row.layer == "settings" and row.builds[0].image == "cu126-torch25"
-    )
+# --- the origin of layers, after a template was edited --------------------------------------------
+
+
+@pytest.fixture
+def edited_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every image have another recipe today than the recorded ones."""
     edited = ImageRecipe(layers=(LayerRecipe(layer="settings", digest="of the edited template"),))
     monkeypatch.setattr(origin, "image_recipe", lambda *_, **__: edited)
 
-    labels = {**built("cu126-torch25"), "dev.truetag.base-origin": "bootstrapped"}
-    by_label = {
-        recipe: releases.claims_of_published({**labels, "dev.truetag.recipe": recipe}, RUN, SOURCES)
-        for recipe in (own_recipe, "unknown")
+
+def recorded_recipe(name: str) -> str:
+    """Return the recipe of an image in locks/layers.json."""
+    record = layer_record.read(SOURCES.workspace.locks)
+    return next(
+        recipe
+        for recipe, row in record.items()
+        if row.layer == "settings" and row.builds[0].image == name
+    )
+
+
+def expected_origin(recipe_in_label: str) -> dict[str, object]:
+    """Return what the claim about the origin of an image with this recipe in its label expects."""
+    labels = {
+        **labels_of_build("cu126-torch25"),
+        "dev.truetag.base-origin": "bootstrapped",
+        "dev.truetag.recipe": recipe_in_label,
     }
-    expected = {}
-    for recipe, claims in by_label.items():
-        assert claims
-        expected[recipe] = claims.measured_by([ORIGIN_PROBE]).claims[0].expect
-    assert expected[own_recipe]["recipe"] == own_recipe
-    assert all(len(row["builds"]) >= 2 for row in expected[own_recipe]["layers"])
-    assert expected["unknown"]["recipe"] == "of the edited template"
+    claims = releases.claims_of_published(labels, RUN, SOURCES)
+    assert claims
+    (claim,) = claims.measured_by([ORIGIN_PROBE]).claims
+    return dict(claim.expect)
 
 
-EDITED = {
-    "pins": "{}",
-    "archs": "sm_90",
-    "min-driver": "1.0",
-    "pruned": "sm_90",
-    "image": "cu126-torch99",
-}
+@pytest.mark.usefixtures("edited_template")
+def test_an_image_with_a_recorded_recipe_is_judged_by_that() -> None:
+    recipe = recorded_recipe("cu126-torch25")
+
+    expect = expected_origin(recipe)
+
+    assert expect["recipe"] == recipe
+    layers = expect["layers"]
+    assert isinstance(layers, list)
+    assert all(len(row["builds"]) >= 2 for row in layers)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [*EDITED.items(), ("missing", '{"torch": "nobody may lack it"}'), ("missing", "5")],
-)
-def test_an_image_of_another_row_has_no_claims_today(key: str, value: str) -> None:
-    labels = {**built("cu126-torch27"), f"dev.truetag.{key}": value}
-    assert releases.claims_of_published(labels, RUN, changed(aliases={})) is None
+@pytest.mark.usefixtures("edited_template")
+def test_an_image_with_an_unknown_recipe_is_judged_by_todays() -> None:
+    assert expected_origin("unknown")["recipe"] == "of the edited template"
 
 
-def test_an_image_whose_row_has_changed_has_no_claims_today() -> None:
-    stacks = {**SOURCES.matrix.stacks, "2.7": {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}}
-    other = changed(stacks=stacks)
-    assert plan.select(["cu126-torch27"], other)[0].image
-    assert releases.claims_of_published(built("cu126-torch27"), RUN, other) is None
+# --- options --------------------------------------------------------------------------------------
 
 
-def test_two_names_take_no_option_about_one_image() -> None:
-    for option in ("--image", "--attestation"):
-        done = call(
-            "publish", "cu126-torch25", "cu126-torch27", option, "x", "--to", "registry.test/x"
-        )
-        assert done.returncode == 2
-        assert "--image and --attestation mean one image" in done.stderr
-        assert "next: publish each image by a command of its own" in done.stderr
+@pytest.mark.parametrize("option", ["--image", "--attestation"])
+def test_an_option_about_one_image_does_not_go_with_two_names(option: str) -> None:
+    names = ("cu126-torch25", "cu126-torch27")
+
+    finished = call("publish", *names, option, "x", "--to", "registry.test/x")
+
+    assert finished.returncode == 2
+    assert "--image and --attestation mean one image" in finished.stderr
+    assert "next: publish each image by a command of its own" in finished.stderr
