@@ -1,4 +1,4 @@
-"""The scripts of the wheel builder: the nvcc shim, the record of objects."""
+"""The scripts of the wheel builder: the stand-ins for nvcc and gcc, and the record of objects."""
 
 import stat
 import subprocess
@@ -15,115 +15,143 @@ NVCC = script(FOLDER / "nvcc.py")
 RECORD = script(FOLDER / "record.py")
 
 
-TEN = [
-    word
-    for arch in (75, 80, 87, 90, 100, 120, 103, 110, 121)
-    for word in ("-gencode", f"arch=compute_{arch},code=sm_{arch}")
-]
+# --- nvcc.py --------------------------------------------------------------------------------------
+
+
+def sm(arch: int) -> str:
+    """Return nvcc's word for machine code."""
+    return f"arch=compute_{arch},code=sm_{arch}"
+
+
+def ptx_of(arch: int) -> str:
+    """Return nvcc's word for PTX."""
+    return f"arch=compute_{arch},code=compute_{arch}"
+
+
+def gencode(*words: str) -> list[str]:
+    """Return the arguments of nvcc with these words, each behind `-gencode`."""
+    arguments = []
+    for word in words:
+        arguments += ["-gencode", word]
+    return arguments
+
+
+OF_CAUSAL_CONV1D = gencode(*map(sm, (75, 80, 87, 90, 100, 120, 103, 110, 121)))
 """What causal-conv1d 1.7.0 asks nvcc 13.0 for."""
-
-
-SM90 = "arch=compute_90,code=sm_90"
+SM90A = "arch=compute_90a,code=sm_90a"
 
 
 @pytest.mark.parametrize(
-    ("given", "archs", "ptx", "left"),
+    ("arguments", "archs", "ptx", "words"),
     [
-        (TEN, [90], [], [SM90]),
-        (TEN, [80, 90], [], ["arch=compute_80,code=sm_80", SM90]),
-        (TEN, [86], [], ["arch=compute_80,code=sm_80"]),
-        (["-gencode=arch=compute_90,code=[sm_90,compute_90]"], [90], [], [SM90]),
-        (
-            ["-gencode=arch=compute_90,code=compute_90"],
-            [90],
-            [90],
-            ["arch=compute_90,code=compute_90", SM90],
-        ),
-        (["--generate-code", "arch=compute_90,code=sm_90"], [90], [], [SM90]),
-        (
-            ["--generate-code=arch=compute_90a,code=sm_90a"],
-            [90],
-            [],
-            ["arch=compute_90a,code=sm_90a"],
-        ),
-        (
-            ["-gencode=arch=compute_90a,code=sm_90a"],
-            [90, 100],
-            [],
-            ["arch=compute_90a,code=sm_90a"],
-        ),
-        ([], [90], [], [SM90]),
-        (
-            [],
-            [80, 90],
-            [90],
-            ["arch=compute_80,code=sm_80", SM90, "arch=compute_90,code=compute_90"],
-        ),
-        (["-arch=sm_75"], [90], [], [SM90]),
-        (["-arch", "sm_90"], [90], [], [SM90]),
-        (["-arch=native"], [90], [], [SM90]),
-        (["--gpu-architecture=compute_80", "--gpu-code=sm_80"], [90], [], [SM90]),
-        (
-            ["-gencode", "arch=compute_53,code=sm_53", "-gencode", "arch=compute_70,code=sm_70"],
-            [90],
-            [],
-            [SM90],
-        ),
+        # What the setup.py asks for and the recipe has.
+        (OF_CAUSAL_CONV1D, [90], [], [sm(90)]),
+        (OF_CAUSAL_CONV1D, [80, 90], [], [sm(80), sm(90)]),
+        # Code for an older GPU of the same major serves.
+        (OF_CAUSAL_CONV1D, [86], [], [sm(80)]),
+        # PTX only if the recipe has it.
+        (["-gencode=arch=compute_90,code=[sm_90,compute_90]"], [90], [], [sm(90)]),
+        ([f"-gencode={ptx_of(90)}"], [90], [90], [ptx_of(90), sm(90)]),
+        # Other spellings of the option.
+        (["--generate-code", sm(90)], [90], [], [sm(90)]),
+        ([f"--generate-code={SM90A}"], [90], [], [SM90A]),
+        # Code for exactly one GPU stays, and takes the place of that GPU's other code.
+        ([f"-gencode={SM90A}"], [90, 100], [], [SM90A]),
+        # A setup.py that asks for nothing, or for nothing that serves: all that the recipe has.
+        ([], [90], [], [sm(90)]),
+        ([], [80, 90], [90], [sm(80), sm(90), ptx_of(90)]),
+        (["-arch=sm_75"], [90], [], [sm(90)]),
+        (["-arch", "sm_90"], [90], [], [sm(90)]),
+        (["-arch=native"], [90], [], [sm(90)]),
+        (["--gpu-architecture=compute_80", "--gpu-code=sm_80"], [90], [], [sm(90)]),
+        (gencode(sm(53), sm(70)), [90], [], [sm(90)]),
     ],
 )
-def test_the_shim_keeps_what_was_asked_for(
-    given: list[str], archs: list[int], ptx: list[int], left: list[str]
+def test_nvcc_is_called_for_what_the_setup_asks_and_the_recipe_has(
+    arguments: list[str], archs: list[int], ptx: list[int], words: list[str]
 ) -> None:
-    arguments, _ = NVCC.rewrite(["-c", "x.cu", *given, "-o", "x.o"], archs, ptx)
-    assert arguments[:4] == ["-c", "x.cu", "-o", "x.o"]
-    assert [word for word in arguments[4:] if word != "-gencode"] == left
+    rewritten, _ = NVCC.rewrite(["-c", "x.cu", *arguments, "-o", "x.o"], archs, ptx)
+
+    assert rewritten[:4] == ["-c", "x.cu", "-o", "x.o"]
+    assert rewritten[4:] == gencode(*words)
 
 
-def test_a_setup_that_asks_for_the_gpu_is_told_the_newest_arch(tmp_path: Path) -> None:
-    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+def test_a_setup_that_asks_for_the_gpu_gets_the_newest_architecture(tmp_path: Path) -> None:
+    cuda = tmp_path / "torch" / "cuda"
+    cuda.mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").write_text("")
-    (tmp_path / "torch" / "cuda" / "__init__.py").write_text(
-        "def get_device_capability(): raise RuntimeError\n"
-    )
-    ask = "import torch.cuda; print(torch.cuda.get_device_capability())"
-    env = {"PYTHONPATH": f"{FOLDER}:{tmp_path}", "TRUETAG_ARCHS": "80 120 90"}
-    command = [sys.executable, "-B", "-c", ask]
-    assert (
-        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
-        == "(12, 0)"
-    )
+    (cuda / "__init__.py").write_text("def get_device_capability(): raise RuntimeError\n")
+    code = "import torch.cuda; print(torch.cuda.get_device_capability())"
+    environ = {"PYTHONPATH": f"{FOLDER}:{tmp_path}", "TRUETAG_ARCHS": "80 120 90"}
+
+    command = [sys.executable, "-B", "-c", code]
+    finished = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+
+    assert finished.stdout.strip() == "(12, 0)"
 
 
-CCACHE_LOG = cases(__file__, "ccache")
+# --- record.py ------------------------------------------------------------------------------------
 
 
 def test_objects_are_counted_by_where_they_came_from() -> None:
-    assert RECORD.objects(CCACHE_LOG) == {"compiled": 1, "from_cache": 2, "not_cached": 1}
+    ccache_log = cases(__file__, "ccache")
+
+    assert RECORD.objects(ccache_log) == {"compiled": 1, "from_cache": 2, "not_cached": 1}
+
+
+def test_without_a_log_no_object_is_counted() -> None:
     assert RECORD.objects("") == {"compiled": 0, "from_cache": 0, "not_cached": 0}
 
 
-@pytest.mark.parametrize(("given", "level", "passed"), cases(__file__, "host"))
-def test_code_for_the_host_is_for_the_processors_asked_for(
-    given: list[str], level: str, passed: list[str], tmp_path: Path
-) -> None:
-    """What a setup.py compiles for the processor at hand dies of SIGILL on older ones."""
-    (tmp_path / "g++").write_text(
-        "#!/bin/sh\nprintf '%s\\0' \"$PATH\"; for word; do printf '%s\\0' \"$word\"; done\n"
+# --- host.sh --------------------------------------------------------------------------------------
+
+
+COMPILER_THAT_PRINTS_ITS_CALL = """\
+#!/bin/sh
+printf '%s\\0' "$PATH"
+for word; do printf '%s\\0' "$word"; done
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """host.sh under the name g++, with a g++ that prints how it is called."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(COMPILER_THAT_PRINTS_ITS_CALL)
+    compiler.chmod(stat.S_IRWXU)
+    host_script = tmp_path / "host" / "g++"
+    host_script.parent.mkdir()
+    host_script.write_bytes((FOLDER / "host.sh").read_bytes())
+    host_script.chmod(stat.S_IRWXU)
+    return host_script
+
+
+def call_of_compiler(stand_in: Path, arguments: list[str], level: str, path: str) -> list[str]:
+    """Return PATH and the arguments with which the stand-in calls the compiler."""
+    environ = {"TRUETAG_CPU": level, "TRUETAG_CCACHE": str(stand_in.parents[1]), "PATH": path}
+    finished = subprocess.run(
+        [stand_in, *arguments], env=environ, capture_output=True, text=True, check=True
     )
-    (tmp_path / "g++").chmod(stat.S_IRWXU)
-    stand_in = tmp_path / "host" / "g++"
-    stand_in.parent.mkdir()
-    stand_in.write_bytes((FOLDER / "host.sh").read_bytes())
-    stand_in.chmod(stat.S_IRWXU)
-    for folders in (
-        f"{stand_in.parent}:/usr/bin:/bin",
-        f"/usr/bin:{stand_in.parent}:/bin",
-        "/usr/bin:/bin",
-    ):
-        told = {"TRUETAG_CPU": level, "TRUETAG_CCACHE": str(tmp_path), "PATH": folders}
-        done = subprocess.run(
-            [stand_in, *given], env=told, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split("\0")[:-1] == ["/usr/bin:/bin", *passed], (
-            "ccache would find the stand-in, and it ccache"
-        )
+    return finished.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize(("arguments", "level", "passed"), cases(__file__, "host"))
+def test_host_code_is_compiled_for_the_level_of_processors_of_the_recipe(
+    stand_in: Path, arguments: list[str], level: str, passed: list[str]
+) -> None:
+    """Code that a setup.py compiles for the processor at hand ends with SIGILL on older ones."""
+    call = call_of_compiler(stand_in, arguments, level, "/usr/bin:/bin")
+
+    assert call == ["/usr/bin:/bin", *passed]
+
+
+@pytest.mark.parametrize(
+    "path", ["{folder}:/usr/bin:/bin", "/usr/bin:{folder}:/bin"], ids=["first", "in the middle"]
+)
+def test_the_stand_in_takes_itself_out_of_path(stand_in: Path, path: str) -> None:
+    """Otherwise ccache would find the stand-in as the compiler, and the stand-in ccache."""
+    with_stand_in = path.format(folder=stand_in.parent)
+
+    for arguments, level, passed in cases(__file__, "host"):
+        call = call_of_compiler(stand_in, arguments, level, with_stand_in)
+        assert call == ["/usr/bin:/bin", *passed]

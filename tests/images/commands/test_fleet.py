@@ -1,8 +1,7 @@
-"""`fleet`: what it hands to an executor, what it ends with, and what it refuses."""
+"""The verb `fleet`: what it hands to an executor, how it ends, and what it refuses."""
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +14,20 @@ from validate.claims import Tier
 
 REFERENCE = f"a.test/b@{DIGEST}"
 PULL = ("--image", f"{NAME}={REFERENCE}")
-YAML = "workers: {cpu: {}, h100: {gpus: 2}}\n"
+PULL_ANOTHER = ("--image", f"{NAME}=a.test/b@sha256:{'cd' * 32}")
+FLEET_YAML = "workers: {cpu: {}, h100: {gpus: 2}}\n"
 
 
-class Executor:
-    """Does as it is told, in the place of Slurm and Ray."""
+class FakeExecutor:
+    """Stands in for Slurm and Ray: it gives the results that a test has set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder = folder
         self.tasks: list[Task] = []
         self.results: list[Result | BaseException] = []
-        self.closed = False
+        self.is_closed = False
         monkeypatch.setattr(fleet_command, "start_tasks", self.start)
+        # The only claim of every image is that about pip.
         monkeypatch.setattr(validating, "claims_of", lambda *_, **__: claims(claim("pip")))
 
     def start(
@@ -39,103 +40,155 @@ class Executor:
                     raise result
                 yield task, result
         finally:
-            self.closed = True
+            self.is_closed = True
 
     def call(self, *arguments: str, on: str = "slurm", workers: str = "cpu") -> Called:
         file = self.folder / "fleet.yaml"
-        file.write_text(YAML)
-        place = ("--fleet", str(file), "--out", str(self.folder / "out"), "--workers", workers)
-        return call("fleet", *arguments, "--on", on, *place)
+        file.write_text(FLEET_YAML)
+        places = ("--fleet", str(file), "--out", str(self.folder / "out"))
+        return call("fleet", *arguments, "--on", on, "--workers", workers, *places)
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Executor:
-    return Executor(monkeypatch, tmp_path)
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeExecutor:
+    return FakeExecutor(monkeypatch, tmp_path)
 
 
-def brought(version: str = "25.0") -> Measured:
-    evidence = evidence_of(claims(claim("pip")), pip=installed(version)).dumps()
+def measured(pip_version: str = "25.0") -> Measured:
+    """Return what a worker sends: evidence about pip, of which 25.0 passes."""
+    evidence = evidence_of(claims(claim("pip")), pip=installed(pip_version))
     return Measured(
-        machine="n1", reference=REFERENCE, labels={}, steps=(), evidence=evidence, build=""
+        machine="n1",
+        reference=REFERENCE,
+        labels={},
+        steps=(),
+        evidence=evidence.dumps(),
+        build="",
     )
 
 
-def test_it_ends_well_where_all_was_judged_and_nothing_failed(
-    executor: Executor, tmp_path: Path
+FAILING = measured("24.0")
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+def test_it_ends_with_0_if_everything_was_judged_and_nothing_failed(
+    executor: FakeExecutor, tmp_path: Path
 ) -> None:
-    executor.results = [brought()]
-    done = executor.call(*PULL, "--tier", "static")
-    assert done.returncode == 0, done.stderr
-    assert executor.tasks[0].reference == REFERENCE and executor.tasks[0].tiers == (Tier.STATIC,)
-    assert (tmp_path / "out/cpu" / executor.tasks[0].key / "verdict.json").is_file()
-    assert "PASS" in done.stdout and REFERENCE in done.stdout
+    executor.results = [measured()]
+
+    finished = executor.call(*PULL, "--tier", "static")
+
+    assert finished.returncode == 0, finished.stderr
+    (task,) = executor.tasks
+    assert task.reference == REFERENCE
+    assert task.tiers == (Tier.STATIC,)
+    assert (tmp_path / "out/cpu" / task.key / "verdict.json").is_file()
+    assert "PASS" in finished.stdout
+    assert REFERENCE in finished.stdout
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "cause"),
     [
         (Lost(cause="its node failed"), "its node failed"),
-        (brought("24.0"), "1 claim failed (pins/pip)"),
+        (FAILING, "1 claim failed (pins/pip)"),
     ],
+    ids=["lost", "failed"],
 )
-def test_one_that_failed_or_was_lost_stops_no_other(
-    executor: Executor, result: Any, told: str
+def test_a_task_that_failed_or_was_lost_stops_no_other(
+    executor: FakeExecutor, result: Result, cause: str
 ) -> None:
-    other = ("--image", f"{NAME}=a.test/b@sha256:{'cd' * 32}")
-    executor.results = [result, brought()]
-    done = executor.call(*PULL, *other)
-    assert done.returncode == 1 and told in done.stderr and "next:" in done.stderr
-    assert "PASS" in done.stdout
+    executor.results = [result, measured()]
+
+    finished = executor.call(*PULL, *PULL_ANOTHER)
+
+    assert finished.returncode == 1
+    assert cause in finished.stderr
+    assert "next:" in finished.stderr
+    assert "PASS" in finished.stdout
 
 
-def test_an_interrupt_ends_the_executor(executor: Executor) -> None:
+def test_an_interrupt_closes_the_executor(executor: FakeExecutor) -> None:
     executor.results = [KeyboardInterrupt()]
-    assert executor.call(*PULL).returncode == 130 and executor.closed
+
+    assert executor.call(*PULL).returncode == 130
+    assert executor.is_closed
 
 
-def test_an_earlier_verdict_goes_before_anything_runs(executor: Executor, tmp_path: Path) -> None:
-    executor.results = [brought()]
+def test_an_earlier_verdict_is_removed_before_anything_runs(
+    executor: FakeExecutor, tmp_path: Path
+) -> None:
+    executor.results = [measured()]
     executor.call(*PULL)
+    assert list((tmp_path / "out").rglob("verdict.json"))
+
     executor.results = [Lost(cause="it was killed")]
     executor.call(*PULL)
+
     assert not list((tmp_path / "out").rglob("verdict.json"))
 
 
-def test_machines_with_gpus_measure_more_tiers(executor: Executor) -> None:
-    executor.results = [brought()]
-    executor.call(*PULL, workers="h100")
-    assert executor.tasks[0].tiers == tuple(Tier)
-    executor.call(*PULL)
-    assert executor.tasks[0].tiers == (Tier.STATIC, Tier.CPU)
-
-
-def test_selected_images_are_built(executor: Executor) -> None:
-    executor.results = [Lost(cause="-"), Lost(cause="-")]
-    executor.call("cu126-torch25", NAME)
-    assert [(task.image, task.reference) for task in executor.tasks] == [
-        ("cu126-torch25", ""),
-        (NAME, ""),
-    ]
+# --- which tasks it makes -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("workers", "tiers"), [("h100", tuple(Tier)), ("cpu", (Tier.STATIC, Tier.CPU))]
+)
+def test_a_task_measures_all_tiers_that_its_machine_can(
+    executor: FakeExecutor, workers: str, tiers: tuple[Tier, ...]
+) -> None:
+    executor.results = [measured()]
+
+    executor.call(*PULL, workers=workers)
+
+    assert executor.tasks[0].tiers == tiers
+
+
+def test_a_selected_image_is_built_by_its_worker(executor: FakeExecutor) -> None:
+    executor.results = [Lost(cause="-"), Lost(cause="-")]
+
+    executor.call("cu126-torch25", NAME)
+
+    tasks = [(task.image, task.reference) for task in executor.tasks]
+    assert tasks == [("cu126-torch25", ""), (NAME, "")]
+
+
+# --- what it refuses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
     [
         ((), "no image is named"),
+        (("no-such-image",), "no-such-image"),
         (("--image", f"{NAME}=a.test/b:latest"), "is nothing that a worker can pull"),
         (("--image", NAME), "is nothing that a worker can pull"),
         ((NAME, "--claim", "pins"), "is for --image only"),
         ((*PULL, "--tier", "gpu"), "can't be measured on cpu, where a task gets 0 GPUs"),
-        (("no-such-image",), "no-such-image"),
+    ],
+    ids=[
+        "no image",
+        "an unknown image",
+        "a reference by tag",
+        "no reference",
+        "a claim of an image to build",
+        "a tier without its GPU",
     ],
 )
-def test_what_cannot_be_done_is_told(
-    executor: Executor, arguments: Sequence[str], told: str
+def test_wrong_input_is_refused_with_the_next_step(
+    executor: FakeExecutor, arguments: Sequence[str], cause: str
 ) -> None:
-    done = executor.call(*arguments)
-    assert done.returncode == 2 and told in done.stderr and "next:" in done.stderr
+    finished = executor.call(*arguments)
+
+    assert finished.returncode == 2
+    assert cause in finished.stderr
+    assert "next:" in finished.stderr
 
 
-def test_an_executor_is_named(executor: Executor) -> None:
-    done = executor.call(*PULL, on="local")
-    assert done.returncode == 2 and "say slurm|ray" in done.stderr
+def test_an_unknown_executor_is_refused(executor: FakeExecutor) -> None:
+    finished = executor.call(*PULL, on="local")
+
+    assert finished.returncode == 2
+    assert "say slurm|ray" in finished.stderr

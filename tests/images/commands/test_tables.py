@@ -21,11 +21,19 @@ from validate.judge import Verdict
 from validate.terminal import wrapped
 
 PLAN = plan.plan(load())
+WITHOUT_LOCK = "cu121-torch25"
+"""An image whose torch only PyTorch's own index has."""
 
 
-def shown(width: int) -> list[str]:
-    """The whole plan at a width."""
-    return [part for line in table(PLAN, {}) for part in wrapped(line, width).splitlines() or [""]]
+def plan_at(width: int) -> list[str]:
+    """Return the lines of the whole plan on a terminal of this width."""
+    lines: list[str] = []
+    for line in table(PLAN, {}):
+        lines += wrapped(line, width).splitlines() or [""]
+    return lines
+
+
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -35,108 +43,159 @@ def shown(width: int) -> list[str]:
         ("cu126-torch25", "cu126-torch25  sha256:0123456789ab  UNPROVEN"),
         ("me/mine:1", "me/mine:1, by the claims of cu126-torch25  sha256:0123456789ab  UNPROVEN"),
     ],
+    ids=["no reference", "the image's own name", "another image"],
 )
 def test_the_first_line_names_the_image_that_was_judged(reference: str, title: str) -> None:
-    judged = Verdict(image="cu126-torch25", digest="sha256:0123456789abcdef", claims=())
-    assert report.lines(judged, reference=reference)[0] == title
+    verdict = Verdict(image="cu126-torch25", digest="sha256:0123456789abcdef", claims=())
+
+    assert report.lines(verdict, reference=reference)[0] == title
+
+
+# --- the table of the plan ------------------------------------------------------------------------
+
+
+def test_each_image_has_a_row_of_at_most_80_characters() -> None:
+    names = {image.name for image in PLAN}
+
+    rows = [line for line in table(PLAN, {}) if line.split(" ")[0] in names]
+
+    assert len(rows) == len(PLAN)
+    assert max(map(len, rows)) <= 80
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_an_image_of_the_plan_is_one_line_that_fits(width: int) -> None:
-    rows = [line for line in table(PLAN, {}) if line.split(" ")[0] in {one.name for one in PLAN}]
-    assert len(rows) == len(PLAN)
-    assert max(map(len, rows)) <= 80
-    assert [line for line in shown(width) if len(line) > width and " " in line.strip()] == []
+def test_a_line_is_not_wider_than_the_terminal(width: int) -> None:
+    for line in plan_at(width):
+        is_single_word = " " not in line.strip()
+        assert len(line) <= width or is_single_word, line
 
 
 @pytest.mark.parametrize("width", [1, 20, 80])
-def test_every_word_of_a_reason_is_shown_whole_at_any_width(width: int) -> None:
-    whole = " ".join(" ".join(table(PLAN, {})).split())
-    assert " ".join(" ".join(shown(width)).split()) == whole
+def test_every_word_of_the_plan_is_whole_at_any_width(width: int) -> None:
+    words = " ".join(table(PLAN, {})).split()
+
+    assert " ".join(plan_at(width)).split() == words
 
 
-def test_an_image_without_a_lock_is_said_once_of_all() -> None:
-    missing = [line for line in table(PLAN, {}) if "makes it where" in line]
-    assert (
-        len(missing) == 1
-        and "`nox -s lock -- NAME`" in missing[0]
-        and "cu121-torch25" in missing[0]
+def test_images_without_a_lock_share_one_note() -> None:
+    (note,) = (line for line in table(PLAN, {}) if "makes it where" in line)
+
+    assert "`nox -s lock -- NAME`" in note
+    assert WITHOUT_LOCK in note
+
+
+def test_an_image_with_a_stale_lock_is_stale() -> None:
+    first = PLAN[0]
+
+    lines = list(table([first], {first.name: LockStatus.STALE}))
+
+    assert lines[1].split()[:2] == ["cu126-torch25", "stale"]
+
+
+def test_without_selectors_an_image_without_a_lock_has_no_row_and_is_counted() -> None:
+    locks = {image.name: LockStatus.PRESENT for image in PLAN if image.name != WITHOUT_LOCK}
+
+    lines = list(table(PLAN, locks, unlocked=False))
+
+    (note,) = (line for line in lines if WITHOUT_LOCK in line)
+    assert note == (
+        f"{WITHOUT_LOCK}: no lock: can't be built here; `nox -s lock -- NAME` makes it "
+        "where download.pytorch.org answers"
     )
-    stale = list(table(PLAN[:1], {PLAN[0].name: LockStatus.STALE}))
-    assert stale[1].split()[:2] == ["cu126-torch25", "stale"]
+    refused = sum(not image.image for image in PLAN)
+    accepted = len(PLAN) - 1 - refused
+    assert lines[-1] == f"{len(PLAN)} images: {accepted} ok, 1 no lock, {refused} refused"
 
 
-def test_the_default_view_keeps_what_has_no_lock_apart_and_counts_it() -> None:
-    states = {one.name: LockStatus.PRESENT for one in PLAN if one.name != "cu121-torch25"}
-    lines = list(table(PLAN, states, unlocked=False))
-    assert [line for line in lines if "cu121-torch25" in line] == [
-        "cu121-torch25: no lock: can't be built here; `nox -s lock -- NAME` makes it where download.pytorch.org answers"
-    ]
-    refused = sum(not one.image for one in PLAN)
-    assert (
-        lines[-1]
-        == f"{len(PLAN)} images: {len(PLAN) - 1 - refused} ok, 1 no lock, {refused} refused"
-    )
+def test_the_torch_of_each_locked_image_is_tracked_or_kept_until_a_day_that_is_shown() -> None:
+    sources = load()
+    lines = list(table(PLAN, {}))
+    tracked = plan.select(sources.matrix.nightly.track, sources)
+    tracked_torch = {image.image_name.torch for image in tracked}
+    images = [image.image for image in PLAN if image.image]
+    locks = lock_file.states(images, sources.workspace.locks)
+
+    for image in PLAN:
+        if locks.get(image.name) is not LockStatus.PRESENT:
+            continue
+        notes = [
+            line for line in lines if image.name in line and ": kept as it is until 202" in line
+        ]
+        assert bool(notes) is bool(image.kept_reason), image.name
+        assert notes or image.image_name.torch in tracked_torch, image.name
 
 
-def test_each_stack_that_has_a_lock_is_tracked_or_says_until_when_it_is_kept() -> None:
-    sources, lines = load(), list(table(PLAN, {}))
-    tracked = {one.image_name.torch for one in plan.select(sources.matrix.nightly.track, sources)}
-    states = lock_file.states((one.image for one in PLAN if one.image), sources.workspace.locks)
-    for one in (one for one in PLAN if states.get(one.name) is LockStatus.PRESENT):
-        told = [line for line in lines if one.name in line and ": kept as it is until 202" in line]
-        assert bool(told) is bool(one.kept_reason) and (told or one.image_name.torch in tracked), (
-            one.name
-        )
+def test_the_readme_has_the_output_of_plan() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("$ nox -s plan -- cu118-torch215\n")[2].partition("```")[0]
+
+    assert example == run("plan", "cu118-torch215", COLUMNS="120").stdout
 
 
-def test_readme_prints_the_plan_as_it_is() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    printed = text.partition("$ nox -s plan -- cu118-torch215\n")[2].partition("```")[0]
-    assert printed == run("plan", "cu118-torch215", COLUMNS="120").stdout
+# --- terminals and pipes --------------------------------------------------------------------------
 
 
 def on_terminal(columns: int, **environ: str) -> str:
-    """`plan cu118-torch215` on a terminal of this width."""
-    ours, theirs = pty.openpty()
-    subprocess.run(["stty", "cols", str(columns)], stdin=theirs, check=True)
+    """Return what `plan cu118-torch215` prints on a terminal of this width."""
+    our_end, terminal = pty.openpty()
+    subprocess.run(["stty", "cols", str(columns)], stdin=terminal, check=True)
     environment = {
-        name: text for name, text in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")
     }
     environment |= {"TERM": "xterm", **environ}
-    command = [sys.executable, "-m", "images", "plan", "cu118-torch215"]
     subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, check=True
+        [sys.executable, "-m", "images", "plan", "cu118-torch215"],
+        cwd=ROOT,
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        check=True,
     )
-    os.close(theirs)
-    seen = os.read(ours, 100_000).decode()
-    os.close(ours)
-    return seen
+    os.close(terminal)
+    output = os.read(our_end, 100_000).decode()
+    os.close(our_end)
+    return output
 
 
-def test_a_terminal_gets_its_own_width_and_colours_unless_no_color_is_set() -> None:
-    seen = on_terminal(60)
-    assert "\x1b[1;31mrefused" in seen
-    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in seen.splitlines()) <= 60
-    assert not re.search(r"\x1b\[[\d;]*3\d", on_terminal(60, NO_COLOR="1"))
-    assert "31mrefused" in on_terminal(60, NO_COLOR=""), (
-        "https://no-color.org: present and not an empty string"
-    )
+COLOUR_CODES = r"\x1b\[[\d;]*m"
+RED = "31m"
 
 
-def test_what_is_said_beside_results_is_wrapped_and_printed_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    common.say("cu118-torch25 is refused: a package[extra] has no wheel for it")
-    assert (
-        capfd.readouterr().err
-        == "cu118-torch25 is refused: a\n    package[extra] has no wheel for it\n"
-    )
+def test_lines_on_a_terminal_are_wrapped_at_its_width() -> None:
+    lines = re.sub(COLOUR_CODES, "", on_terminal(60)).splitlines()
+
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_state_on_a_terminal_has_its_colour() -> None:
+    assert f"\x1b[1;{RED}refused" in on_terminal(60)
+
+
+def test_no_color_switches_colours_off_if_it_is_not_empty() -> None:
+    """As https://no-color.org has it."""
+    any_colour = r"\x1b\[[\d;]*3\d"
+
+    assert not re.search(any_colour, on_terminal(60, NO_COLOR="1"))
+    assert f"{RED}refused" in on_terminal(60, NO_COLOR="")
 
 
 def test_a_pipe_gets_whole_lines_without_colours() -> None:
-    piped = run("plan", "cu118-torch215", COLUMNS="").stdout
-    assert "\x1b" not in piped
-    (why,) = (line for line in piped.splitlines() if "has no wheel for CUDA 11" in line)
-    assert why.startswith("cu118-torch215: refused: ") and "nearest images of the matrix" in why
+    output = run("plan", "cu118-torch215", COLUMNS="").stdout
+
+    assert "\x1b" not in output
+    (line,) = (line for line in output.splitlines() if "has no wheel for CUDA 11" in line)
+    assert line.startswith("cu118-torch215: refused: ")
+    assert "nearest images of the matrix" in line
+
+
+def test_a_message_beside_results_is_wrapped_and_its_brackets_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    common.say("cu118-torch25 is refused: a package[extra] has no wheel for it")
+
+    assert capfd.readouterr().err == (
+        "cu118-torch25 is refused: a\n    package[extra] has no wheel for it\n"
+    )

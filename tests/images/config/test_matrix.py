@@ -1,78 +1,96 @@
-"""matrix.yaml that is wrong: every error at once, with file and line."""
+"""A matrix.yaml that is wrong: every error at once, with file and line."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from images.config import matrix
+from images.config.matrix import Sources
 from images.errors import UserError
 from images.planning import plan
 from tests.support import small
 from tests.support.cases import cases
 
-GOOD = small.MATRIX.read_text()
+SOUND = small.MATRIX.read_text()
 
 
-def problems(tmp_path: Path, text: str) -> list[str]:
-    file = tmp_path / "matrix.yaml"
+def load_text(folder: Path, text: str) -> Sources:
+    file = folder / "matrix.yaml"
     file.write_text(text)
+    return matrix.load(file, small.FACTS)
+
+
+def problems_of(folder: Path, text: str) -> list[str]:
+    """Return the problems of a matrix with this text, with the file's name for its path."""
     with pytest.raises(UserError) as error:
-        matrix.load(file, small.FACTS)
+        load_text(folder, text)
     assert error.value.code == 2
-    return [str(problem).replace(f"{tmp_path}/", "") for problem in error.value.problems]
+    return [str(problem).replace(f"{folder}/", "") for problem in error.value.problems]
 
 
-def line_of(text: str, needle: str) -> int:
-    return next(number for number, line in enumerate(text.splitlines(), 1) if needle in line)
+def require_problem(problems: Sequence[str], text: str, part_of_line: str, cause: str) -> None:
+    """Require a problem with this cause at the first line of the matrix that has a part."""
+    lines = text.splitlines()
+    number = next(index for index, line in enumerate(lines, 1) if part_of_line in line)
+    at_line = [problem for problem in problems if problem.startswith(f"matrix.yaml:{number}: ")]
+    assert any(cause in problem for problem in at_line), problems
 
 
-def require_told(told: list[str], text: str, sentences: dict[str, str]) -> None:
-    """Require a problem at the line of each text, with its sentence."""
-    for needle, sentence in sentences.items():
-        assert any(
-            one.startswith(f"matrix.yaml:{line_of(text, needle)}: ") and sentence in one
-            for one in told
-        ), told
-
-
-def test_keys_and_values_that_are_wrong_are_told_all_at_once(tmp_path: Path) -> None:
-    text = GOOD.replace("defaults:\n", "defaults:\n  colour: red\n")
+def test_all_wrong_keys_and_values_are_named_at_once(tmp_path: Path) -> None:
+    text = SOUND.replace("defaults:\n", "defaults:\n  colour: red\n")
     text = text.replace("images:\n", "images:\n  - {name: cu126-torch99x}\n")
     text = text.replace("torchao: 0.9.0", "torchao: newest")
     text = f"{text}size: 3\ncommon: {{}}\n"
-    sentences = {
-        "colour: red": "unknown key 'defaults.colour'",
-        "cu126-torch99x}": "is not an image name",
-        "torchao: newest": "'newest' is no version",
-        "size: 3": "unknown key 'size'",
-        "common: {}": "'common' stands twice",
-    }
-    require_told(problems(tmp_path, text), text, sentences)
+
+    problems = problems_of(tmp_path, text)
+
+    require_problem(problems, text, "colour: red", "unknown key 'defaults.colour'")
+    require_problem(problems, text, "cu126-torch99x}", "is not an image name")
+    require_problem(problems, text, "torchao: newest", "'newest' is no version")
+    require_problem(problems, text, "size: 3", "unknown key 'size'")
+    require_problem(problems, text, "common: {}", "'common' stands twice")
 
 
-def test_names_that_stand_twice_or_point_at_nothing_are_told_all_at_once(tmp_path: Path) -> None:
-    text = GOOD.replace("images:\n", "images:\n  - {name: cu126-torch27}\n")
+def test_all_names_that_stand_twice_or_point_at_nothing_are_named_at_once(tmp_path: Path) -> None:
+    text = SOUND.replace("images:\n", "images:\n  - {name: cu126-torch27}\n")
     text = text.replace("  latest: cu128-torch28", "  latest: cu118-torch27\n  old: cu126-torch99")
-    told = problems(tmp_path, text)
-    require_told(told, text, {"old: cu126-torch99": "which is not in `images`"})
-    assert "cu126-torch27 stands twice" in "\n".join(told)
+
+    problems = problems_of(tmp_path, text)
+
+    require_problem(problems, text, "old: cu126-torch99", "which is not in `images`")
+    assert any("cu126-torch27 stands twice" in problem for problem in problems)
 
 
-def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> None:
-    (tmp_path / "matrix.yaml").write_text(
-        GOOD.replace("  latest: cu128-torch28", "  latest: cu118-torch27")
-    )
-    planned = plan.plan(matrix.load(tmp_path / "matrix.yaml", small.FACTS))
-    told = {one.name: one.reasons[-1] for one in planned if one.reasons}
-    assert (
-        "the alias latest names this image" in told["cu118-torch27"]
-        and sum("alias" in text for text in told.values()) == 1
-    )
-    assert any(one.image for one in planned)
+@pytest.mark.parametrize(("before", "after", "cause"), cases(__file__, "mistakes"))
+def test_each_mistake_is_named(tmp_path: Path, before: str, after: str, cause: str) -> None:
+    assert before in SOUND
+
+    problems = problems_of(tmp_path, SOUND.replace(before, after, 1))
+
+    assert any(cause in problem for problem in problems), problems
+    assert all(problem.startswith("matrix.yaml") for problem in problems)
+
+
+def test_a_pin_must_be_spelled_canonically_and_be_in_a_layer(tmp_path: Path) -> None:
+    text = SOUND.replace("common: {", "common: {Flash_Attn: 1.0, numpy: 2.0.0, ")
+
+    problems = "\n".join(problems_of(tmp_path, text))
+
+    assert "write 'Flash_Attn' as 'flash-attn'" in problems
+    assert "no layer installs 'numpy'" in problems
+
+
+def test_the_toolkit_needs_a_layer_above_it_and_one_below(tmp_path: Path) -> None:
+    layers = SOUND.partition("layers:\n")[2].partition("\n\n")[0]
+
+    problems = problems_of(tmp_path, SOUND.replace(layers, "  torch: [torch]"))
+
+    assert any("at least 2 items" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "beginning"),
     [
         ("", "matrix.yaml:1: is empty"),
         ("# only a comment\n", "matrix.yaml:1: is empty"),
@@ -81,46 +99,48 @@ def test_a_refused_image_that_an_alias_names_stops_no_plan(tmp_path: Path) -> No
         ("- 1\n", "matrix.yaml:1: "),
         ("just words\n", "matrix.yaml:1: "),
     ],
+    ids=["empty", "only a comment", "an open bracket", "a tab", "a list", "words"],
 )
-def test_what_is_no_matrix_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
-    assert problems(tmp_path, text)[0].startswith(sentence)
+def test_a_file_that_is_no_matrix_is_named_with_the_line(
+    tmp_path: Path, text: str, beginning: str
+) -> None:
+    assert problems_of(tmp_path, text)[0].startswith(beginning)
 
 
-def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
-    text = GOOD.replace("common: {", "common: {Flash_Attn: 1.0, numpy: 2.0.0, ")
-    found = "\n".join(problems(tmp_path, text))
-    assert "write 'Flash_Attn' as 'flash-attn'" in found
-    assert "no layer installs 'numpy'" in found
-
-
-def test_comments_do_not_change_the_revision_and_versions_are_never_floats(tmp_path: Path) -> None:
-    file = tmp_path / "matrix.yaml"
-    file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
-    assert matrix.load(file, small.FACTS).matrix.common["pip"] == "26.10"
-    file.write_text(GOOD + "\n# a comment\n")
-    assert matrix.load(file, small.FACTS).revision == small.SOURCES.revision
-    file.write_text(GOOD.replace('pip: "26.3"', 'pip: "26.2"'))
-    assert matrix.load(file, small.FACTS).revision != small.SOURCES.revision
-
-
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is missing"):
         matrix.load(matrix=tmp_path / "nothing.yaml")
 
 
-@pytest.mark.parametrize(("before", "after", "sentence"), cases(__file__, "mistakes"))
-def test_each_mistake_is_told_and_none_is_a_traceback(
-    tmp_path: Path, before: str, after: str, sentence: str
+def test_an_alias_of_a_refused_image_stops_no_plan_and_is_named_at_that_image(
+    tmp_path: Path,
 ) -> None:
-    assert before in GOOD
-    found = problems(tmp_path, GOOD.replace(before, after, 1))
-    assert any(sentence in problem for problem in found), found
-    assert all(problem.startswith("matrix.yaml") for problem in found)
+    text = SOUND.replace("  latest: cu128-torch28", "  latest: cu118-torch27")
+
+    planned = plan.plan(load_text(tmp_path, text))
+
+    last_reasons = {image.name: image.reasons[-1] for image in planned if image.reasons}
+    assert "the alias latest names this image" in last_reasons["cu118-torch27"]
+    assert [name for name, reason in last_reasons.items() if "alias" in reason] == ["cu118-torch27"]
+    assert any(image.image for image in planned)
 
 
-def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:
-    layers = GOOD.partition("layers:\n")[2].partition("\n\n")[0]
-    assert any(
-        "at least 2 items" in problem
-        for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
-    )
+# --- sound files ----------------------------------------------------------------------------------
+
+
+def test_a_version_is_never_read_as_a_number(tmp_path: Path) -> None:
+    sources = load_text(tmp_path, SOUND.replace('pip: "26.3"', "pip: 26.10"))
+
+    assert sources.matrix.common["pip"] == "26.10"
+
+
+def test_a_comment_does_not_change_the_revision(tmp_path: Path) -> None:
+    sources = load_text(tmp_path, SOUND + "\n# a comment\n")
+
+    assert sources.revision == small.SOURCES.revision
+
+
+def test_another_pin_changes_the_revision(tmp_path: Path) -> None:
+    sources = load_text(tmp_path, SOUND.replace('pip: "26.3"', 'pip: "26.2"'))
+
+    assert sources.revision != small.SOURCES.revision

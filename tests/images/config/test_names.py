@@ -1,4 +1,4 @@
-"""Names: parse and print are inverse, and versions are numbers."""
+"""Image names: what is printed is parsed to the same, and versions are numbers."""
 
 import pytest
 from hypothesis import given
@@ -8,10 +8,10 @@ from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.errors import UserError
 
-minors = st.builds(Minor, st.integers(10, 19), st.integers(0, 30))
-names = st.builds(
+MINORS = st.builds(Minor, st.integers(10, 19), st.integers(0, 30))
+NAMES = st.builds(
     ImageName,
-    cuda=minors,
+    cuda=MINORS,
     torch=st.builds(Minor, st.integers(1, 9), st.integers(0, 40)),
     python=st.none() | st.builds(Minor, st.just(3), st.integers(8, 30)),
     arch=st.none() | st.builds(Arch, st.integers(5, 19), st.integers(0, 9)),
@@ -21,24 +21,25 @@ names = st.builds(
 )
 
 
-def ambiguous(name: ImageName) -> bool:
-    """A profile that begins like another part (`sm90`, `py312`, `devel`) can't be told from it."""
+def is_ambiguous(name: ImageName) -> bool:
+    """Return whether a profile can't be told from another part: `sm90`, `py312`, `devel`, `arm64`."""
     if name.profile is None:
         return False
-    first = name.profile.split("-")[0]
-    if {"amd64", "arm64"} & set(name.profile.split("-")):
+    words = name.profile.split("-")
+    if not {"amd64", "arm64"}.isdisjoint(words):
         return True
+    first = words[0]
     return first == "devel" or (first.startswith(("sm", "py")) and first[2:].isdigit())
 
 
-@given(names)
-def test_print_then_parse_is_identity(name: ImageName) -> None:
-    if not ambiguous(name):
+@given(NAMES)
+def test_a_printed_name_is_parsed_to_the_same_name(name: ImageName) -> None:
+    if not is_ambiguous(name):
         assert ImageName.parse(str(name)) == name
 
 
 @given(st.text(alphabet="cutorch0123456789-pysmdevelax", max_size=40))
-def test_whatever_parses_prints_as_it_stood(text: str) -> None:
+def test_a_text_that_is_a_name_is_printed_as_it_was(text: str) -> None:
     try:
         name = ImageName.parse(text)
     except UserError:
@@ -46,25 +47,43 @@ def test_whatever_parses_prints_as_it_stood(text: str) -> None:
     assert str(name) == text
 
 
-NO_NAMES = """cu126 torch25-cu126 cu126-torch25- cu126-torch25-sm9 cu126_torch25 cu126-torch25-devel-devel arm64
-cu130-torch211-amd64-arm64-arm64 cu130-torch211-arm64-arm64""".split()
-
-
 @pytest.mark.parametrize(
-    "text", ["", *NO_NAMES, "cu12\N{FULLWIDTH DIGIT SIX}-torch25", f"cu126-torch2{'9' * 5000}"]
+    "text",
+    [
+        "",
+        "cu126",
+        "torch25-cu126",
+        "cu126-torch25-",
+        "cu126-torch25-sm9",
+        "cu126_torch25",
+        "cu126-torch25-devel-devel",
+        "arm64",
+        "cu130-torch211-amd64-arm64-arm64",
+        "cu130-torch211-arm64-arm64",
+        "cu12\N{FULLWIDTH DIGIT SIX}-torch25",
+        f"cu126-torch2{'9' * 5000}",
+    ],
+    ids=lambda text: text[:40] or "empty",
 )
-def test_what_is_no_name_is_refused_with_the_grammar(text: str) -> None:
+def test_a_text_that_is_no_name_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(UserError, match="names read"):
         ImageName.parse(text)
 
 
-def test_versions_order_as_numbers() -> None:
+def test_versions_and_architectures_are_ordered_as_numbers() -> None:
     assert Minor.parse("12.10") > Minor.parse("12.9")
     assert Minor.parse("2.10") > Minor.parse("2.9")
-    assert ImageName.parse("cu1210-torch210").cuda == Minor(12, 10)
     assert Arch.parse("sm_120") > Arch.parse("9.0")
 
 
-@given(minors)
-def test_minor_keeps_the_first_two_parts(minor: Minor) -> None:
-    assert Minor.parse(f"{minor}.7") == Minor.parse(f"{minor}+cu126") == minor
+def test_a_minor_of_two_digits_is_read_from_a_name() -> None:
+    name = ImageName.parse("cu1210-torch210")
+
+    assert name.cuda == Minor(12, 10)
+    assert name.torch == Minor(2, 10)
+
+
+@given(MINORS)
+def test_a_minor_has_the_first_two_parts_of_a_version(minor: Minor) -> None:
+    assert Minor.parse(f"{minor}.7") == minor
+    assert Minor.parse(f"{minor}+cu126") == minor

@@ -1,4 +1,4 @@
-"""Which folder a verb takes matrix, locks, results and out/ from."""
+"""The folder from which a verb takes matrix, locks, results and out/."""
 
 from pathlib import Path
 
@@ -8,27 +8,49 @@ from images.config import paths
 from images.errors import UserError
 
 
-def test_a_given_matrix_goes_before_the_folders_and_the_folders_before_the_checkouts(
-    tmp_path: Path,
-) -> None:
-    here, given = tmp_path / "here", tmp_path / "given"
-    for folder in (here, given):
-        folder.mkdir()
-    assert paths.find(None, here).matrix == paths.RESOURCES / "matrix.yaml"
-    (here / "matrix.yaml").touch()
-    (given / "mine.yaml").touch()
-    assert paths.find(None, here).matrix == here / "matrix.yaml"
-    assert paths.find(given / "mine.yaml", here).matrix == given / "mine.yaml"
-    assert paths.find(given / "mine.yaml", here).locks == given / "locks"
+def test_without_a_matrix_anywhere_the_checkouts_is_taken(tmp_path: Path) -> None:
+    assert paths.find(None, tmp_path).matrix == paths.RESOURCES / "matrix.yaml"
+
+
+def test_the_matrix_of_the_folder_comes_before_the_checkouts(tmp_path: Path) -> None:
+    (tmp_path / "matrix.yaml").touch()
+
+    assert paths.find(None, tmp_path).matrix == tmp_path / "matrix.yaml"
+
+
+def test_a_matrix_that_is_named_comes_before_that_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    named = folder / "mine.yaml"
+    named.touch()
+    (tmp_path / "matrix.yaml").touch()
+
+    workspace = paths.find(named, tmp_path)
+
+    assert workspace.matrix == named
+    assert workspace.locks == folder / "locks"
+
+
+def test_a_matrix_that_is_named_must_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no file"):
         paths.find(tmp_path / "none.yaml", tmp_path)
 
 
-def test_results_go_beside_the_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_go_beside_the_matrix(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").touch()
-    workspace = paths.find(tmp_path / "matrix.yaml", tmp_path)
-    assert workspace.out == tmp_path / "out"
-    assert paths.shown(paths.DATA / "facts.yaml") == "images/data/facts.yaml"
+
+    assert paths.find(tmp_path / "matrix.yaml", tmp_path).out == tmp_path / "out"
+
+
+def test_in_the_folder_of_the_matrix_paths_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matrix.yaml").touch()
     monkeypatch.chdir(tmp_path)
+
+    assert paths.find(tmp_path / "matrix.yaml", tmp_path).out == Path("out")
     assert paths.shown(tmp_path / "locks" / "a") == "locks/a"
-    assert workspace.out == Path("out"), "messages stay short where the user stands in it"
+
+
+def test_a_path_in_the_checkout_is_shown_below_it() -> None:
+    assert paths.shown(paths.DATA / "facts.yaml") == "images/data/facts.yaml"

@@ -1,7 +1,7 @@
-"""Recipes: what decides a layer's bytes changes its recipe and all above it, and nothing else does."""
+"""Recipes of layers: what decides a layer's bytes changes its recipe and all above it, and nothing else does."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -42,18 +42,36 @@ FILES = {
     "suite/claims.json": "1",
     "README": "1",
 }
-LAYERS = ("base", "debian", "torch", "workdir", "settings")
+"""Path in the context -> digest."""
+LAYERS = ["base", "debian", "torch", "workdir", "settings"]
+NONE = None
 
 
-def recipe_of(
-    dockerfile: str = DOCKERFILE, files: Mapping[str, str] = FILES, base: str = "b"
+def recipe_with(
+    dockerfile: str = DOCKERFILE,
+    files: Mapping[str, str] = FILES,
+    base: str = "base",
+    platform: Platform = Platform.AMD64,
 ) -> ImageRecipe:
-    return recipe.dockerfile_recipe(dockerfile, files, base, Platform.AMD64)
+    return recipe.dockerfile_recipe(dockerfile, files, base, platform)
 
 
 def changed_layers(other: ImageRecipe) -> list[str]:
-    before = {row.layer: row.digest for row in recipe_of().layers}
-    return [row.layer for row in other.layers if before[row.layer] != row.digest]
+    """Return the layers whose recipe is another than that of the unchanged Dockerfile."""
+    digests = {row.layer: row.digest for row in recipe_with().layers}
+    return [row.layer for row in other.layers if row.digest != digests[row.layer]]
+
+
+def layers_from(first: str | None) -> list[str]:
+    """Return a layer and all above it; none for None."""
+    return LAYERS[LAYERS.index(first) :] if first else []
+
+
+# --- a Dockerfile ---------------------------------------------------------------------------------
+
+
+def test_each_layer_has_a_recipe_but_that_of_the_suite() -> None:
+    assert [row.layer for row in recipe_with().layers] == LAYERS
 
 
 @pytest.mark.parametrize(
@@ -61,75 +79,112 @@ def changed_layers(other: ImageRecipe) -> list[str]:
     [
         ("scripts/debian.sh", "debian"),
         ("locks/tools.txt", "torch"),  # of a stage that the step mounts
-        ("pruner/__main__.py", "torch"),  # in a folder that it mounts
-        ("host/env", None),  # this machine's mirror and certificates
-        ("suite/claims.json", None),
-        ("README", None),
+        ("pruner/__main__.py", "torch"),  # in a folder that the step mounts
+        ("host/env", NONE),  # this machine's mirror and certificates
+        ("suite/claims.json", NONE),
+        ("README", NONE),
     ],
 )
 def test_a_file_changes_the_recipe_of_the_step_that_mounts_it_and_of_all_above(
     path: str, first_changed: str | None
 ) -> None:
-    expected = list(LAYERS[LAYERS.index(first_changed) :]) if first_changed else []
-    assert changed_layers(recipe_of(files={**FILES, path: "2"})) == expected
+    with_other_file = recipe_with(files={**FILES, path: "2"})
+
+    assert changed_layers(with_other_file) == layers_from(first_changed)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "first_changed"),
     [
         ("debian.sh git", "debian.sh git less", "debian"),
-        ("a comment", "another comment", None),
+        ("a comment", "another comment", NONE),
         ("ENV A=b", "ENV A=c", "workdir"),
-        ("revision=1", "revision=2", None),
+        ("revision=1", "revision=2", NONE),
         ('["bash"]', '["sh"]', "settings"),
-        ("/run/scripts/suite.sh", "/run/scripts/suite.sh --new", None),
+        ("/run/scripts/suite.sh", "/run/scripts/suite.sh --new", NONE),
     ],
+    ids=["a command", "a comment", "a variable", "a label", "the start command", "the suite"],
 )
-def test_a_step_changes_its_own_recipe_and_all_above(
+def test_an_instruction_changes_its_own_recipe_and_all_above(
     before: str, after: str, first_changed: str | None
 ) -> None:
-    expected = list(LAYERS[LAYERS.index(first_changed) :]) if first_changed else []
-    assert changed_layers(recipe_of(DOCKERFILE.replace(before, after))) == expected
+    with_other_instruction = recipe_with(DOCKERFILE.replace(before, after))
+
+    assert changed_layers(with_other_instruction) == layers_from(first_changed)
 
 
-def test_another_base_or_platform_changes_every_recipe() -> None:
-    assert [row.layer for row in recipe_of().layers] == list(LAYERS)
-    assert changed_layers(recipe_of(base="c")) == list(LAYERS)
-    other = recipe.dockerfile_recipe(DOCKERFILE, FILES, "b", Platform.ARM64)
-    assert changed_layers(other) == list(LAYERS[1:]), (
-        "the base's recipe says for which platform it is"
-    )
+def test_another_base_changes_every_recipe() -> None:
+    assert changed_layers(recipe_with(base="another base")) == LAYERS
 
 
-def locked(name: str) -> tuple[Image, Mapping[str, bytes], BaseContext, str]:
+def test_another_platform_changes_every_recipe_but_the_bases_own() -> None:
+    """The base's recipe is given, and says for which platform it is."""
+    assert changed_layers(recipe_with(platform=Platform.ARM64)) == layers_from("debian")
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LockedImage:
+    """An image with its lock, on a base that was made of Debian packages."""
+
+    image: Image
+    locks: Mapping[str, bytes]
+    base: BaseContext
+    recipe_of_base: str
+
+    def recipe(self, wheels: Mapping[str, str] | None = None) -> ImageRecipe:
+        return recipe.image_recipe(
+            self.image,
+            self.locks,
+            self.base,
+            self.recipe_of_base,
+            wheels=wheels or {},
+            missing={},
+        )
+
+
+def locked_image(name: str) -> LockedImage:
     (planned,) = plan.select([name], SOURCES)
     assert planned.image
     packages = debian.require(planned.image.base, CHECKOUT.locks)
     base = BaseContext(
         reference="x", origin="bootstrapped", packages=packages.serialize_only(packages.layer)
     )
-    below = recipe.base_recipe(base, bootstrap.labels(packages))
-    return planned.image, lock_file.read(planned.image, CHECKOUT.locks).files, base, below
+    return LockedImage(
+        image=planned.image,
+        locks=lock_file.read(planned.image, CHECKOUT.locks).files,
+        base=base,
+        recipe_of_base=recipe.base_recipe(base, bootstrap.labels(packages)),
+    )
 
 
-def test_images_share_the_recipes_of_what_they_share_and_the_matrixs_revision_is_in_none() -> None:
-    image, locks, base, below = locked("cu124-torch25")
-    ours = recipe.image_recipe(image, locks, base, below, wheels={}, missing={})
-    devel = recipe.image_recipe(*locked("cu124-torch25-devel"), wheels={}, missing={})
-    shared = [
-        one.layer for one, other in zip(ours.layers, devel.layers, strict=True) if one == other
-    ]
+def test_images_share_the_recipes_of_the_layers_that_they_share() -> None:
+    plain = locked_image("cu124-torch25").recipe()
+    devel = locked_image("cu124-torch25-devel").recipe()
+
+    shared = []
+    for of_plain, of_devel in zip(plain.layers, devel.layers, strict=True):
+        if of_plain == of_devel:
+            shared.append(of_plain.layer)
     assert shared == ["base", "debian", "cuda", "torch", "kernels", "libraries"]
-    revised = replace(image, revision="another")
-    assert recipe.image_recipe(revised, locks, base, below, wheels={}, missing={}) == ours
+
+
+def test_the_revision_of_the_matrix_is_in_no_recipe() -> None:
+    locked = locked_image("cu124-torch25")
+    of_another_revision = replace(locked, image=replace(locked.image, revision="another"))
+
+    assert of_another_revision.recipe() == locked.recipe()
 
 
 def test_a_wheel_that_no_index_has_is_in_the_recipe_by_its_digest() -> None:
-    image, locks, base, below = locked("cu126-torch27")
-    (wheel,) = (one for one in image.prebuilt if one.name == "flash-attn")
-    recipes = [
-        recipe.image_recipe(image, locks, base, below, wheels={wheel.filename: digest}, missing={})
-        for digest in ("1", "1", "2")
-    ]
-    assert "flash_attn" in [row.layer for row in recipes[0].layers]
-    assert recipes[0] == recipes[1] != recipes[2]
+    locked = locked_image("cu126-torch27")
+    wheel = locked.image.official_wheel("flash-attn")
+    assert wheel
+
+    with_wheel = locked.recipe({wheel.filename: "1"})
+
+    assert "flash_attn" in [row.layer for row in with_wheel.layers]
+    assert locked.recipe({wheel.filename: "1"}) == with_wheel
+    assert locked.recipe({wheel.filename: "2"}) != with_wheel
