@@ -1,4 +1,4 @@
-"""Timestamps of a build step: one for all that it wrote, valid bytecode, and nothing else is touched."""
+"""Timestamps of a build step: one for all that it wrote; bytecode stays valid."""
 
 import dataclasses
 import os

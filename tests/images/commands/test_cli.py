@@ -1,4 +1,4 @@
-"""The command line as a person meets it: exit status, messages with the next command, no traceback."""
+"""The command line as a person meets it: exit status, and messages with the next command."""
 
 import json
 import os

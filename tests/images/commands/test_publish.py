@@ -1,4 +1,4 @@
-"""The verb `publish`: the images of a row, which claims hold for which image, and options that clash."""
+"""The verb `publish`: rows, which claims hold for which image, and options that clash."""
 
 from dataclasses import replace
 from typing import Literal

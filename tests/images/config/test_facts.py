@@ -1,4 +1,4 @@
-"""The table of official wheels: each row is a wheel that some image could take, and fits its file's name."""
+"""The table of official wheels: some image could take each, and each fits its file's name."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -22,7 +22,7 @@ NAMES = st.builds(
 
 
 def is_ambiguous(name: ImageName) -> bool:
-    """Return whether a profile can't be told from another part: `sm90`, `py312`, `devel`, `arm64`."""
+    """Return whether a profile reads as another part: `sm90`, `py312`, `devel`, `arm64`."""
     if name.profile is None:
         return False
     words = name.profile.split("-")

@@ -1,4 +1,4 @@
-"""What an image gives to people who add packages: constraints, and an environment that needs no root."""
+"""What people get who add packages to an image: constraints, and an environment without root."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Recipes of layers: what decides a layer's bytes changes its recipe and all above it, and nothing else does."""
+"""Recipes of layers: only what decides a layer's bytes changes its recipe, and all above it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Build contexts: what images share byte for byte, what differs, and that no shell reads a value otherwise."""
+"""Build contexts: what images share byte for byte, what differs, and what each step does."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The record of layers: a build is added once, and other bytes than those of earlier builds are refused."""
+"""The record of layers: a build is added once, and one with other bytes is refused."""
 
 from pathlib import Path
 

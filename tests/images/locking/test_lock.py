@@ -87,7 +87,7 @@ def image_with_library(name: str, version: str) -> Image:
 
 
 def write_lock(image: Image, folder: Path) -> None:
-    """Write a lock of the image that has its pins and nothing they require: enough for its state."""
+    """Write a lock with the image's pins and nothing they require: enough for its state."""
     lock_inputs_of_image = lock_inputs(image)
     places = (*lock_inputs_of_image.layers.items(), *lock_inputs_of_image.alone.items())
     layers: dict[str, tuple[Package, ...]] = {}

@@ -234,7 +234,7 @@ def use_small_matrix(
     folder: Path,
     torch_index: str = "",
 ) -> Sources:
-    """Let verbs use a matrix of a few images, which the indexes have, with its locks in `folder`."""
+    """Let verbs use a matrix of a few images that the indexes have, with locks in `folder`."""
     sources = sources_with(indexes)
     rows = [row for row in sources.matrix.images if row.name in names]
     facts = sources.facts

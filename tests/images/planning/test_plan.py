@@ -1,4 +1,4 @@
-"""The plan: the project's own matrix is sound; of the small one, what is accepted and what is not."""
+"""The plan: the project's own matrix is sound; what is accepted of the small one, and what not."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Profiles: what they pin, share, refuse and claim. Also the pages and snippets that speak of them."""
+"""Profiles: what they pin, share, refuse and claim; pages and snippets that speak of them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Each rule refuses or warns for the reason that it names, in a matrix or facts changed so that it applies."""
+"""Each rule refuses or warns for its reason, in a matrix or facts changed so that it applies."""
 
 import dataclasses
 import inspect
@@ -69,7 +69,7 @@ def facts_with_official_wheels_for(**build: Any) -> Facts:
 
 
 def facts_with_clashing_packages() -> Facts:
-    """Return facts with two packages, `one` and `two`, that require different versions of a third."""
+    """Return facts with packages `one` and `two`, which require different versions of a third."""
     template = FACTS.packages["ray"]["2.52.1"].model_copy(update={"python": ""})
     packages = dict(FACTS.packages)
     for name, requirement in (("one", "third==1.0"), ("two", "third>=2")):

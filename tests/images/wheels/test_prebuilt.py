@@ -168,7 +168,7 @@ def test_an_optional_package_that_cannot_be_had_is_missing_with_its_reason(tmp_p
     wheels = gathered("cu126-torch27", tmp_path)
 
     assert wheels.files == {}
-    # The image's label repeats this: no error of this machine, and no command as it is spelled here.
+    # The image's label repeats this: no error of this machine, and no command as spelled here.
     assert wheels.missing["flash-attn"] == (
         "flash-attn==2.8.3: its official wheel could not be fetched"
     )

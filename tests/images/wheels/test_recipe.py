@@ -1,4 +1,4 @@
-"""Recipes of wheels: what a wheel depends on, its key, what can be compiled, and where nvcc comes from."""
+"""Recipes of wheels: what a wheel depends on, its key, what can be compiled, and by which nvcc."""
 
 from dataclasses import replace
 from typing import Any
