@@ -1,4 +1,4 @@
-"""Timestamps of a build step: one for all that it wrote; bytecode stays valid."""
+"""Build steps give one time to all that they wrote; bytecode stays valid, all else untouched."""
 
 import dataclasses
 import os
