@@ -161,8 +161,8 @@ def _end_of_fork(
 ) -> ForkEnd | None:
     """Return how a fork ended, or that it was killed because it is late; None: it still runs.
 
-    `deadline`: the seconds that it may run. If it leads a session (`own_session`), all processes
-    of that are killed with it.
+    `deadline`: the seconds that it may run. If it leads a session (`own_session`), the processes
+    that it started are killed in both cases.
     """
     # Look whether it has ended, without waiting. `os.wait` would also take other children of this
     # process.

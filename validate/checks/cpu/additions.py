@@ -150,7 +150,7 @@ def _read_constraints(file: str) -> dict[str, str]:
 def _write_wheel(folder: Path, name: str, version: str, requirements: Sequence[str]) -> None:
     """Write a wheel of one empty module to the folder, which pip can install.
 
-    `name`: of the module, such as `validate_plain`; the distribution's has `-` for `_`.
+    `name`: of the module, such as `validate_plain`; that of the distribution has `-` for `_`.
     `requirements`: such as `torch>=99`.
     """
     dist_info = f"{name}-{version}.dist-info"

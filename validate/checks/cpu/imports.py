@@ -77,7 +77,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
     expects: dict[str, ImportExpect] = {
         claim.subject: cast("ImportExpect", claim.expect) for claim in claims
     }
-    # In each of the two orders, so that both together take all cores.
+    # Both orders run at the same time, each on half of the cores.
     at_once = half_of_the_cores()
     # The threads only wait for the new processes.
     with ThreadPoolExecutor(max_workers=at_once) as threads:

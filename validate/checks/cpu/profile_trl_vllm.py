@@ -125,7 +125,7 @@ class _Sampler:
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Load the model that `settings["model"]` names; they are arguments of vLLM's EngineArgs.
+        """Load the model that `model` names, one of the arguments of vLLM's EngineArgs.
 
         Raises TypeError for an argument that this vLLM does not know.
         """
