@@ -45,8 +45,8 @@ STAND_IN = Attachment(
     reason="cores stand in for GPUs",
     inventory=Inventory(driver="", gpus=(CORE, CORE), source="test"),
 )
-ON_GPUS_ALONE = {"transport", "context"}
-"""NCCL's log, and attention that torch shards for GPUs alone."""
+ONLY_ON_GPUS = {"transport", "context"}
+"""NCCL's log, and attention that torch shards on GPUs only."""
 
 
 @pytest.fixture(scope="module")
@@ -56,68 +56,59 @@ def image() -> Image:
 
 @pytest.fixture(scope="module")
 def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any]) -> Iterator[str]:
-    """Return an image of the real layers up to the kernels, not judged.
+    """Yield an image of the real layers up to the kernels, not judged.
 
     It comes after the parent, which may be building the same layers.
     """
     host, locks = host_settings(), lock_file.read(image, CHECKOUT.locks).files
+    # The layers above the kernels are empty.
     above = dict.fromkeys(("libraries.txt", "light.txt"), b"")
     context = dict(render.render(image, {**locks, **above}, base, host=host.files()))
     dockerfile = bytes(context.pop("Dockerfile")).decode()
-    with built_image(
-        engine, "truetag-test-ranks", dockerfile, context, host.network(local=engine.facts.local)
-    ) as made:
-        yield made
+    network = host.network(local=engine.facts.local)
+    with built_image(engine, "truetag-test-ranks", dockerfile, context, network) as reference:
+        yield reference
 
 
 def rehearsed(image: Image) -> ClaimSet:
-    claims = multigpu_claims(
-        ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory), device="cpu"
-    )
-    kept = [claim for claim in claims if claim.subject not in ON_GPUS_ALONE]
-    # The GPU's gate is not the emulation's.
-    return ClaimSet(
-        image=NAME, claims=tuple(replace(one, expect=_ungated(one), required=True) for one in kept)
-    )
-
-
-def _ungated(claim: Claim) -> Mapping[str, object]:
-    return {name: value for name, value in claim.expect.items() if name != "not_applicable"}
-
-
-def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
-    evidence = validation_run.validate(engine, reference, claims, [Tier.MULTIGPU], STAND_IN)
-    return judge(claims, evidence, [Tier.MULTIGPU])
+    """Return the claims of the multigpu tier that two ranks of the CPU can measure."""
+    context = ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory)
+    claims = []
+    for claim in multigpu_claims(context, device="cpu"):
+        if claim.subject not in ONLY_ON_GPUS:
+            # A claim may not apply to a GPU's architecture. That says nothing about the CPU.
+            expect = {key: value for key, value in claim.expect.items() if key != "not_applicable"}
+            claims.append(replace(claim, expect=expect, required=True))
+    return ClaimSet(image=NAME, claims=tuple(claims))
 
 
 @pytest.fixture(scope="module")
 def verdict(engine: Engine, image: Image, tag: str) -> Verdict:
-    return tried(engine, tag, rehearsed(image))
+    """Measure the claims that a CPU can rehearse, and return the verdict."""
+    claims = rehearsed(image)
+    evidence = validation_run.validate(engine, tag, claims, [Tier.MULTIGPU], STAND_IN)
+    return judge(claims, evidence, [Tier.MULTIGPU])
 
 
 def test_every_claim_that_a_cpu_can_rehearse_passes(verdict: Verdict) -> None:
-    others = [one for one in verdict.claims if one.status is not Status.PASS]
-    told = (f"{one.claim.key} {one.status}: {one.reason}\n{one.evidence}" for one in others)
-    assert verdict.overall is Status.PASS, "\n".join(told)
-    assert {one.claim.check for one in verdict.claims} == {
-        "collectives",
-        "ddp",
-        "fsdp2",
-        "fp8-fsdp2",
-        "shared-memory",
-        "parallel",
-    }
+    others = [row for row in verdict.claims if row.status is not Status.PASS]
+    explanation = [f"{row.claim.key} {row.status}: {row.reason}\n{row.evidence}" for row in others]
+    checks = {"collectives", "ddp", "fsdp2", "fp8-fsdp2", "shared-memory", "parallel"}
+
+    assert verdict.overall is Status.PASS, "\n".join(explanation)
+    assert {row.claim.check for row in verdict.claims} == checks
 
 
 def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
-    for one in verdict.claims:
-        if one.claim.subject != "dev-shm":
-            assert [rank["device"]["backend"] for rank in one.evidence["ranks"]] == ["gloo", "gloo"]
+    for row in verdict.claims:
+        if row.claim.subject != "dev-shm":
+            assert [rank["device"]["backend"] for rank in row.evidence["ranks"]] == ["gloo", "gloo"]
 
 
 def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
-    (found,) = [one.evidence for one in verdict.claims if one.claim.check == "shared-memory"]
-    assert found["size"] == containers.shared_memory(engine.facts.memory)
+    (row,) = [row for row in verdict.claims if row.claim.check == "shared-memory"]
+
+    assert row.evidence["size"] == containers.shared_memory(engine.facts.memory)
 
 
 # ---- ranks that fail
@@ -134,29 +125,28 @@ def failing(engine: Engine, image: Image, tag: str) -> Verdict:
 
     It has Docker's default of 64 MiB for /dev/shm.
     """
-    expect = {"device": "cpu", "ranks": 2}
-    claims = [
-        Claim(
-            check="ddp",
-            subject=f"{name} {subject}",
-            tier=Tier.MULTIGPU,
-            probe=f"multigpu.{name}",
-            statement="",
-            expect=expect,
-        )
-        for name, (subjects, _, _) in RANKS.items()
-        for subject in subjects
-    ]
-    # A probe asks for its own subjects: the name before them is only there to tell claims apart.
-    claims += [one for one in rehearsed(image).claims if one.check == "shared-memory"]
-    asked = ClaimSet(image=NAME, claims=tuple(claims))
-    files = {
-        f"validate/checks/multigpu/{name}.py": FAULTY.format(limits=limits, faulty=faulty).encode()
-        for name, (_, limits, faulty) in RANKS.items()
-    }
-    found = measured(engine, tag, asked, files)
+    claims = []
+    files = {}
+    for name, (subjects, limits, faulty) in RANKS.items():
+        check = FAULTY.format(limits=limits, faulty=faulty)
+        files[f"validate/checks/multigpu/{name}.py"] = check.encode()
+        # A probe asks for its own subjects. The name before them only tells claims apart.
+        for subject in subjects:
+            claims.append(
+                Claim(
+                    check="ddp",
+                    subject=f"{name} {subject}",
+                    tier=Tier.MULTIGPU,
+                    probe=f"multigpu.{name}",
+                    statement="",
+                    expect={"device": "cpu", "ranks": 2},
+                )
+            )
+    claims += [claim for claim in rehearsed(image).claims if claim.check == "shared-memory"]
+    claim_set = ClaimSet(image=NAME, claims=tuple(claims))
+    evidence = measured(engine, tag, claim_set, files)
     # Only the container has these checks: their claims are judged as those of other ranks.
-    return judge(asked, found, judges={"ddp": judge_place_only})
+    return judge(claim_set, evidence, judges={"ddp": judge_place_only})
 
 
 def judge_place_only(_subject: str, expect: RanksExpect, evidence: RanksEvidence) -> Finding:
@@ -167,21 +157,12 @@ def judge_place_only(_subject: str, expect: RanksExpect, evidence: RanksEvidence
 def measured(
     engine: Engine, reference: str, claims: ClaimSet, more: Mapping[str, bytes]
 ) -> Evidence:
-    command: Sequence[str] = [
-        "python3",
-        "-I",
-        "-S",
-        "/judge/validate",
-        "--claims",
-        "/judge/claims.json",
-        "--jobs",
-        "2",
-    ]
+    """Run the suite with more files in a container of an image, and return the evidence."""
+    suite: Sequence[str] = ["python3", "-I", "-S", "/judge/validate"]
+    command = [*suite, "--claims", "/judge/claims.json", "--jobs", "2"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
-    spec, files = (
-        ContainerSpec(reference, command, tmpfs=tmpfs, volumes=["/judge"]),
-        {**containers.suite_files(claims), **more},
-    )
+    spec = ContainerSpec(reference, command, tmpfs=tmpfs, volumes=["/judge"])
+    files = {**containers.suite_files(claims), **more}
     records: list[Record] = []
     probes = {claim.probe for claim in claims.claims}
     containers.run_suite(
@@ -193,11 +174,11 @@ def measured(
 @pytest.mark.parametrize(
     ("subject", "status", "words"),
     [
-        # a rank that dies fails its subject and greens no other, wherever the other rank is by then
+        # A rank that dies fails its subject and greens no other, wherever the other rank is then.
         ("dies first", Status.UNPROVEN, ""),
         ("dies second", Status.FAIL, "rank 1 was killed by SIGKILL (rank 0 in dies "),
         ("dies third", Status.FAIL, ""),
-        # one that hangs is named by the others, and all that hang are ended
+        # One that hangs is named by the others, and all that hang are ended.
         ("hangs first", Status.FAIL, "rank 0: rank 1 did not come out of hangs first in 8 s"),
         (
             "hangs_all first",
@@ -215,5 +196,7 @@ def measured(
 def test_ranks_that_fail_are_named_and_never_green(
     failing: Verdict, subject: str, status: Status, words: str
 ) -> None:
-    (found,) = [one for one in failing.claims if one.claim.subject == subject]
-    assert (found.status, words in found.reason) == (status, True), found.reason
+    (row,) = [row for row in failing.claims if row.claim.subject == subject]
+
+    assert row.status is status, row.reason
+    assert words in row.reason

@@ -39,15 +39,17 @@ STEP = (
 
 
 def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet:
-    """What moved, as one layer over the image: seconds, where a build of the set takes minutes."""
+    """Return a function that validates a set: what moved, as one layer over the parent image.
+
+    That takes seconds, where a build of the whole set takes minutes.
+    """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
-        start, tag, moved = (
-            time.monotonic(),
-            f"{NAME}-{label}",
-            {one.name for one in sets.list_changes(control.versions, locked.versions)},
-        )
-        packages = [one for one in locked.lock.packages() if one.name in moved]
+        start = time.monotonic()
+        tag = f"{NAME}-{label}"
+        changes = sets.list_changes(control.versions, locked.versions)
+        moved = {change.name for change in changes}
+        packages = [package for package in locked.lock.packages() if package.name in moved]
         dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {parent.user}\n"
         files = {
             "Dockerfile": dockerfile.encode(),
@@ -61,12 +63,13 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         context = ClaimContext.from_lock(
             locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False
         )
-        # What such packages break: the other claims take minutes for each of four images.
+        # Such packages break these claims. The others take minutes for each of four images.
         claims = image_claims(context).measured_by(("static.pins", "static.symbols"))
         evidence, verdict = validating.measure_and_judge(engine, built, claims, tiers)
-        found = engine.inspect(built)
-        engine.untag(tag)  # its last name: the image goes with it
-        return sets.set_result(found, evidence, verdict, start)
+        info = engine.inspect(built)
+        # This is its last name, so the image goes, too.
+        engine.untag(tag)
+        return sets.set_result(info, evidence, verdict, start)
 
     return validate
 
@@ -75,7 +78,8 @@ def test_a_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    monkeypatch.setattr(sets, "find_refused_versions", lambda *_: {})  # they know that it breaks
+    # The rules know that this torchao breaks, and would refuse it.
+    monkeypatch.setattr(sets, "find_refused_versions", lambda *_: {})
     ranges = {pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins}
     matrix = SOURCES.matrix.model_copy(update={"nightly": Nightly(ranges=ranges)})
     control = Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))
@@ -87,14 +91,17 @@ def test_a_package_that_breaks_a_canary_is_named(
         tiers=[Tier.STATIC],
         progress=say,
     )
-    found = nightly.run(planned, image, options)
-    assert found.control.outcome is Outcome.PASS
-    assert found.canary.outcome is Outcome.FAIL
-    assert {one.name for one in found.canary.changes if one.pinned} == set(MOVING)
-    assert [[one.name for one in line.culprits] for line in found.breakages] == [["torchao"]]
-    assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks ")
-    assert found.proposed is None
-    assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
+
+    result = nightly.run(planned, image, options)
+
+    assert result.control.outcome is Outcome.PASS
+    assert result.canary.outcome is Outcome.FAIL
+    assert {change.name for change in result.canary.changes if change.pinned} == set(MOVING)
+    (breakage,) = result.breakages
+    assert [culprit.name for culprit in breakage.culprits] == ["torchao"]
+    assert breakage.sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks ")
+    assert result.proposed is None
+    assert results.read(tmp_path / "results") == (result.control, result.canary, breakage)
 
 
 def say(name: str, text: str) -> None:
