@@ -1,6 +1,7 @@
 """Makes a tiny Llama with a tokenizer, offline and the same each time: python3 tiny.py [FOLDER]
 
-1.5 million weights in float32 and a tokenizer of bytes, as transformers saves them. It has learned nothing yet.
+It has 1.5 million weights in float32 and a tokenizer of bytes, as transformers saves them, and has
+learned nothing yet.
 """
 
 import sys
@@ -10,7 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
-CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}\n{% endfor %}"
+CHAT = "{% for message in messages %}"
+CHAT += "{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}\n{% endfor %}"
 CHAT += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 

@@ -1,4 +1,7 @@
-"""Makes the data of the examples: python3 make.py writes it, python3 make.py --check says whether it is current."""
+"""Make the data of the examples: `python3 make.py` writes it.
+
+`python3 make.py --check` says whether it is current.
+"""
 
 import json
 import random
@@ -7,7 +10,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 ROWS = 400
-WORDS = "apple bread cloud drum eagle field grape house iron jar kite lamp moon nest oak pear quill river tree".split()
+WORDS = (
+    "apple bread cloud drum eagle field grape house iron jar kite lamp moon nest oak pear quill "
+    "river tree"
+).split()
 
 
 def questions() -> list[dict[str, str]]:
@@ -37,7 +43,7 @@ def _row(instruction: str, given: str, output: str) -> dict[str, str]:
 
 
 def preferences() -> list[dict[str, str]]:
-    """The same questions, with an answer to prefer and one to reject: the answer to another question."""
+    """Return the questions with the answer to prefer, and that of another question to reject."""
     rows = questions()
     others = [*rows[1:], rows[0]]
     return [_preference(row, other["output"]) for row, other in zip(rows, others, strict=True)]

@@ -1,4 +1,7 @@
-"""Trains adapters over a model in 4-bit (QLoRA), saves them, merges them into the model: python3 qlora.py qlora.yaml"""
+"""Train adapters over a model in 4-bit (QLoRA), save them, and merge them into the model.
+
+python3 qlora.py qlora.yaml
+"""
 
 import json
 import sys
@@ -74,7 +77,8 @@ trainer.train()
 held_out = trainer.evaluate()["eval_loss"]
 trainer.save_model(str(out / "adapter"))
 
-# 4-bit weights can't hold what the adapters add exactly: they are merged into the weights as they were.
+# 4-bit weights can't hold exactly what the adapters add: these are merged into the weights as they
+# were before.
 base = AutoModelForCausalLM.from_pretrained(config["model"], device_map="auto", dtype="auto")
 merged = PeftModel.from_pretrained(base, str(out / "adapter")).merge_and_unload()
 merged.save_pretrained(out / "merged")

@@ -1,4 +1,7 @@
-"""Fine-tunes a language model with transformers' Trainer, saves it, lets it speak: python3 trainer.py trainer.yaml"""
+"""Fine-tune a language model with transformers' Trainer, save it, and let it speak.
+
+python3 trainer.py trainer.yaml
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""Trains adapters that prefer one answer to another, by DPO, and saves them: python3 dpo.py dpo.yaml"""
+"""Train adapters that prefer one answer to another, by DPO, and save them.
+
+python3 dpo.py dpo.yaml
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""Trains by a reward that is computed, by GRPO or RLOO, on what vLLM samples: python3 online.py grpo.yaml"""
+"""Train by a reward that is computed, by GRPO or RLOO, on what vLLM samples.
+
+python3 online.py grpo.yaml
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""Trains adapters with unsloth over a model in 4-bit, saves, merges and loads them again: python3 sft.py sft.yaml"""
+"""Train adapters with unsloth over a model in 4-bit; save, merge and load them again.
+
+python3 sft.py sft.yaml
+"""
 
 import json
 import sys

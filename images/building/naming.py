@@ -84,8 +84,8 @@ def reason_not_measured(verdict: Verdict, evidence: Evidence) -> str:
 def give_name(engine: Engine, handle: str, name: str) -> None:
     """Tag an image with its name, and remove its candidate tag.
 
-    The image is named by the engine's ID: a parallel build may have moved the candidate tag to another one,
-    and then that tag stays.
+    The image is named by the engine's ID: a parallel build may have moved the candidate tag to
+    another one, and then that tag stays.
     """
     engine.tag(handle, name)
     candidate = engine.find(f"{name}-candidate")

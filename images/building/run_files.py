@@ -324,7 +324,7 @@ def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
 
 
 def _gpu_text(gpu: Mapping[str, Any]) -> str:
-    """Return a GPU of evidence as text: `NVIDIA H200 (9.0, 151 GB)`. Any part of it may be missing."""
+    """Return a GPU of evidence as text: `NVIDIA H200 (9.0, 151 GB)`. Any part may be missing."""
     capability = ".".join(map(str, gpu.get("capability") or ()))
     memory = f", {gpu['memory'] / 1000**3:.0f} GB" if gpu.get("memory") else ""
     name = gpu.get("name", "GPU")

@@ -35,7 +35,10 @@ SETTINGS = "settings"
 
 _SETTINGS_WRITTEN = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _INSTRUCTIONS_WITHOUT_LAYER = frozenset(
-    "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
+    (
+        *("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+        *("ONBUILD", "SHELL", "STOPSIGNAL", "USER", "VOLUME"),
+    )
 )
 _LAST_STEPS = ("WORKDIR /workspace", 'CMD ["bash"]')
 """How our Dockerfiles end (templates/stages/image.j2)."""
@@ -109,9 +112,9 @@ def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, by
     """Return the files of an archive that gives layers of containerd's store this configuration.
 
     The archive is an OCI image layout without layers: the store has the blobs that `built`, the
-    manifest of the image that was built, names. If `config` is None, the image keeps its own. `name`
-    is that of the image, with its tag. (OCI image specification, image-layout.md; the annotations
-    are containerd's, images/annotations.go.)
+    manifest of the image that was built, names. If `config` is None, the image keeps its own.
+    `name` is that of the image, with its tag. (OCI image specification, image-layout.md; the
+    annotations are containerd's, images/annotations.go.)
     """
     files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
     manifest = built

@@ -140,7 +140,7 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
 
 
 def _is_same_layer(known: RecordedLayer, measured: Measured) -> bool:
-    """Return whether a build gave the files of a recorded layer, whichever store has written them."""
+    """Return whether a build gave the files of a recorded layer, whichever store wrote them."""
     return measured.diff_id == known.diff_id or measured.change in known.written_as
 
 

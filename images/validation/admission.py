@@ -40,8 +40,8 @@ def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     broken = {}
     for verdict in judge(deciding, evidence).claims:
         claim = verdict.claim
-        # A claim that is known to be unproven was not measured on purpose. Any other one should have
-        # a record. It has none if its reader ran out of memory, for example: then nobody knows
+        # A claim that is known to be unproven was not measured on purpose. Any other one should
+        # have a record. It has none if its reader ran out of memory, for example: then nobody knows
         # whether the files are whole.
         is_record_missing = not claim.unproven and evidence.record_of(claim.probe) is None
         if verdict.status is Status.FAIL or is_record_missing:

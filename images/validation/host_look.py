@@ -117,8 +117,8 @@ def texts_of_configuration(engine: Engine, image: ImageInfo) -> Iterator[tuple[s
     for name, value in image.labels.items():
         yield f"the label {name}", value
     for step, _ in engine.history(image.handle):
-        # A step holds the values of its build arguments (`RUN |1 TOKEN=...`): they may be secret. So
-        # what names it in the evidence ends before the first `=`.
+        # A step holds the values of its build arguments (`RUN |1 TOKEN=...`): they may be secret.
+        # So what names it in the evidence ends before the first `=`.
         yield f"the build step `{step[:80].split('=')[0]}`", step
     for name, value in engine.inspect_raw(image.handle)["Config"].items():
         if name not in ("Env", "Labels"):

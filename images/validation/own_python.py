@@ -319,8 +319,8 @@ def standard_library(folder: Path) -> dict[str, Path]:
     """
     files = {}
     for parent, subfolders, names in os.walk(folder):
-        # Prune the walk: os.walk does not enter the folders that are removed from its list. config-*
-        # has what is needed to link programs with Python.
+        # Prune the walk: os.walk does not enter the folders that are removed from its list.
+        # config-* has what is needed to link programs with Python.
         subfolders[:] = [
             name
             for name in subfolders

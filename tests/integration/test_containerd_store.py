@@ -1,4 +1,7 @@
-"""An image is the same on the containerd image store (engine 28.5 of Debian sid) and on this machine's engine."""
+"""An image is the same on containerd's image store as on this machine's engine.
+
+Engine 28.5 of Debian sid has that store.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

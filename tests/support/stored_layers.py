@@ -62,7 +62,7 @@ def classic_layer(folder: Path, tar: bytes) -> ClassicLayer:
             elif info.isreg():
                 path.write_bytes(content)
             if info.size:
-                # The engine's own checksum is a CRC; what counts is that equal files have equal ones.
+                # The engine's own checksum is a CRC. Any will do that is equal for equal files.
                 checksum = base64.b64encode(content[:6]).decode()
                 row |= {"size": info.size, "payload": checksum}
             rows.append(row)

@@ -59,9 +59,9 @@ class _Conditions(TypedDict):
 class Conditions(_Conditions, total=False):
     """What NVML read of the GPU `before` this process worked on it, and `under_load`.
 
-    A reading has the keys of _READINGS in validate/environment/nvml.py; one that NVML could not read
-    is absent. `others`: bytes of the GPU's memory that were taken before, this process's context
-    included.
+    A reading has the keys of _READINGS in validate/environment/nvml.py; one that NVML could not
+    read is absent. `others`: bytes of the GPU's memory that were taken before, this process's
+    context included.
     """
 
     under_load: Sequence[Mapping[str, int]]
@@ -111,8 +111,8 @@ def time_runs(
 ) -> tuple[list[float], Mapping[str, int]]:
     """Time `repeats` runs of `work`, after `warm` runs that do not count.
 
-    Returns the seconds of each run, and what `watch` reads of the GPU while it still works. `device`
-    is `cuda` or `cpu`.
+    Returns the seconds of each run, and what `watch` reads of the GPU while it still works.
+    `device` is `cuda` or `cpu`.
     """
     for _ in range(warm):
         work()

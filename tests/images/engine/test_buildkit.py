@@ -1,4 +1,7 @@
-"""BuildKit's reports into events, contexts into archives. The reports are built with the same public descriptors."""
+"""BuildKit's reports become events, and contexts archives.
+
+The reports are made with the public descriptors by which they are read.
+"""
 
 import io
 import os
@@ -42,7 +45,10 @@ def feed(*reports: bytes) -> tuple[Trace, list[buildkit.BuildEvent]]:
 
 
 def test_what_a_step_writes_to_its_two_outputs_stays_apart() -> None:
-    """Seen with apt on engines 26.1 and 28.5: the end of a line of the one arrives between two halves of the other."""
+    """The end of a line of the one may arrive between two halves of a line of the other.
+
+    (Seen with apt on engines 26.1 and 28.5.)
+    """
     trace, events = feed(
         report(vertex={}, started=1),
         report(log=b"Reading state information...", stream=1),

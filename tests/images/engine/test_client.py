@@ -120,7 +120,7 @@ def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
 def test_an_engine_behind_ssh_is_reached_by_the_users_own_client(
     address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """docker-py's own SSH knows neither agents nor ~/.ssh/config, and needs a package even for this."""
+    """docker-py's own SSH knows neither agents nor ~/.ssh/config, and needs another package."""
     script = (
         f'#!/bin/sh\n[ "$1" != -G ] || {{ echo port 2222; exit; }}\necho "$@" >> {tmp_path}/asked\n'
     )

@@ -1,4 +1,4 @@
-"""The configuration that we write for a built image, and what of an image a recorded verdict is about."""
+"""The configuration that we write for a built image, and which part of it a verdict is about."""
 
 import base64
 import gzip
@@ -19,16 +19,23 @@ from images.host.hashing import oci_digest
 from images.site import records
 from tests.support.engine_contents import image_info
 
+_SCRIPT = "RUN /bin/sh -c sh /run/scripts"
+_INSTALL = f"{_SCRIPT}/install.sh /opt/venv/bin/python --require-hashes -r /run/locks"
+_COPY_TOOLKIT = "{ [ -e /usr/local/cuda ] || cp -a /run/toolkit /usr/local/cuda; }"
+_SUITE = f"{_SCRIPT}/suite.sh /opt/venv/bin/python /opt/truetag/additions"
 STEPS = {
     "base": "mmdebstrap bookworm",
-    "debian": "RUN /bin/sh -c sh /run/scripts/record_change_times.sh && sh /run/scripts/debian.sh 3.11 git # buildkit",
-    "cuda": "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt",
-    "torch": "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt",
-    "flash_attn": "RUN /bin/sh -c sh /run/scripts/install.sh python /run/wheels/flash_attn-2.8.3-cp311.whl",
-    "toolkit": "RUN /bin/sh -c { [ -e /usr/local/cuda ] || cp -a /run/toolkit /usr/local/cuda; } # buildkit",
-    "suite": "RUN /bin/sh -c sh /run/scripts/suite.sh /opt/venv/bin/python /opt/truetag/additions # buildkit",
+    "debian": (
+        f"{_SCRIPT}/record_change_times.sh && sh /run/scripts/debian.sh 3.11 git # buildkit"
+    ),
+    "cuda": f"{_INSTALL}/cuda.txt",
+    "torch": f"{_INSTALL}/torch.txt",
+    "flash_attn": f"{_SCRIPT}/install.sh python /run/wheels/flash_attn-2.8.3-cp311.whl",
+    "toolkit": f"RUN /bin/sh -c {_COPY_TOOLKIT} # buildkit",
+    "suite": f"{_SUITE} # buildkit",
     "workdir": "WORKDIR /workspace",
 }
+"""Layer -> the step of an image's history that made it."""
 HISTORY = [*STEPS.values(), 'CMD ["bash"]']
 INFO = image_info(
     layers=tuple(f"sha256:{name}" for name in STEPS), env={"A": "b"}, workdir="/workspace"
@@ -143,7 +150,8 @@ def test_a_layer_counts_as_engines_of_today_write_it_in_the_order_of_folders(
     ("names", "compared"),
     [
         (
-            "opt/ opt/truetag/ opt/truetag/claims.json usr/ usr/local/ usr/local/bin/ usr/local/bin/validate",
+            "opt/ opt/truetag/ opt/truetag/claims.json "
+            "usr/ usr/local/ usr/local/bin/ usr/local/bin/validate",
             False,
         ),
         ("opt/ opt/truetag/ opt/truetag/claims.json opt/venv/ opt/venv/sitecustomize.py", True),

@@ -43,14 +43,22 @@ def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: 
 
 
 def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
-    said = 'conflict: unable to remove repository reference "a:1" (must force) - container 207f3893172e is using its '
-    with pytest.raises(EngineError) as told, engine_errors("a:1"):
-        raise answered(409, said + "referenced image f361e14865a0")
-    assert "`docker rm --force 207f3893172e`" in told.value.problems[0].then
+    answer = (
+        'conflict: unable to remove repository reference "a:1" (must force) - '
+        "container 207f3893172e is using its referenced image f361e14865a0"
+    )
+
+    with pytest.raises(EngineError) as error, engine_errors("a:1"):
+        raise answered(409, answer)
+
+    assert "`docker rm --force 207f3893172e`" in error.value.problems[0].then
 
 
 def owner_of_a_process_that_ended() -> str:
-    program = "import os; from images.engine.containers import process_identity; print(process_identity(os.getpid()))"
+    program = (
+        "import os; from images.engine.containers import process_identity; "
+        "print(process_identity(os.getpid()))"
+    )
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.strip()

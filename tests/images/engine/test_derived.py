@@ -1,4 +1,4 @@
-"""What the steps of a derived image replaced and removed of the files below, and how whiteouts are read."""
+"""What the steps of a derived image replaced and removed below, and how whiteouts are read."""
 
 import io
 import tarfile
@@ -59,9 +59,7 @@ def test_what_a_step_replaces_and_removes_is_named(
     assert (change.step, change.replaced, change.removed) == ("RUN x", replaced, removed)
 
 
-def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_does_not_have() -> (
-    None
-):
+def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_lacks() -> None:
     layers = [
         PARENT,
         layer("opt/own=1"),
@@ -90,7 +88,7 @@ def test_how_a_file_differs(after: LayerEntry, said: str) -> None:
 
 
 def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
-    """Two layers may both have `.wh.less.list`; as files they would be opened, and no store has them."""
+    """Two layers may both have `.wh.less.list`. No store could open that as a file."""
     found = layer(".wh.less.list", "info/.wh.x.so", "a/.wh..wh..opq")
     assert {one.kind for one in found} == {"whiteout"}
     assert list(layer_tree.find_hidden([PARENT, layer("info/.wh.less.list")])) == [

@@ -1,4 +1,4 @@
-"""Why a build failed: real error texts of uv, pip, apt, gcc, BuildKit and the engine, each put where it belongs."""
+"""Why a build failed: real errors of uv, pip, apt, gcc, BuildKit and the engine are classified."""
 
 from pathlib import Path
 
@@ -80,13 +80,16 @@ def test_the_first_error_of_a_compilation_is_told(line: str) -> None:
 
 
 def test_a_failed_build_names_step_cause_and_next_command() -> None:
-    step = "[torch 3/9] RUN --mount=type=cache,target=/c --mount=type=bind,source=host,target=/h uv pip install"
+    step = (
+        "[torch 3/9] RUN --mount=type=cache,target=/c "
+        "--mount=type=bind,source=host,target=/h uv pip install"
+    )
     failed = BuildFailed(
         step=step, error=EXIT_1, log=["x", "error: Hash mismatch for `torch==2.7.1`"]
     )
     assert str(failed) == (
-        "[torch 3/9] RUN uv pip install: a file is not the one that the lock names (error: Hash mismatch for "
-        f"`torch==2.7.1`)\n    next: {failed.failure.then}"
+        "[torch 3/9] RUN uv pip install: a file is not the one that the lock names "
+        f"(error: Hash mismatch for `torch==2.7.1`)\n    next: {failed.failure.then}"
     )
     assert failed.code == 1
     assert failed.log == ("x", "error: Hash mismatch for `torch==2.7.1`")
@@ -94,7 +97,10 @@ def test_a_failed_build_names_step_cause_and_next_command() -> None:
 
 def test_step_names_are_cut_to_one_line() -> None:
     assert step_name("[a 1/2] RUN   x " + "y" * 200, width=20) == "[a 1/2] RUN x yyyyy…"
-    recorded = "[a 1/2] RUN --mount=type=tmpfs,target=/run     sh /run/scripts/record_change_times.sh     && sh x.sh"
+    recorded = (
+        "[a 1/2] RUN --mount=type=tmpfs,target=/run     "
+        "sh /run/scripts/record_change_times.sh     && sh x.sh"
+    )
     assert step_name(recorded) == "[a 1/2] RUN sh x.sh"
 
 

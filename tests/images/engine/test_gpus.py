@@ -1,4 +1,4 @@
-"""What is on a host, and how a container gets it: decisions from plain facts, no GPU and no engine."""
+"""What GPUs a host has, and how a container gets them: decided from facts, without any GPU."""
 
 import json
 from contextlib import nullcontext

@@ -1,4 +1,7 @@
-"""An image has one identity on every store: which manifest stands for it, and how it is written anew."""
+"""An image has one identity on every store.
+
+This is about which manifest stands for it, and how it is written anew.
+"""
 
 import json
 from typing import Any

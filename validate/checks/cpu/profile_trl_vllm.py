@@ -137,8 +137,8 @@ class _Sampler:
         ).eval()
         self.torch = torch
         self.generator = torch.Generator().manual_seed(1)
-        # trl calls `load_weights` of llm_engine.model_executor.driver_worker.model_runner.model: let
-        # that be this object.
+        # trl calls `load_weights` of llm_engine.model_executor.driver_worker.model_runner.model:
+        # let that be this object.
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
         self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
 
