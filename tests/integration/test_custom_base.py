@@ -44,7 +44,10 @@ def host() -> HostSettings:
 
 @pytest.fixture(scope="module")
 def given_base(engine: Engine, base: BaseContext, host: HostSettings) -> Iterator[str]:
-    """Root is not its user; it has Python without headers and venv, no compiler, and a toolkit."""
+    """Yield a base as people have them: with a user, a bare Python, a toolkit, no compiler.
+
+    The Python has neither headers nor venv.
+    """
     with _built(engine, f"FROM {base.reference}{LAYER}", BASE, host) as tag:
         yield tag
 
@@ -59,48 +62,46 @@ def test_what_a_custom_base_lacks_is_added_its_toolkit_kept(
     engine: Engine, given_base: str, host: HostSettings
 ) -> None:
     image = sources.image("cu126-torch27")
-    small = {
-        name: content if name in ("light.txt", "tools.txt") else b""
-        for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
-    }
-    given = base_images.acquire(
+    # Only two small layers are installed.
+    locks = dict.fromkeys(lock_file.read(image, CHECKOUT.locks).files, b"")
+    for name in ("light.txt", "tools.txt"):
+        locks[name] = lock_file.read(image, CHECKOUT.locks).files[name]
+    custom = base_images.acquire(
         engine, image.base, given_base, root=CHECKOUT.root, host=host, on_progress=print
     )
-    assert given.origin == "custom" and given.python
-    base_images.require_no_contradiction(image, given)
-    context = render.render(image, small, given, host=host.files())
+    assert custom.origin == "custom" and custom.python
+    base_images.require_no_contradiction(image, custom)
+    context = render.render(image, locks, custom, host=host.files())
     check = (
         "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine"
         " && id -u && gcc --version"
     )
+    command = ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"]
     try:
         engine.build(context, TAG)
-        with engine.container(
-            ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])
-        ) as box:
-            done = box.run(timeout=600)
-        assert (done.code, done.stdout.split()[0]) == (0, str(user_overlay.USER)), done.stderr
+        with engine.container(ContainerSpec(TAG, command)) as container:
+            output = container.run(timeout=600)
+
+        assert output.code == 0, output.stderr
+        assert output.stdout.split()[0] == str(user_overlay.USER)
     finally:
         engine.remove(TAG, force=True)
 
 
 def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettings) -> None:
     """An audit reads the Python that PATH finds first: Debian's, then a virtual environment's."""
-    wanted = Base(
-        key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
-    )
+    row = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
     own = f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n"
     with (
         _built(engine, f"FROM {given_base}{VENV}", WITH_VENV, host),
         _built(engine, own, OWN, host),
     ):
         system = read_python(engine, WITH_VENV)
-        given = base_images.acquire(
-            engine, wanted, OWN, root=CHECKOUT.root, host=host, on_progress=print
+        custom = base_images.acquire(
+            engine, row, OWN, root=CHECKOUT.root, host=host, on_progress=print
         )
-    assert (system.executable, system.torch_cuda) == (
-        "/usr/bin/python3",
-        None,
-    ) and system.installed["packaging"]
-    assert (given.origin, given.reference) == ("custom", OWN)
-    assert (given.environment, given.torch_cuda) == ("/opt/own", "12.6")
+
+    assert (system.executable, system.torch_cuda) == ("/usr/bin/python3", None)
+    assert system.installed["packaging"]
+    assert (custom.origin, custom.reference) == ("custom", OWN)
+    assert (custom.environment, custom.torch_cuda) == ("/opt/own", "12.6")

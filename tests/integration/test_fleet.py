@@ -60,7 +60,7 @@ def with_python(engine: Engine, base: BaseContext) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def images(engine: Engine, with_python: str, staging: str) -> Iterator[list[Small]]:
-    """A sound image, and one that lacks the package that it is held to."""
+    """Yield a sound image, and one that lacks the package that it is held to."""
     tags = ["truetag-test-fleet-sound", "truetag-test-fleet-lacking"]
     site = "/usr/local/lib/python3.11/dist-packages"
     files = {f"site/{path}": content for path, content in EINOPS.items()}
@@ -103,17 +103,9 @@ class Fleet:
         return self.fleet_yaml.parent / "out"
 
     def start(self, on: str, *arguments: str, workers: str = "cpu") -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "images",
-            "fleet",
-            "--on",
-            on,
-            "--workers",
-            workers,
-            *arguments,
-        ]
+        """Start the command on Slurm or Ray (`on`)."""
+        fleet = [sys.executable, "-m", "images", "fleet"]
+        command = [*fleet, "--on", on, "--workers", workers, *arguments]
         return subprocess.Popen(
             [*command, "--fleet", str(self.fleet_yaml), "--out", str(self.out)],
             cwd=self.checkout,
@@ -153,7 +145,7 @@ def key_of(small: Small) -> str:
 def here(
     engine: Engine, images: list[Small], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What `validate` gives on this machine: task -> verdict."""
+    """Return the verdicts of `validate` on this machine, by task."""
     verdicts = {}
     for small in images:
         out = tmp_path_factory.mktemp("here")
@@ -183,18 +175,22 @@ def test_a_cluster_gives_the_verdicts_of_one_machine(
     # The workers pull by digest.
     for small in images:
         engine.remove(small.reference, force=True)
-    code, told = fleet.run(on, *references(images), *OPTIONS)
-    assert code == 1 and "claims failed (" in told and "einops" in told, told
-    assert {
-        folder.name: claims_in(folder / "verdict.json") for folder in (fleet.out / "cpu").iterdir()
-    } == here
+
+    code, output = fleet.run(on, *references(images), *OPTIONS)
+
+    assert code == 1, output
+    assert "claims failed (" in output and "einops" in output
+    verdicts = {}
+    for folder in (fleet.out / "cpu").iterdir():
+        verdicts[folder.name] = claims_in(folder / "verdict.json")
+    assert verdicts == here
     for small in images:
-        brought = json.loads((fleet.out / "cpu" / key_of(small) / "worker.json").read_text())
-        assert brought["reference"] == small.reference and (
-            on == "ray" or brought["machine"] in ("n1", "n2")
-        )
-    code, told = fleet.run(on, *references(images[:1]), *OPTIONS)
-    assert code == 0, told
+        report = json.loads((fleet.out / "cpu" / key_of(small) / "worker.json").read_text())
+        assert report["reference"] == small.reference
+        assert on == "ray" or report["machine"] in ("n1", "n2")
+
+    code, output = fleet.run(on, *references(images[:1]), *OPTIONS)
+    assert code == 0, output
 
 
 def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
@@ -202,8 +198,11 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
 ) -> None:
     """The GPUs of these nodes are files: placement is real, but no kernel can be measured."""
     fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment})
-    code, told = fleet.run("slurm", *references(images[:1]), "--tier", "gpu", workers="h100")
-    assert code == 1 and "UNPROVEN: " in told, told
+
+    code, output = fleet.run("slurm", *references(images[:1]), "--tier", "gpu", workers="h100")
+
+    assert code == 1, output
+    assert "UNPROVEN: " in output
     folder = fleet.out / "h100" / key_of(images[0])
     assert json.loads((folder / "worker.json").read_text())["machine"] == "n3"
     assert claims_in(folder / "verdict.json")["overall"] == "UNPROVEN"
@@ -220,7 +219,7 @@ def measure(claims):
     time.sleep(6)
     return _at_once(claims)
 """
-"""Behind a probe: there is a middle to be killed in."""
+"""Is added to a probe, so that it takes long enough to be killed in the middle."""
 
 
 @pytest.fixture
@@ -243,8 +242,9 @@ def test_a_worker_that_is_killed_leaves_no_evidence_and_no_older_verdict(
     until(lambda: bool(containers_of(engine, images)), process)
     for pid in workers_of(slurm):
         os.kill(pid, signal.SIGKILL)
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1 and "ended without a result" in told, told
+
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and "ended without a result" in stderr, stderr
     assert list(folder.iterdir()) == []
     until(lambda: not slurm.queue())
     engine.sweep()
@@ -256,9 +256,11 @@ def test_an_interrupt_cancels_the_jobs_which_remove_their_containers(
 ) -> None:
     process = slow.start("slurm", *references(images), *OPTIONS)
     until(lambda: bool(containers_of(engine, images)), process)
+
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "stopped" in told, told
+
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped" in stderr, stderr
     until(lambda: not slurm.queue())
     until(lambda: not containers_of(engine, images))
     assert not list(slow.out.rglob("verdict.json")) and not list(slow.out.glob("*/slurm-*"))
@@ -270,9 +272,11 @@ def test_ray_cancels_its_tasks_which_remove_their_containers(
     slow = replace(slow, environment={**slow.environment, **ray})
     process = slow.start("ray", *references(images), *OPTIONS)
     until(lambda: bool(containers_of(engine, images)), process)
+
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "stopped" in told, told
+
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and "stopped" in stderr, stderr
     until(lambda: not containers_of(engine, images))
 
 
@@ -297,9 +301,10 @@ def test_a_worker_builds_and_pushes_by_digest_or_tells_the_step_that_failed(
     fleet = Fleet(fleet_yaml, {"DOCKER_HOST": engine.facts.url, **slurm.environment}, checkout)
     folder = fleet.out / "cpu" / BUILT
 
-    code, told = fleet.run("slurm", BUILT, "--tier", "static")
+    code, output = fleet.run("slurm", BUILT, "--tier", "static")
+
     try:
-        assert code == 1 and "claims failed" in told, told
+        assert code == 1 and "claims failed" in output, output
         build = json.loads((folder / "build.json").read_text())
         reference = json.loads((folder / "worker.json").read_text())["reference"]
         assert reference.startswith(f"{staging}@sha256:")
@@ -311,8 +316,10 @@ def test_a_worker_builds_and_pushes_by_digest_or_tells_the_step_that_failed(
         engine.remove(f"test-fleet-{BUILT}-candidate", force=True)
 
     dockerfile.write_text("FROM {{ base.reference }}\nRUN exit 3\n")
-    code, told = fleet.run("slurm", BUILT, "--tier", "static")
-    assert code == 1 and "exit 3" in told and "next:" in told, told
+    code, output = fleet.run("slurm", BUILT, "--tier", "static")
+
+    assert code == 1, output
+    assert "exit 3" in output and "next:" in output
     assert not (folder / "verdict.json").exists() and not (folder / "build.json").exists()
 
 
@@ -394,7 +401,7 @@ def workers_of(slurm: Slurm) -> list[int]:
 
 
 def kill_container(engine: Engine, container: str) -> bool:
-    """Tell whether it was there to be killed."""
+    """Kill a container, and return whether it still ran."""
     client = docker.DockerClient(base_url=engine.facts.url)
     try:
         client.api.kill(container)

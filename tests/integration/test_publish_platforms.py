@@ -86,33 +86,30 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
 
     Of arm64, only the files are.
     """
-    made = {}
+    images = {}
     for name in ROW:
         platform = ImageName.parse(name).platform
         tag = f"truetag-test-platforms:{platform.architecture}"
         engine.build(_context(name, platform), tag, platform=platform)
-        made_from = {"reference": "debian", "origin": "made", "digest": ""}
+        base = {"reference": "debian", "origin": "made", "digest": ""}
         folder = tmp_path_factory.mktemp("attestation")
-        made[name] = thin.validated(
-            engine, tag, folder, claims(name), (Tier.STATIC, Tier.CPU), made_from
-        )
-        proven = Status.PASS if platform is Platform.AMD64 else Status.UNPROVEN
-        assert thin.verdict_of(made[name]) is proven, (folder / "verdict.json").read_text()
-    yield made
+        tiers = (Tier.STATIC, Tier.CPU)
+        images[name] = thin.validated(engine, tag, folder, claims(name), tiers, base)
+        status = Status.PASS if platform is Platform.AMD64 else Status.UNPROVEN
+        assert thin.verdict_of(images[name]) is status, (folder / "verdict.json").read_text()
+    yield images
     for name in ROW:
-        engine.remove(
-            f"truetag-test-platforms:{ImageName.parse(name).platform.architecture}", force=True
-        )
+        architecture = ImageName.parse(name).platform.architecture
+        engine.remove(f"truetag-test-platforms:{architecture}", force=True)
 
 
 def _context(name: str, platform: Platform) -> dict[str, bytes]:
-    root, packed = (
-        unpacked(*PACKAGES, suite="bookworm", architecture=platform.architecture),
-        io.BytesIO(),
-    )
-    without = ("./dev/", "./usr/share/", f"./usr/lib/{platform.machine}-linux-gnu/gconv/")
+    """Return the build context of an image: Debian's Python with one package."""
+    root = unpacked(*PACKAGES, suite="bookworm", architecture=platform.architecture)
+    left_out = ("./dev/", "./usr/share/", f"./usr/lib/{platform.machine}-linux-gnu/gconv/")
+    packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.add(root, ".", filter=lambda one: None if one.name.startswith(without) else one)
+        tar.add(root, ".", filter=lambda file: None if file.name.startswith(left_out) else file)
     labels = {
         "image": name,
         "torch": "2.11.0",
@@ -126,10 +123,10 @@ def _context(name: str, platform: Platform) -> dict[str, bytes]:
         *([compiled] if platform is Platform.AMD64 else []),
         "USER 1001",
     )
-    told = (f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items())
+    label_lines = [f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items()]
     files = {f"site/{path}": content for path, content in MODULES.items()}
     return {
-        "Dockerfile": "\n".join((*lines, *told)).encode(),
+        "Dockerfile": "\n".join((*lines, *label_lines)).encode(),
         "root.tar": packed.getvalue(),
         **files,
     }
@@ -155,12 +152,17 @@ def options(repository: Repository, cache: Path) -> PublishOptions:
 
 
 def named(repository: Repository, *tags: str) -> list[str | None]:
-    """The digests that tags name."""
-    with Registry(repository) as found:
-        return [one.digest if (one := found.find(tag)) else None for tag in tags]
+    """Return the digests that tags name; None for a tag that is not there."""
+    digests = []
+    with Registry(repository) as registry:
+        for tag in tags:
+            manifest = registry.find(tag)
+            digests.append(manifest.digest if manifest else None)
+    return digests
 
 
 def passed(checks: list[Check]) -> bool:
+    """Return whether all checks of `verify` passed."""
     return all(check.status is Status.PASS for check in checks)
 
 
@@ -168,10 +170,13 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
     engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, trixie: Other
 ) -> None:
     first = publish(engine, pair, options, AMD64)
-    done = publish(engine, pair, options, ARM64)
-    reference = done.indexes[AMD64]
-    assert named(options.repository, AMD64, "latest") == [reference.partition("@")[2]] * 2
-    assert [image.name for image in done.images] == [ARM64] and not done.left_out
+    second = publish(engine, pair, options, ARM64)
+    reference = second.indexes[AMD64]
+    index_digest = reference.partition("@")[2]
+
+    assert named(options.repository, AMD64, "latest") == [index_digest, index_digest]
+    assert [image.name for image in second.images] == [ARM64]
+    assert not second.left_out
     with Registry(options.repository) as source:
         images = attachments.load_all(source, source.get(AMD64))
         assert named(options.repository, ARM64) == [images[1].manifest.digest]
@@ -179,30 +184,29 @@ def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
         (str(ImageName.parse(name).platform), pair[name].info.digest) for name in ROW
     ]
     for image in images:
-        assert sorted(one.predicate_type for one in image.statements) == sorted(NAMES)
-    digest, found = verify(Reference(options.repository, AMD64), policy(), unsigned=True)
-    assert digest == reference and passed(found)
-    assert [check.subject for check in found if "gate" in check.subject] == [
-        f"linux/{one} gate static" for one in ("amd64", "arm64")
-    ]
+        types = [statement.predicate_type for statement in image.statements]
+        assert sorted(types) == sorted(NAMES)
+
+    digest, checks = verify(Reference(options.repository, AMD64), policy(), unsigned=True)
+    assert digest == reference and passed(checks)
+    gates = [check.subject for check in checks if "gate" in check.subject]
+    assert gates == ["linux/amd64 gate static", "linux/arm64 gate static"]
+
     tag = f"{options.repository}:{AMD64}"
     with trixie.lend(int(options.repository.host.rpartition(":")[2])), connect(trixie.url) as other:
         for puller, name in ((engine, AMD64), (other, ARM64)):
             platform = ImageName.parse(name).platform
             pulled = puller.pull(tag, platform=platform)
             puller.untag(tag)
-            assert (pulled.digest, pulled.architecture) == (
-                pair[name].info.digest,
-                platform.architecture,
-            )
+            assert pulled.digest == pair[name].info.digest
+            assert pulled.architecture == platform.architecture
+
     production = thin.production(options.repository)
-    promoted = promote(
-        Reference(options.repository, reference.partition("@")[2]), production, options.policy
-    )
+    promoted = promote(Reference(options.repository, index_digest), production, options.policy)
     digests = named(production, AMD64, "latest", ARM64)
-    assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
+    assert digests == [index_digest, index_digest, images[1].manifest.digest]
     dated = {tag for tag in first.tags if tag.endswith(pair[AMD64].info.digest[7:19])}
-    assert set(promoted.tags) == {*done.tags, *dated}
+    assert set(promoted.tags) == {*second.tags, *dated}
     assert passed(verify(Reference(production, "latest"), options.policy, unsigned=True)[1])
 
 
@@ -211,16 +215,16 @@ def test_what_another_processor_could_not_run_opens_no_index_that_asks_for_the_c
 ) -> None:
     """The cpu tier of the image for arm64 is UNPROVEN: its programs do not run here."""
     strict = replace(options, policy=policy(Tier.STATIC, Tier.CPU))
-    with pytest.raises(
-        UserError, match=r"imports/einops \(cpu\) is UNPROVEN: programs for arm64 do not run"
-    ):
+    refusal = r"imports/einops \(cpu\) is UNPROVEN: programs for arm64 do not run"
+
+    with pytest.raises(UserError, match=refusal):
         publish(engine, pair, strict, ARM64)
     assert named(options.repository, *ROW) == [None, None]
+
     publish(engine, pair, options, ARM64)
-    (told,) = publish(engine, pair, strict, AMD64).left_out
-    assert told.startswith(
-        f"{AMD64} lacks linux/arm64: imports/einops (cpu) is UNPROVEN: programs for arm64"
-    )
+    (reason,) = publish(engine, pair, strict, AMD64).left_out
+    lacking = f"{AMD64} lacks linux/arm64: imports/einops (cpu) is UNPROVEN: programs for arm64"
+    assert reason.startswith(lacking)
     with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
         engine.pull(f"{options.repository}:{AMD64}", platform=Platform.ARM64)
 
@@ -234,20 +238,21 @@ def test_an_image_joins_only_what_the_same_key_signed(
 ) -> None:
     monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
     key_pairs(tmp_path, monkeypatch)
-    signed, others = (
-        replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other")
-    )
-    publish(engine, pair, others, ARM64)
-    (told,) = publish(engine, pair, signed, AMD64).left_out
-    assert told.startswith(f"{AMD64} lacks linux/arm64: the key signed nothing")
-    done = publish(engine, pair, signed, ARM64)
+    our_key = replace(options, key=str(tmp_path / "cosign.key"))
+    other_key = replace(options, key=str(tmp_path / "other.key"))
+
+    publish(engine, pair, other_key, ARM64)
+    (reason,) = publish(engine, pair, our_key, AMD64).left_out
+    assert reason.startswith(f"{AMD64} lacks linux/arm64: the key signed nothing")
+
+    second = publish(engine, pair, our_key, ARM64)
     key, reference = str(tmp_path / "cosign.pub"), Reference(options.repository, AMD64)
-    assert not done.left_out and cosign_verifies(done.indexes[AMD64], key), "the index is signed"
-    _, found = verify(reference, policy(), key=key)
-    assert passed(found), found
-    assert [one.subject for one in found if "signature" in one.subject] == [
-        f"linux/{one} signature" for one in ("amd64", "arm64")
-    ]
+    assert not second.left_out
+    assert cosign_verifies(second.indexes[AMD64], key), "the index is signed"
+    _, checks = verify(reference, policy(), key=key)
+    assert passed(checks), checks
+    signatures = [check.subject for check in checks if "signature" in check.subject]
+    assert signatures == ["linux/amd64 signature", "linux/arm64 signature"]
     assert not passed(verify(reference, policy(), key=str(tmp_path / "other.pub"))[1])
     production = thin.production(options.repository)
     moved = promote(reference, production, options.policy, key=key)
@@ -257,8 +262,8 @@ def test_an_image_joins_only_what_the_same_key_signed(
 
 @pytest.fixture
 def staging(repository: Repository) -> Iterator[Registry]:
-    with Registry(repository) as found:
-        yield found
+    with Registry(repository) as registry:
+        yield registry
 
 
 def rules() -> ReleasePolicy:
@@ -280,27 +285,29 @@ def test_an_index_that_cosign_3_signed_is_promoted_with_its_signature(
     staging: Registry, keys: Path
 ) -> None:
     key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
-    made = attachments.make_index(
+    index = attachments.make_index(
         [published(staging, name, date=days_ago(1), name=name, key=key) for name in ROW]
     )
-    staging.put(made)
-    every = [attachments.load(staging, staging.get(one.digest)) for one in made.manifests]
-    days = [tags.version_of(one).created for one in every]
-    for one, name, day in zip(every, ROW, days, strict=True):
-        names = [tags.immutable_tag(name, day, one.image_id), *([name] if name != AMD64 else [])]
-        attachments.sign_image(staging, one.manifest.digest, key, public, names)
-    fixed = tags.immutable_tag(AMD64, max(days), made.digest)
-    attachments.sign_image(staging, made.digest, key, public, [AMD64, fixed, "latest"])
+    staging.put(index)
+    days = []
+    for manifest, name in zip(index.manifests, ROW, strict=True):
+        image = attachments.load(staging, staging.get(manifest.digest))
+        day = tags.version_of(image).created
+        days.append(day)
+        names = [tags.immutable_tag(name, day, image.image_id)]
+        if name != AMD64:
+            names.append(name)
+        attachments.sign_image(staging, image.manifest.digest, key, public, names)
+    dated = tags.immutable_tag(AMD64, max(days), index.digest)
+    attachments.sign_image(staging, index.digest, key, public, [AMD64, dated, "latest"])
+    source = Reference(staging.repository, index.digest)
     production = thin.production(staging.repository)
-    promote(Reference(staging.repository, made.digest), production, rules(), key=public)
-    assert named(production, AMD64, "latest") == [made.digest] * 2
-    assert cosign_verifies(f"{production}@{made.digest}", public)
+
+    promote(source, production, rules(), key=public)
+
+    assert named(production, AMD64, "latest") == [index.digest, index.digest]
+    assert cosign_verifies(f"{production}@{index.digest}", public)
     assert passed(verify(Reference(production, "latest"), rules(), key=public)[1])
     with pytest.raises(UserError, match="the key signed nothing that is attached") as refused:
-        promote(
-            Reference(staging.repository, made.digest),
-            production,
-            rules(),
-            key=str(keys / "other.pub"),
-        )
+        promote(source, production, rules(), key=str(keys / "other.pub"))
     assert not isinstance(refused.value, signing.CosignError), "cosign could tell"
