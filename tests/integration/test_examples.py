@@ -52,7 +52,7 @@ FAULTS = {
 
 
 def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:
-    """The verdict of one example's cpu claim, with some of its files changed."""
+    """Return status and reason of one example's cpu claim, with some of its files changed."""
     (row,) = (row for row in ROWS if row.subject == subject)
     expect = expectation_of(row, row.tiers["cpu"])
     probe = "cpu.examples"
@@ -70,13 +70,13 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     spec = ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])
     files = {"/judge": {**containers.suite_files(claims), **changed}}
     records: list[Record] = []
-    said, end, _ = containers.run_suite(
+    output, end, _ = containers.run_suite(
         engine, spec, files, timeout=2400, probes=[probe], on_record=records.append
     )
-    assert records, f"nothing was measured: {end}, {said[-20:]}"
+    assert records, f"nothing was measured: {end}, {output[-20:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(records), claims=claims.claims)
-    (found,) = judge(claims, evidence).claims
-    return found.status, found.reason
+    (verdict,) = judge(claims, evidence).claims
+    return verdict.status, verdict.reason
 
 
 def test_a_healthy_example_passes(engine: Engine) -> None:
@@ -85,17 +85,17 @@ def test_a_healthy_example_passes(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told(engine: Engine, fault: str) -> None:
-    subject, file, healthy, faulty, told = FAULTS[fault]
+def test_a_fault_is_reported(engine: Engine, fault: str) -> None:
+    subject, file, healthy, faulty, phrase = FAULTS[fault]
+    # A fault shows in any step, so two are enough.
+    fewer_steps = (file.replace(".py", ".yaml"), "max_steps: 20", "max_steps: 2")
     changed = {}
-    # What a fault leaves out it leaves out of any step, and the healthy example takes all of them.
-    for path, before, after in (
-        (file, healthy, faulty),
-        (file.replace(".py", ".yaml"), "max_steps: 20", "max_steps: 2"),
-    ):
+    for path, before, after in ((file, healthy, faulty), fewer_steps):
         text = (EXAMPLES / path).read_text()
         assert before in text
         changed[f"examples/{path}"] = text.replace(before, after).encode()
+
     status, reason = judged(engine, subject, changed)
+
     assert status is Status.FAIL, reason
-    assert told in reason
+    assert phrase in reason

@@ -93,19 +93,16 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
-    files = {
-        **containers.suite_files(ClaimSet(image="tiny", claims=())),
-        "tiny.py": SCRIPT.encode(),
-    }
-    spec = ContainerSpec(
-        parent.handle, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"]
-    )
+    """Run SCRIPT in the parent image, and return what it prints."""
+    suite = containers.suite_files(ClaimSet(image="tiny", claims=()))
+    command = ["python3", "/judge/tiny.py"]
+    spec = ContainerSpec(parent.handle, command, tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
     with engine.container(spec) as container:
-        container.put(files, "/judge")
-        done = container.run(timeout=600)
-    assert done.code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        container.put({**suite, "tiny.py": SCRIPT.encode()}, "/judge")
+        output = container.run(timeout=600)
+    assert output.code == 0, output.stderr
+    measured: dict[str, Any] = json.loads(output.stdout.splitlines()[-1])
+    return measured
 
 
 def test_a_right_kernel_is_within_its_tolerance_and_its_control_is_not(
@@ -114,11 +111,9 @@ def test_a_right_kernel_is_within_its_tolerance_and_its_control_is_not(
     facts = evidence["cases"]["right"]
     assert facts["finite"]
     assert set(facts["outputs"]) == {"output", "gradient x", "gradient w"}
-    assert all(one["error"] < 1e-6 for one in facts["outputs"].values())
-    assert all(
-        error == pytest.approx(0.01, rel=0.01)
-        for error in facts["controls"]["scaled by 1.01"].values()
-    )
+    assert all(output["error"] < 1e-6 for output in facts["outputs"].values())
+    for error in facts["controls"]["scaled by 1.01"].values():
+        assert error == pytest.approx(0.01, rel=0.01)
 
 
 def test_wrong_kernels_stand_out_by_plain_torch_in_the_same_dtype_and_whole_numbers_exactly(
@@ -138,11 +133,11 @@ def test_the_corpus_of_silent_faults_tells_right_from_wrong(evidence: dict[str, 
 
     NaN counts as off on either side.
     """
-    for name, found in evidence["silent"].items():
+    for name, measured in evidence["silent"].items():
         tolerance = faults()[name].tolerance
-        assert (found["off"] <= tolerance) is (name != "large-linear") and found[
-            "control"
-        ] > tolerance, (name, found)
+        is_right = measured["off"] <= tolerance
+        assert is_right is (name != "large-linear"), (name, measured)
+        assert measured["control"] > tolerance, (name, measured)
     assert evidence["nan"] == ["inf", "inf"]
 
 
@@ -151,13 +146,12 @@ def test_floors_are_timed_and_a_step_learns_as_float32_does(evidence: dict[str, 
 
     So it counts 7 of 12 parts.
     """
-    assert all(one["figure"] > 0 for one in evidence["speed"].values())
-    assert evidence["counted"] == [1.0, 1.0] and evidence["attention"] == pytest.approx(
-        7 / 12, rel=0.01
-    )
     trained, reference = evidence["step"]["trained"], evidence["step"]["reference"]
-    assert (
-        trained["losses"][-1] < trained["losses"][0] - step.LEAST_FALL
-        and len(trained["losses"]) == step.STEPS
-    )
+    losses = trained["losses"]
+
+    assert all(floor["figure"] > 0 for floor in evidence["speed"].values())
+    assert evidence["counted"] == [1.0, 1.0]
+    assert evidence["attention"] == pytest.approx(7 / 12, rel=0.01)
+    assert len(losses) == step.STEPS
+    assert losses[-1] < losses[0] - step.LEAST_FALL
     assert reference["bfloat16"] == pytest.approx(reference["float32"], abs=step.REFERENCE_SLACK)

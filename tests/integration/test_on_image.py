@@ -62,12 +62,12 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
-    """The same with few claims of each tier: the build of the parent had them all measured."""
-    kept = ("pins", "environment", "device", "numerics", "attention")
+    """Yield the same image with few claims of each tier. The parent's build measured them all."""
+    checks = ("pins", "environment", "device", "numerics", "attention")
     rows = tuple(
-        one
-        for one in claims.claims
-        if one.check in kept or (one.check, one.subject) == ("native", "bitsandbytes")
+        claim
+        for claim in claims.claims
+        if claim.check in checks or claim.key == "native/bitsandbytes"
     )
     copy = "COPY claims.json /opt/truetag/claims.json"
     dockerfile = f"FROM {current}\nUSER root\n{copy}\nUSER {parent.user}\n"
@@ -93,7 +93,10 @@ def run(
     user: str | None = None,
     tmp: bool = True,
 ) -> Done:
-    """No network; nothing is writable but /tmp, if that."""
+    """Run a command in an image, without network, where only /tmp is writable.
+
+    `tmp`: False: not even /tmp is.
+    """
     folders = {"/tmp": "rw,exec,nosuid,nodev,mode=1777"} if tmp else {}
     lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
     with engine.container(ContainerSpec(reference, command, tmpfs=folders, user=user)) as container:
@@ -101,114 +104,116 @@ def run(
         for stream, text in container.lines(timeout=1800):
             lines[stream].append(text)
         code = container.wait(timeout=300).code
-    return Done(
-        code,
-        *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")),
-    )
+    stdout = "\n".join(text.rstrip("\n") for text in lines["stdout"])
+    stderr = "\n".join(text.rstrip("\n") for text in lines["stderr"])
+    return Done(code, stdout, stderr)
 
 
 def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: str) -> None:
     done = run(engine, few, ["validate", "--tier", "static"])
+
     assert done.code == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0] == f"{NAME}  PASS"
-    assert f"\n{NAME}: PASS (" in done.stdout and "\nnot run: cpu, gpu, multigpu" in done.stdout
-    began, *_ = done.stderr.splitlines()
-    assert began.startswith(f"measuring {NAME}: "), "said before the first probe ends"
+    assert f"\n{NAME}: PASS (" in done.stdout
+    assert "\nnot run: cpu, gpu, multigpu" in done.stdout
+    first_line, *_ = done.stderr.splitlines()
+    assert first_line.startswith(f"measuring {NAME}: "), "printed before the first probe ends"
     assert "measured static.pins" in done.stderr, "progress does not get in the way of the verdict"
 
 
 def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, few: str) -> None:
     done = run(engine, few, ["validate", "--tier", "static", "--json"], user="61234:61234")
+
     verdict = json.loads(done.stdout)
-    assert (done.code, verdict["image"], verdict["overall"], verdict["digest"]) == (
-        0,
-        NAME,
-        "PASS",
-        "",
-    )
+    assert done.code == 0
+    assert (verdict["image"], verdict["overall"], verdict["digest"]) == (NAME, "PASS", "")
     assert {row["tier"] for row in verdict["claims"]} == {"static"}
 
 
 def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str) -> None:
     done = run(engine, broken, ["validate", "--json"])
+
     verdict = json.loads(done.stdout)
     assert (done.code, verdict["overall"]) == (1, "FAIL")
-    failed = {
-        (row["check"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"
-    }
+    failed = {}
+    for row in verdict["claims"]:
+        if row["verdict"] == "FAIL":
+            failed[row["check"], row["subject"]] = row
     assert set(failed) == {("environment", "variables"), ("native", "bitsandbytes")}
     assert "libbitsandbytes_cuda126.so" in failed["native", "bitsandbytes"]["reason"]
     assert failed["native", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
-    assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, (
-        "no GPU here, so no gpu tier"
-    )
+    # There is no GPU here, so no gpu tier.
+    assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}
     assert "not run: this container was given no GPU: `docker run --gpus all" in done.stderr
 
 
 def test_asked_for_gpus_where_the_container_has_none_it_says_how_to_give_it_some(
     engine: Engine, few: str
 ) -> None:
-    for asked in (["--tier", "gpu"], ["--tier", "static", "--tier", "multigpu", "--json"]):
-        done = run(engine, few, ["validate", *asked])
+    for options in (["--tier", "gpu"], ["--tier", "static", "--tier", "multigpu", "--json"]):
+        done = run(engine, few, ["validate", *options])
+
         assert (done.code, done.stdout) == (2, "")
-        assert (
-            "libcuda.so.1" in done.stderr
-            and "--gpus all" in done.stderr
-            and "Traceback" not in done.stderr
-        )
+        assert "libcuda.so.1" in done.stderr and "--gpus all" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-def test_nowhere_to_write_is_said_without_a_traceback(engine: Engine, few: str) -> None:
+def test_nowhere_to_write_is_reported_without_a_traceback(engine: Engine, few: str) -> None:
     done = run(engine, few, ["validate", "--tier", "static"], tmp=False)
-    assert done.code == 2 and "--tmpfs" in done.stderr and "Traceback" not in done.stderr
+
+    assert done.code == 2
+    assert "--tmpfs" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_wrong_claims_are_said_without_a_traceback(engine: Engine, current: str) -> None:
-    for file in ("/etc/hostname", "/etc/passwd", "/nowhere"):
-        done = run(engine, current, ["validate", "--claims", file])
-        assert done.code == 2 and file in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize("file", ["/etc/hostname", "/etc/passwd", "/nowhere"])
+def test_wrong_claims_are_reported_without_a_traceback(
+    engine: Engine, current: str, file: str
+) -> None:
+    done = run(engine, current, ["validate", "--claims", file])
+
+    assert done.code == 2
+    assert file in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_option_can_not_be_abbreviated(engine: Engine, current: str) -> None:
     done = run(engine, current, ["validate", "--claim", "pins"])
-    assert done.code == 2 and "--claim" in done.stderr, "no abbreviation of --claims"
+
+    assert done.code == 2
+    assert "--claim" in done.stderr
 
 
 def test_the_commands_do_not_change_what_the_image_starts(
     engine: Engine, current: str, parent: ImageInfo
 ) -> None:
-    done = run(
-        engine,
-        current,
-        [
-            "sh",
-            "-c",
-            "command -v validate; command -v doctor; find /opt/truetag ! -perm -o+r; echo done",
-        ],
-    )
+    list_unreadable = "find /opt/truetag ! -perm -o+r"
+    script = f"command -v validate; command -v doctor; {list_unreadable}; echo done"
+
+    done = run(engine, current, ["sh", "-c", script])
+
     assert done.stdout.splitlines() == ["/usr/local/bin/validate", "/usr/local/bin/doctor", "done"]
-    found = engine.inspect(current)
-    assert (
-        (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
-    )
+    for info in (engine.inspect(current), parent):
+        assert (info.entrypoint, info.command) == ((), ("bash",))
 
 
 def test_apt_leaves_no_archives_in_what_is_built_on_an_image(engine: Engine, current: str) -> None:
     control = r"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n"
-    made = (
+    make_package = (
         f"mkdir -p /tmp/x/DEBIAN; printf '{control}' >/tmp/x/DEBIAN/control; "
         "dpkg-deb -b /tmp/x /tmp/x.deb"
     )
-    cached = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
-    installed = (
+    leave_archive = "mkdir -p /var/cache/apt/archives; touch /var/cache/apt/archives/y.deb"
+    install = (
         "apt-get install -qq /tmp/x.deb; ls /var/cache/apt /var/cache/apt/archives; dpkg-query -W x"
     )
-    command = ["sh", "-ec", f"({made}; {cached}; {installed}) 2>&1"]
-    with engine.container(
-        ContainerSpec(current, command, user="root", read_only=False)
-    ) as container:
-        done = container.run(timeout=600)
-    assert done.code == 0 and done.stdout.strip().endswith("x\t1"), done.stdout
-    assert not re.search(
-        r"\.(deb|bin)$", done.stdout.partition("/var/cache/apt:")[2], re.MULTILINE
-    ), done.stdout
+    command = ["sh", "-ec", f"({make_package}; {leave_archive}; {install}) 2>&1"]
+    spec = ContainerSpec(current, command, user="root", read_only=False)
+
+    with engine.container(spec) as container:
+        output = container.run(timeout=600)
+
+    assert output.code == 0 and output.stdout.strip().endswith("x\t1"), output.stdout
+    listing = output.stdout.partition("/var/cache/apt:")[2]
+    assert not re.search(r"\.(deb|bin)$", listing, re.MULTILINE), output.stdout
 
 
 def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str) -> None:
