@@ -26,7 +26,7 @@ from validate.evidence import MeasuredOn
 
 GPU_PIP = replace(PIP, subject="pip-on-gpu", tier=Tier.GPU)
 CLAIMS = ClaimSet(image=NAME, claims=(PIP, GPU_PIP))
-FOUND: dict[str, Any] = {
+PACKAGES: dict[str, Any] = {
     "python": [{"name": "pip", "version": "26.3", "licence": "MIT"}],
     "toolkit": [],
     "debian": [
@@ -66,7 +66,9 @@ def result_of(runs: Sequence[Attestation], claims: ClaimSet = CLAIMS) -> dict[st
     return statements.make_test_result(judged_runs)
 
 
-def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]) -> Statement:
+def statement_about(
+    image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]
+) -> Statement:
     """Return a statement about an image."""
     digest = image.manifest.digest
     return Statement.of(predicate_type, predicate, repository=str(image.repository), digest=digest)
@@ -77,7 +79,7 @@ def attach(
 ) -> None:
     """Attach one more statement to the image with a tag, as everybody may who may push."""
     image = replace(attachments.load(target, target.get(content)), statements=())
-    attachments.attach(target, image, [said(image, predicate_type, predicate)], key)
+    attachments.attach(target, image, [statement_about(image, predicate_type, predicate)], key)
 
 
 def published(
@@ -113,7 +115,7 @@ def published(
     target.put(manifest, content)
     image = attachments.load(target, manifest)
     bom = sbom.make_sbom(
-        FOUND, name=name, digest=image.image_id, created=datetime.fromisoformat(created)
+        PACKAGES, name=name, digest=image.image_id, created=datetime.fromisoformat(created)
     )
     build = {
         "digest": image.image_id,
@@ -124,9 +126,9 @@ def published(
     origin = provenance.make_predicate(build, name=own_name, revision=revision, created=created)
     run = validated(image.image_id, date, claims, name)
     own_statements = [
-        said(image, TEST_RESULT, result_of([run])),
-        said(image, CYCLONEDX, bom),
-        said(image, PROVENANCE, origin),
+        statement_about(image, TEST_RESULT, result_of([run])),
+        statement_about(image, CYCLONEDX, bom),
+        statement_about(image, PROVENANCE, origin),
     ]
     attachments.attach(target, image, own_statements, key)
     return attachments.load(target, manifest)
@@ -152,5 +154,5 @@ def judge_again(
     """Add a validation run to the test result that is attached to an image with a tag."""
     image = attachments.load(target, target.get(content))
     runs = [*image.attestations, validated(image.image_id, date, **more)]
-    attachments.attach(target, image, [said(image, TEST_RESULT, result_of(runs))], key)
+    attachments.attach(target, image, [statement_about(image, TEST_RESULT, result_of(runs))], key)
     return attachments.load(target, image.manifest)

@@ -41,12 +41,12 @@ def claim(
     verdict: Status = Status.PASS,
     *,
     subject: str = "torch",
-    number: str = "pins",
+    check: str = "pins",
     required: bool = True,
     **more: object,
 ) -> ClaimRow:
     plain = {
-        "check": number,
+        "check": check,
         "tier": tier,
         "subject": subject,
         "required": required,
@@ -58,7 +58,7 @@ def claim(
 def run(
     image: str, *claims: ClaimRow, day: date | None = TODAY, digest: str = NEW, **more: object
 ) -> Run:
-    rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
+    rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, check="imports"))
     plain = {
         "packages": {
             one.subject: TORCH.get(image, "2.7.1")
@@ -80,7 +80,7 @@ def run(
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimRow:
-    return claim(tier, verdict, subject="device", number="numerics")
+    return claim(tier, verdict, subject="device", check="numerics")
 
 
 def job(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
@@ -124,7 +124,7 @@ def breakage(**more: object) -> BreakageLine:
     return BreakageLine.model_validate({**plain, **more})
 
 
-STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="imports"))
+STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, check="imports"))
 RUNS = (
     run(VALIDATED, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
     run(VALIDATED, gpu(), gpus=(H100,)),
@@ -132,7 +132,7 @@ RUNS = (
         PARTLY,
         claim(Tier.STATIC),
         claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False),
-        claim(Tier.CPU, number="imports"),
+        claim(Tier.CPU, check="imports"),
     ),
     run(
         PARTLY,
@@ -167,7 +167,7 @@ TAG = Published(
 )
 
 
-def known(**more: object) -> SiteInputs:
+def inputs_with(**more: object) -> SiteInputs:
     plain = {
         "sources": SOURCES,
         "today": TODAY,

@@ -29,9 +29,9 @@ from tests.support.published import (
     pretend_cosign,
     published,
     result_of,
+    statement_about,
     validated,
 )
-from tests.support.published import said as statement_about
 
 TAG = "sha256-0.sig"
 

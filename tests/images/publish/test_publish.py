@@ -35,9 +35,9 @@ from tests.support.engine_contents import image_info
 from tests.support.http_server import serving
 from tests.support.published import (
     CLAIMS,
-    FOUND,
     GPU_PIP,
     LABELS,
+    PACKAGES,
     attach,
     days_ago,
     pretend_cosign,
@@ -91,7 +91,7 @@ class EngineWithImage:
 
 @pytest.fixture(autouse=True)
 def without_containers_and_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sbom, "read_packages", lambda *_: FOUND)
+    monkeypatch.setattr(sbom, "read_packages", lambda *_: PACKAGES)
     pretend_cosign(monkeypatch)
 
 

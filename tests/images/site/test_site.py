@@ -62,7 +62,7 @@ SCHEMA_FILE = ROOT / "docs" / "schema" / "index.schema.json"
 
 @cache
 def site_of_samples() -> Mapping[str, bytes]:
-    return pages.render_files(samples.known())
+    return pages.render_files(samples.inputs_with())
 
 
 @cache
@@ -93,7 +93,7 @@ def parsed_page(path: str) -> Page:
 
 @cache
 def index_of_samples() -> Index:
-    return make_index(samples.known())
+    return make_index(samples.inputs_with())
 
 
 @cache
@@ -127,11 +127,11 @@ def digest_of(number: int) -> str:
 
 
 def test_the_same_inputs_and_date_give_the_same_bytes() -> None:
-    assert pages.render_files(samples.known()) == site_of_samples()
+    assert pages.render_files(samples.inputs_with()) == site_of_samples()
 
 
 def test_another_date_gives_the_same_files_with_other_bytes() -> None:
-    a_day_later = pages.render_files(samples.known(today=TODAY + timedelta(days=1)))
+    a_day_later = pages.render_files(samples.inputs_with(today=TODAY + timedelta(days=1)))
 
     assert a_day_later.keys() == site_of_samples().keys()
     assert a_day_later["index.json"] != site_of_samples()["index.json"]
@@ -189,7 +189,7 @@ def test_what_was_not_validated_is_never_green() -> None:
 
 def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
     run_without_gpu = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
-    site_inputs = samples.known(runs=[run_without_gpu])
+    site_inputs = samples.inputs_with(runs=[run_without_gpu])
 
     image = index_row(NEVER, site_inputs)
 
@@ -211,14 +211,14 @@ def test_a_published_image_has_only_the_verdicts_of_the_digest_that_its_tag_mean
 
 
 def test_an_image_that_is_not_published_has_the_verdicts_of_its_last_build() -> None:
-    image = index_row(REBUILT, samples.known(published=()))
+    image = index_row(REBUILT, samples.inputs_with(published=()))
 
     assert image.validation is Validation.VALIDATED
 
 
 def test_a_verdict_without_a_digest_validates_no_image() -> None:
     """An image that judges itself does not know its own digest."""
-    image = index_row(NEVER, samples.known(runs=[samples.run(NEVER, digest="")]))
+    image = index_row(NEVER, samples.inputs_with(runs=[samples.run(NEVER, digest="")]))
 
     assert image.validation is Validation.NEVER
     assert image.runs and not any(run.current for run in image.runs)
@@ -228,7 +228,7 @@ def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
     passed = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))
     failed = samples.run(NEVER, samples.gpu(Status.FAIL), gpus=(H200,))
 
-    image = index_row(NEVER, samples.known(runs=[passed, failed]))
+    image = index_row(NEVER, samples.inputs_with(runs=[passed, failed]))
 
     assert image.validation is Validation.FAILED
 
@@ -238,7 +238,7 @@ def test_an_image_did_not_pass_on_a_gpu_with_other_versions_than_its_pins() -> N
         NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), packages={"torch": "2.0"}
     )
 
-    image = index_row(NEVER, samples.known(runs=[run_of_older_pins]))
+    image = index_row(NEVER, samples.inputs_with(runs=[run_of_older_pins]))
 
     assert not image.passed_on
     assert image.sentence.startswith("Validated with torch 2.0 where the pin is 2.15.0 now")
@@ -283,7 +283,7 @@ def test_a_new_verdict_is_not_stale() -> None:
 def test_a_verdict_of_14_days_is_not_yet_stale() -> None:
     last_day = date(2026, 11, 20)
 
-    files = pages.render_files(samples.known(today=last_day))
+    files = pages.render_files(samples.inputs_with(today=last_day))
 
     assert "stale" not in table_row(STALE, files["index.html"].decode())
 
@@ -302,7 +302,9 @@ def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> 
         digest=digest_of(nights - 1),
         day=None,
     )
-    site_inputs = samples.known(nightly=nightly, runs=[measured_first, *runs.nightly_runs(nightly)])
+    site_inputs = samples.inputs_with(
+        nightly=nightly, runs=[measured_first, *runs.nightly_runs(nightly)]
+    )
 
     files = pages.render_files(site_inputs)
     image = index_row(PARTLY, site_inputs)
@@ -352,7 +354,7 @@ def test_the_runs_that_decide_the_validation_are_shown_however_old() -> None:
     tag = replace(samples.TAG, image=NEVER, digest=NEW)
 
     image = index_row(
-        NEVER, samples.known(runs=[run_of_tag, *newer_runs_of_other_builds], published=(tag,))
+        NEVER, samples.inputs_with(runs=[run_of_tag, *newer_runs_of_other_builds], published=(tag,))
     )
 
     assert image.validation is Validation.VALIDATED
@@ -391,13 +393,13 @@ NEWER_CLAIMS = [
 
 
 def test_an_image_whose_runs_judged_every_claim_of_today_is_validated() -> None:
-    image = index_row(VALIDATED, samples.known(claims={VALIDATED: JUDGED_CLAIMS}))
+    image = index_row(VALIDATED, samples.inputs_with(claims={VALIDATED: JUDGED_CLAIMS}))
 
     assert image.validation is Validation.VALIDATED
 
 
 def test_a_tier_with_a_claim_that_was_never_run_is_unproven() -> None:
-    site_inputs = samples.known(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
+    site_inputs = samples.inputs_with(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
 
     image = index_row(VALIDATED, site_inputs)
 
@@ -410,7 +412,7 @@ def test_a_tier_with_a_claim_that_was_never_run_is_unproven() -> None:
 
 
 def test_a_page_names_the_claims_that_were_never_run() -> None:
-    site_inputs = samples.known(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
+    site_inputs = samples.inputs_with(claims={VALIDATED: [*JUDGED_CLAIMS, *NEWER_CLAIMS]})
     image = index_row(VALIDATED, site_inputs)
 
     files = pages.render_files(site_inputs)
@@ -441,7 +443,9 @@ def test_the_claims_of_a_nightly_run_are_counted_because_they_have_no_names(
 ) -> None:
     nightly_run = replace(samples.run(VALIDATED), claims=())
 
-    image = index_row(VALIDATED, samples.known(runs=(nightly_run,), claims={VALIDATED: claims}))
+    image = index_row(
+        VALIDATED, samples.inputs_with(runs=(nightly_run,), claims={VALIDATED: claims})
+    )
 
     cpu = image.newest(Tier.CPU)
     assert cpu and cpu.never_run == never_run
@@ -457,7 +461,7 @@ def test_every_gpu_has_its_column() -> None:
 
 
 def test_without_runs_the_gpu_tier_has_one_column_without_a_name() -> None:
-    index_without_runs = make_index(samples.known(runs=(), nightly=()))
+    index_without_runs = make_index(samples.inputs_with(runs=(), nightly=()))
 
     assert index_without_runs.columns(Tier.GPU) == ("",)
 
@@ -480,7 +484,9 @@ def test_the_front_page_shows_a_current_breakage_once_and_no_old_one() -> None:
     long_ago = datetime(2026, 11, 1, tzinfo=UTC)
     old = samples.breakage(key="old", sentence="an old one broke", date=long_ago)
 
-    files = pages.render_files(samples.known(nightly=[old, samples.breakage(), samples.breakage()]))
+    files = pages.render_files(
+        samples.inputs_with(nightly=[old, samples.breakage(), samples.breakage()])
+    )
 
     assert files["index.html"].count(b"breaks symbols/resolved") == 1
     assert b" broke" not in files["index.html"]
@@ -612,7 +618,7 @@ def test_a_refused_image_for_another_platform_is_listed_like_any_other(
     refused = Planned(image_name=ImageName.parse(name), reasons=("no wheel of torch",))
     monkeypatch.setattr(plan, "plan", lambda _sources: (refused,))
 
-    site_index = make_index(samples.known(runs=(), nightly=()))
+    site_index = make_index(samples.inputs_with(runs=(), nightly=()))
 
     assert [(row.name, row.reasons) for row in site_index.refused] == [
         (name, ["no wheel of torch"])
@@ -622,7 +628,7 @@ def test_a_refused_image_for_another_platform_is_listed_like_any_other(
 def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
     name = "cu130-torch211-nothing"
 
-    files = pages.render_files(samples.known(runs=[samples.run(name)]))
+    files = pages.render_files(samples.inputs_with(runs=[samples.run(name)]))
 
     assert name not in files["index.html"].decode()
 
@@ -678,7 +684,7 @@ def test_the_choose_page_has_every_gpu_model() -> None:
 def test_an_index_with_a_field_that_could_harm_its_reader_is_refused(
     field: str, value: object
 ) -> None:
-    data = json.loads(dumps(make_index(samples.known())))
+    data = json.loads(dumps(make_index(samples.inputs_with())))
     data["images"] = [{**data["images"][0], field: value}]
 
     with pytest.raises(ValidationError, match=field):
