@@ -314,7 +314,7 @@ OF_OTHER_VERBS = (
     "images.fleet",
     "images.nightly",
     "images.publish",
-    "images.registry",
+    "images.registry.client",
     "images.site",
     "images.wheels.builder",
 )
