@@ -48,21 +48,28 @@ class ClassicLayer(StoredLayer):
     """The folder with the files of the layer."""
 
     def read_tar(self) -> LayerTar:
-        """Return the members of its tar."""
+        """Return the members of its tar, from the tar-split alone: no file is read.
+
+        A tar-split has one or more segments, then a row for the content of one member, and so on;
+        a folder's content has no bytes. So the segments between two contents hold the padding of
+        the first content, which belongs to no member, and then the header of the second one.
+        """
         members = []
-        header = b""
-        padding_before = 0  # of the content before the header
+        between_contents = b""
+        padding_size = 0
         for row in self._rows():
             if row["type"] == _SEGMENT:
-                header += base64.b64decode(row["payload"])
+                between_contents += base64.b64decode(row["payload"])
             elif row["type"] == _CONTENT:
+                header = between_contents[padding_size:]
                 size = row.get("size", 0)
-                # Some engines write a checksum of nothing, others none.
+                # Equal contents have the same size and checksum. For an empty content, some engines
+                # write a checksum and others none.
                 content = f"{size} {row.get('payload')}" if size else "0"
-                members.append(Member(header[padding_before:], _path_of(row), size, content))
-                header = b""
-                padding_before = padding(size)
-        return LayerTar(members, header[padding_before:])
+                members.append(Member(header, _path_of(row), size, content))
+                between_contents = b""
+                padding_size = padding(size)
+        return LayerTar(members, end=between_contents[padding_size:])
 
     def _rows(self) -> list[Any]:
         """Return the rows of its tar-split."""
@@ -126,7 +133,8 @@ def _path_of(row: Mapping[str, Any]) -> bytes:
 def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
     """Return the layers of an image by diff ID; empty unless each of them can be read here.
 
-    `diff_ids`: those of all its layers, the lowest first: the store has a layer by its chain.
+    `diff_ids`: those of all its layers, the lowest first. The store names a layer by its chain ID,
+    which depends on all layers below it.
     """
     layers: dict[str, StoredLayer] = {}
     chain_id = ""

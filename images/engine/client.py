@@ -216,6 +216,7 @@ class Engine(AbstractContextManager["Engine"]):
         cancel_build = partial(self._cancel_build, build_id)
         parameters = {**parameters, "buildid": build_id}
         with (
+            # A build that has succeeded need not be cancelled.
             self._work.registered(cancel_build, always=False),
             engine_errors("build"),
             self._send(files, "/build", parameters, headers) as messages,
@@ -414,16 +415,19 @@ class Engine(AbstractContextManager["Engine"]):
         config = configuration.canonical_bytes(built, self.steps(image_id))
         repository, tag = parse_repository_tag(name)
         full_name = f"{repository}:{tag or 'latest'}"
-        # The engine has the layers already, so an archive without them can be loaded.
+        # Load an archive with the new configuration. It needs no layers: the engine has them.
         if self.facts.containerd_images:
+            # Without a new configuration, loading still gives the image its name and unpacks it.
             manifest = containerd_store.read_manifest(self, built)
             info = self.load(configuration.oci_layout(config, manifest, full_name), name)
         elif config is not None:
             layers = built["RootFS"]["Layers"]
             info = self.load(configuration.docker_archive(config, layers, full_name), name)
         else:
+            # The classic store has nothing to unpack, and the build has named the image.
             return self.inspect(image_id)
 
+        # Remove the image as it was built, unless it is the same one or has a name of its own.
         former = self.find(image_id)
         if former and former.handle != info.handle and not former.tags:
             # It can't be removed while a container of an earlier build uses it.

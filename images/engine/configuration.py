@@ -111,15 +111,17 @@ def docker_archive(config: bytes, diff_ids: Sequence[str], name: str) -> dict[st
 def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, bytes]:
     """Return the files of an archive that gives layers of containerd's store this configuration.
 
-    The archive is an OCI image layout without layers: the store has the blobs that `built`, the
-    manifest of the image that was built, names. If `config` is None, the image keeps its own.
-    `name` is that of the image, with its tag. (OCI image specification, image-layout.md; the
-    annotations are containerd's, images/annotations.go.)
+    The archive is an OCI image layout without layers, which the store has already (OCI image
+    specification, image-layout.md). Path -> content.
+
+    config: the new configuration; None: the image keeps its own, and so its manifest.
+    built: the manifest of the image as it was built, whose layers the new manifest names as well.
+    name: of the image, with its tag: `REPOSITORY:TAG`.
     """
     files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
     manifest = built
     if config is not None:
-        # Docker's names of media types do not belong into an OCI manifest.
+        # The new manifest is OCI's, so layers that Docker's own media types describe get OCI's.
         layers = []
         for blob in built.layers:
             media_type = _OCI_LAYER_TYPES.get(blob.media_type, blob.media_type)
@@ -128,6 +130,8 @@ def oci_layout(config: bytes | None, built: Manifest, name: str) -> dict[str, by
         files[f"blobs/{oci_digest(config).replace(':', '/')}"] = config
     files[f"blobs/{manifest.digest.replace(':', '/')}"] = manifest.content
 
+    # The entry of the index. By the first annotation containerd names the image that it loads
+    # (images/annotations.go): `docker.io/library/NAME:TAG`.
     repository, _, tag = name.rpartition(":")
     domain_and_path = docker_reference(repository)
     annotations = {

@@ -99,14 +99,16 @@ class ContentStore:
 
 
 def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
-    """Return what names an image, from the engine's answer about it.
+    """Return the digests that name an image: of its manifest, and of its configuration.
 
-    Reads the manifest; but of an image that BuildKit made, the engine's answer has the digest of
-    the configuration, so nothing is exported for it. Raises EngineError.
+    Both are taken from the manifest if the store or the cache has it. Else an image that BuildKit
+    made has them in the engine's answer about it (`inspected`), and of any other image the manifest
+    is read from an export, which takes long. Raises EngineError.
     """
     platform = platform_of_image(inspected)
     manifest = _find_manifest(engine, inspected)
     if manifest is None:
+        # BuildKit writes the configuration's digest into an annotation.
         descriptor = inspected.get("Descriptor") or {}
         configuration = (descriptor.get("annotations") or {}).get("config.digest")
         if configuration and descriptor["mediaType"] in IMAGE_TYPES:
@@ -206,23 +208,29 @@ class ContainerdLayer(StoredLayer):
     """The file with its compressed tar."""
 
     def read_tar(self) -> LayerTar:
-        """Return the members of its tar, which is read to its end for this."""
+        """Return the members of its tar, which is read to its end for this.
+
+        The `content` of a member is the SHA-256 of its bytes.
+        """
         members = []
-        position = 0
+        position = 0  # in the tar, not in the compressed blob
         with open_blob(self.blob) as stream:
             while True:
                 header, info = read_header(stream)
                 if info is None:
+                    # No member follows: `header` is the first of the zeros that end the tar.
                     end = header + stream.read()
                     break
                 position += len(header)
-                content = hashlib.sha256()
+
+                content_hash = hashlib.sha256()
                 for chunk in read_exactly(stream, info.size):
-                    content.update(chunk)
-                stream.read(padding(info.size))
+                    content_hash.update(chunk)
                 path = os.fsencode(info.name).lstrip(b"/")
-                text = content.hexdigest()
-                members.append(Member(header, path, info.size, text, position))
+                content = content_hash.hexdigest()
+                members.append(Member(header, path, info.size, content, offset=position))
+
+                stream.read(padding(info.size))
                 position += info.size + padding(info.size)
         return LayerTar(members, end)
 
@@ -281,30 +289,31 @@ def open_blob(path: Path) -> IO[bytes]:
     Raises OSError, and ValueError for a compression that can't be read.
     """
     with path.open("rb") as stream:
-        is_gzip = is_compressed(stream.read(_LONGEST_MAGIC))
+        is_gzip = is_gzip_blob(stream.read(_LONGEST_MAGIC))
     if is_gzip:
         return cast("IO[bytes]", gzip_ng.open(path, "rb"))  # type: ignore[no-untyped-call]
     return path.open("rb")
 
 
 def read_blob(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the tar of a layer, from the chunks of its blob.
+    """Yield the tar of a layer in chunks, from the chunks of its blob, compressed or not.
 
-    Raises ValueError for a compression that can't be read.
+    Raises ValueError for a compression that can't be read (see `is_gzip_blob`).
     """
     stream = io.BufferedReader(ChunkReader(chunks), CHUNK)
-    start = stream.peek(_LONGEST_MAGIC)[:_LONGEST_MAGIC]
-    if is_compressed(start):
+    start = stream.peek(_LONGEST_MAGIC)[:_LONGEST_MAGIC]  # stays in the stream
+    if is_gzip_blob(start):
         unpacked = gzip_ng.GzipNGFile(fileobj=stream, mode="rb")  # type: ignore[no-untyped-call]
         yield from read_all(cast("IO[bytes]", unpacked))
     else:
         yield from read_all(stream)
 
 
-def is_compressed(start: bytes) -> bool:
-    """Return whether a blob is compressed with gzip, from its first bytes.
+def is_gzip_blob(start: bytes) -> bool:
+    """Return whether a blob is compressed with gzip, from its first bytes; else it is a plain tar.
 
-    Media types are not asked: engines write wrong ones. Raises ValueError for zstd.
+    Media types are not asked: engines write wrong ones. Raises ValueError for zstd, the third form
+    that registries have.
     """
     if start.startswith(_ZSTD):
         raise ValueError("it is compressed with zstd, which can't be read here")
@@ -323,6 +332,7 @@ def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
         header += block
         if not block.strip(b"\0"):
             return header, None
+        # The fields of a header and their offsets: POSIX pax, "ustar Interchange Format".
         kind = block[156:157]
         if kind not in _FURTHER_HEADERS:
             break

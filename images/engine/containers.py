@@ -64,10 +64,19 @@ def engine_errors(where: str, *, image: str | None = None, then: str = "") -> It
 def _refusal(
     error: docker.errors.APIError, where: str, image: str | None, then: str
 ) -> EngineError:
-    """Return our error for a request that the engine refused (see `engine_errors`)."""
+    """Return our error for a request that the engine refused (see `engine_errors` for all others).
+
+    If the request needs an image, and the engine does not have it or its name is malformed, the
+    error says so in our words. Else it has the engine's words. `then` may be empty.
+    """
+    # `explanation` is the engine's own text. Without one, the SDK's text has the HTTP status.
     not_found = isinstance(error, docker.errors.NotFound)
-    reason = str(error.explanation if not_found else error.explanation or error)
+    if not_found:
+        reason = str(error.explanation)
+    else:
+        reason = str(error.explanation or error)
     kind = engine_error_kind(reason, not_found=not_found)
+
     if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
         then = f"build it (`{command('build', 'NAME')}`) or pull it"
         problem = Problem(where=image, cause="the engine has no such image", then=then)
@@ -79,6 +88,8 @@ def _refusal(
         )
         problem = Problem(where=where, cause="is no name of an image", then=then)
         return EngineError(problem, kind, code=2)
+
+    # An image can't be removed while a container uses it: name that container's ID.
     user = _USED_BY.search(reason)
     if user and not then:
         then = (
@@ -107,6 +118,7 @@ class Container:
         self._sdk = sdk
         self.id = container_id
         self.name = name
+        # Chunks of stdout and of stderr, one of which is None; None before the start.
         self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
         self._input: Any = None  # the socket of its standard input, maybe wrapped by the SDK
 
@@ -120,20 +132,20 @@ class Container:
             self._sdk.put_archive(self.id, to, pack(files))
 
     def get_file(self, path: str, *, most: int = -1) -> bytes:
-        """Return the content of a file in the container, or its first `most` bytes.
+        """Return the content of a file in the container, or its first `most` bytes (-1: all).
 
         The container need not run; files of a tmpfs are gone once it has ended. Raises
-        FileNotFoundError if there is no regular file at the path, and EngineError.
+        FileNotFoundError if there is nothing at the path, or a link, and EngineError.
         """
         with engine_errors(self.name), suppress(docker.errors.NotFound):
             chunks, _ = self._sdk.get_archive(self.id, path)
+            # The engine sends a tar. For the path of a file, that file is its only member.
             stream = cast("IO[bytes]", ChunkReader(iter(chunks)))
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
-                    if not member.isreg():
-                        continue
-                    if data := archive.extractfile(member):
-                        return data.read(most)
+                    content = archive.extractfile(member) if member.isreg() else None
+                    if content:
+                        return content.read(most)
         raise FileNotFoundError(path)
 
     def has(self, path: str) -> bool:
@@ -157,6 +169,7 @@ class Container:
                 self._input = self._sdk.attach_socket(self.id, params={"stdin": 1, "stream": 1})
             self._sdk.start(self.id)
             if stdin:
+                # The SDK may return a wrapper that can only be read; the socket is inside it.
                 getattr(self._input, "_sock", self._input).sendall(stdin)
 
     def lines(
@@ -223,10 +236,13 @@ class Container:
             details = self._sdk.inspect_container(self.id)
             state = details["State"]
             oom = state["OOMKilled"]
+            # The engine writes this state when the container ends, and may learn only after that
+            # that memory ran out. It then reports an event, so wait for one; but only if the
+            # container has a limit of memory.
             has_memory_limit = details["HostConfig"].get("Memory")
-            # The state holds what the engine knew when the container ended, which may be too early.
             if has_memory_limit and not oom:
-                oom = self._had_oom_event(state, _KILLED_DELAY if code == KILLED else _OOM_DELAY)
+                delay = _KILLED_DELAY if code == KILLED else _OOM_DELAY
+                oom = self._had_oom_event(state, delay)
         return Exit(code=code, oom=oom, error=state["Error"])
 
     def _had_oom_event(self, state: Mapping[str, Any], delay: float) -> bool:
@@ -413,7 +429,8 @@ def process_identity(pid: int) -> str:
 def is_orphan(labels: Mapping[str, str]) -> bool:
     """Return whether a container's labels name a process of this machine that has ended.
 
-    False for a container without such a label, or of another machine.
+    The label OWNER_LABEL is the `process_identity` of the command that made the container. False
+    for a container without this label, or of another machine.
     """
     owner_label = labels.get(OWNER_LABEL, "")
     machine, _, process = owner_label.partition(":")
@@ -421,4 +438,5 @@ def is_orphan(labels: Mapping[str, str]) -> bool:
     pid = process.partition(":")[0]
     if machine != this_machine or not pid.isdigit():
         return False
+    # The process has ended if its number is free, or is that of a process that started later.
     return process_identity(int(pid)) != owner_label

@@ -41,21 +41,26 @@ def changes_by_step(
 
 
 def _changes_of_step(step: str, parent: Tree, before: Tree, after: Tree) -> StepChanges:
-    """Return what a step changed of the files of `parent`.
+    """Return what a step changed of the files of `parent`, the image below all steps.
+
+    A path that the step wrote is compared with the parent's, whatever steps below made of it: if
+    it is as in the parent again, it is not replaced.
 
     `before` and `after`: what a container sees without and with the layer of the step.
     """
     replaced = {}
     removed = []
-    for path, entry in parent.items():
-        # A step below has removed it already, and was named for that.
+    for path, parent_entry in parent.items():
+        # A step below removed it, so it is in the changes of that step.
         if path not in before:
             continue
         if path not in after:
             removed.append(path)
-        # An entry that the layer does not have is the same object in both trees.
-        elif after[path] is not before[path]:
-            difference = describe_difference(entry, after[path])
+            continue
+        # `tree` takes over the very object of each entry that the layer does not have.
+        has_step_written_it = after[path] is not before[path]
+        if has_step_written_it:
+            difference = describe_difference(parent_entry, after[path])
             if difference:
                 replaced[f"/{path}"] = difference
     topmost = [f"/{path}" for path in without_contents(removed)]
@@ -67,8 +72,9 @@ def describe_difference(before: LayerEntry, after: LayerEntry) -> str:
 
     Empty if nothing but the time is, as where an engine copied a file up unchanged.
     """
-    is_file = {before.kind, after.kind} <= {"file", "hard link"}
-    if before.kind != after.kind and not is_file:
+    # A hard link is a file, too: it only has several names.
+    are_both_files = {before.kind, after.kind} <= {"file", "hard link"}
+    if before.kind != after.kind and not are_both_files:
         return f"is a {after.kind} now"
     differences = []
     if before.content != after.content:

@@ -33,7 +33,7 @@ class LayerEntry(NamedTuple):
     time: int
     """Seconds since 1970."""
     link: str
-    """The target of a link; empty for all other kinds."""
+    """The target of a link as it is written, or the path of a hard link's file; else empty."""
     content: str
     """A text that is equal for files of equal content, among layers of one engine's store."""
     attributes: str = ""
@@ -52,7 +52,8 @@ def parse_headers(
     `contents` has a text for each header, which is equal for files of equal content. `end` is what
     follows the last file in the tar. Raises tarfile.ReadError for damaged headers.
     """
-    # A tar without the contents of its files: each header follows the one before it.
+    # A tar without the contents of its files: each header follows the one before it. A block of
+    # zeros ends it in any case, because `end` may be empty.
     stream = io.BytesIO(b"".join([*headers, end, bytes(tarfile.BLOCKSIZE)]))
     entries = []
     with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as tar:
@@ -65,15 +66,22 @@ def parse_headers(
 def entry_of(member: tarfile.TarInfo, content: str) -> LayerEntry:
     """Return the entry for a member of a layer's tar.
 
-    `content` is a text that is equal for files of equal content.
+    A whiteout keeps its own path, such as `etc/.wh.passwd`: `tree` does what it stands for.
+
+    `content` is a text that is equal for files of equal content; only a file's entry gets it.
     """
     path = _normal(member.name)
+    # Tar has several types for an ordinary file, and isreg() knows all of them.
     kind = "file" if member.isreg() else _KINDS.get(member.type, "other")
     # A layer can't hold an ordinary file of such a name: it always means a deletion.
     if kind == "file" and path.rpartition("/")[2].startswith(_WHITEOUT):
         kind = "whiteout"
-    link = member.linkname if kind == "link" else ""
-    if kind == "hard link":
+
+    link = ""
+    if kind == "link":
+        link = member.linkname
+    elif kind == "hard link":
+        # The tar names the file by the path of its member.
         link = _normal(member.linkname)
     return LayerEntry(
         path=path,
@@ -109,26 +117,33 @@ def tree(
 ) -> dict[str, LayerEntry]:
     """Return what a container sees of layers, by path; the lowest layer comes first.
 
-    `below` is the result for the layers under these. A hard link is returned as the file that it is
-    another name of.
+    `below` is the result for the layers under these, and is not changed. Whiteouts have removed
+    what they name and are not in the result. A hard link is in it as the file that it is another
+    name of, at its own path.
     """
     visible = dict(below or {})
     for layer in layers:
-        new: dict[str, LayerEntry] = {}
+        # What this layer brings. It becomes visible only after the whole layer was read, because a
+        # whiteout removes what is in the layers below, and nothing of its own layer.
+        added: dict[str, LayerEntry] = {}
         for entry in layer:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
                 _remove_inside(visible, folder)
             elif entry.kind == "whiteout":
-                _remove(visible, f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/"))
+                removed_name = name.removeprefix(_WHITEOUT)
+                _remove(visible, f"{folder}/{removed_name}".lstrip("/"))
             else:
-                former = visible.get(entry.path)
-                if former and former.kind == "folder" and entry.kind != "folder":
+                # If a folder is replaced by something else, all that was in it is gone as well.
+                replaced = visible.get(entry.path)
+                if replaced and replaced.kind == "folder" and entry.kind != "folder":
                     _remove(visible, entry.path)
-                target = new.get(entry.link, entry) if entry.kind == "hard link" else entry
-                new[entry.path] = target._replace(path=entry.path)
-        # Added last, because whiteouts remove only what is in the layers below.
-        visible |= new
+                # A tar has a file before the hard links to it.
+                file = entry
+                if entry.kind == "hard link":
+                    file = added.get(entry.link, entry)
+                added[entry.path] = file._replace(path=entry.path)
+        visible |= added
     return visible
 
 

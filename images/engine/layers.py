@@ -93,25 +93,30 @@ def find_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
     """Read the layers of an image in the engine's store, for comparing them with recorded ones.
 
-    If the store can't be read here, each layer has the diff ID that the engine gives it. `known`:
-    any digest of a recorded layer (a diff ID as some engine writes it, or a change digest) -> its
-    canonical diff ID. A layer whose diff ID is known is not read. Raises EngineError if a layer is
-    damaged.
+    If the store can't be read here, each layer has the diff ID that the engine gives it. Raises
+    EngineError if a layer is damaged.
+
+    `known`: the recorded layers. It has each of them by all digests that are known of it (its diff
+    ID as one or another engine writes it, and its change digest); the value is its canonical diff
+    ID. A layer whose diff ID is among the keys is not read.
     """
     layers = find_layers(engine, info)
     canonical_ids = canonical_diff_ids(layers, known, info.digest)
     steps = engine.steps(info.handle)
     as_stored = configuration.payload(info, steps)
+
+    # The same image, with canonical diff IDs in place of those that this engine gives its layers.
     canonical_layers = []
     for diff_id in info.layers:
         canonical_layers.append(canonical_ids.get(diff_id, diff_id))
     with_canonical_layers = replace(info, layers=tuple(canonical_layers))
 
+    # The suite's layer, if the image has one and it can be read.
     strange_paths: tuple[str, ...] = ()
-    suite = layers.get(as_stored.get(SUITE, ""))
-    if suite:
+    suite_layer = layers.get(as_stored.get(SUITE, ""))
+    if suite_layer:
         with layer_errors(info.digest):
-            strange_paths = beside_suite(suite)
+            strange_paths = beside_suite(suite_layer)
     return LayerReading(
         payload=configuration.payload(with_canonical_layers, steps),
         as_stored=as_stored,
@@ -134,39 +139,43 @@ def canonical_diff_ids(
 ) -> dict[str, str]:
     """Return the canonical diff ID of each layer of an image, by its diff ID.
 
-    `layers`: all layers of the image, the lowest first. `known`: see `read_layers`. `where` names
-    the image, for messages. Raises EngineError.
+    `layers`: all layers of the image by diff ID, the lowest first. `known`: the digests of recorded
+    layers, see `read_layers`. `where` names the image, for messages. Raises EngineError.
     """
 
-    def canonical(layer: StoredLayer) -> str:
+    def find_or_compute(layer: StoredLayer) -> str:
         return known.get(layer.diff_id) or canonical_diff_id(layer)
 
     with layer_errors(where):
+        # First by the tars, as the engine's store has them.
         with ThreadPoolExecutor() as pool:
-            ids = dict(zip(layers, pool.map(canonical, layers.values()), strict=True))
+            ids = dict(zip(layers, pool.map(find_or_compute, layers.values()), strict=True))
 
-        # Only where a recorded layer is missing, another one may be it in another form.
-        missing = set(known.values()) - set(ids.values())
+        # Then by what layers change: a layer that is not recorded may be a recorded one, written by
+        # another store. This takes longer, so it ends once no recorded layer is missing.
+        missing_ids = set(known.values()) - set(ids.values())
         in_order = list(layers.values())
         for number, layer in enumerate(in_order):
-            if missing and ids[layer.diff_id] not in known:
+            if missing_ids and ids[layer.diff_id] not in known:
                 recorded_id = known.get(change_digest(layer, in_order[:number]))
                 if recorded_id:
                     ids[layer.diff_id] = recorded_id
-                    missing.discard(recorded_id)
+                    missing_ids.discard(recorded_id)
     return ids
 
 
 def canonical_diff_id(layer: StoredLayer) -> str:
-    """Return the diff ID of a layer in the form in which Docker 26 and 28 write what a step made.
+    """Return the digest of a layer's tar in canonical form.
 
-    Other engines write the same files otherwise:
+    That is the form in which Docker 26 and 28 write a layer that a step made. Tars of the same
+    files differ from it in two ways, which `in_canonical_form` removes:
 
-    - Docker 20.10 writes the kind of a file into its mode, and the names of its owners as the
-      engine's machine has them.
-    - A step that was built again, and gave a layer that the store had, is sorted by whole paths:
-      `cuda.h` stands before what `cuda/` holds. All else is in the order of a walk through the
-      folders. (moby, builder-next/adapters/snapshot/layer.go: a parent with another cache ID.)
+    - Headers: Docker 20.10 also writes the names of owner and group, and the kind of the file as
+      bits of its mode.
+    - Order: it is usually that of a walk through the folders (`cuda`, `cuda/lib`, `cuda.h`). If a
+      step was built again, and gave a layer that the store had already, whole paths are sorted as
+      texts (`cuda`, `cuda.h`, `cuda/lib`). (moby, builder-next/adapters/snapshot/layer.go: a parent
+      with another cache ID.)
 
     The result is cached for each layer. Raises what reading a damaged store does (StoredLayer).
     """
@@ -175,6 +184,7 @@ def canonical_diff_id(layer: StoredLayer) -> str:
         return cached.read_text(encoding="ascii")
     tar = layer.read_tar()
     canonical = in_canonical_form(tar)
+    # A tar that has the canonical form already keeps its digest, so nothing need be hashed.
     diff_id = layer.diff_id
     if canonical != tar:
         digest = hashlib.sha256()
@@ -202,7 +212,7 @@ def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, s
 
 
 def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
-    """Return a digest of what a layer changes of the layers below it, the lowest first.
+    """Return a digest of what a layer changes of the layers below it (`below`, the lowest first).
 
     That is each path that it adds or changes, with type, mode, owner, time, target and content, and
     each path that it removes. What leaves everything as it was does not count: a file that was
@@ -215,7 +225,7 @@ def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
     lines = []
     for path, entry in after.items():
         if before.get(path) != entry:
-            # Texts of contents are the store's own; what they stand for is the same everywhere.
+            # `entry.content` is a text of this store; the hash is the same in every store.
             content = hashes[entry.content] if entry.kind == "file" else ""
             lines.append(json.dumps(["is", *entry._replace(content=content)]))
     for path in before.keys() - after.keys():
@@ -226,6 +236,7 @@ def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
 def in_canonical_form(tar: LayerTar) -> LayerTar:
     """Return a layer's tar in canonical form (see `canonical_diff_id`)."""
     members = [member._replace(header=without_names(member.header)) for member in tar.members]
+    # A tar in the order of whole paths is brought into the order of a walk; any other order stays.
     if _paths(members) == sorted(_paths(members)):
         # The order of a walk: a folder's entries come directly after it.
         members.sort(key=lambda member: member.path.rstrip(b"/").split(b"/"))

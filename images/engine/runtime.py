@@ -230,16 +230,20 @@ class Work:
 
     @contextmanager
     def registered(self, end: Callable[[], object], *, always: bool) -> Iterator[None]:
-        """Register a build or container for the time of a `with` block.
+        """Register a build or container for the time of a `with` block, so that `cancel` stops it.
 
-        `end` stops it. It is called on `cancel` and if the block fails; with `always`, also if the
-        block succeeds. Raises Cancelled if `cancel` was called before the block ended.
+        `end` stops it. `cancel` calls it from another thread, and this function calls it if the
+        block fails. `always`: call it also after a block that succeeds, as for a container, which
+        must be removed in any case. Raises Cancelled if `cancel` was called before the block ended,
+        also in place of the block's own error.
         """
-        key = object()
+        key = object()  # not `end`: two blocks may have equal ones
+        # True until the block has ended without an error, so also after a KeyboardInterrupt.
         has_failed = True
         with self._lock:
             self._ends[key] = end
         try:
+            # Was `cancel` called before the block was registered, or while it ran?
             if self.cancelled.is_set():
                 raise Cancelled
             yield
@@ -247,6 +251,7 @@ class Work:
                 raise Cancelled
             has_failed = False
         except Exception as error:
+            # Whatever the block raised, it failed because its work was stopped.
             if self.cancelled.is_set() and not isinstance(error, Cancelled):
                 raise Cancelled from error
             raise
