@@ -126,7 +126,7 @@ LACKS_A_KERNEL = Code(arch=80, kernels={"k": REAL_BYTES, KERNEL: REAL_BYTES})
         ),
         pytest.param(
             WITH_PTX_FOR_90,
-            "PTX alone, where machine code is expected, sm_90: k",
+            "have only PTX for sm_90, where machine code is expected: k",
             id="ptx-where-it-will-not-do",
         ),
         pytest.param(elves.make(), "no code for any GPU", id="no-device-code"),

@@ -209,7 +209,15 @@ def list_tasks(claim: Claim, distributions: Sequence[Distribution]) -> list[File
     by_design = tuple(expect.get("by_design", ()))
     tasks = []
     for path, shown in chosen.items():
-        tasks.append(FileTask(claim.subject, path, shown, targets, by_design, expect["kind"]))
+        task = FileTask(
+            subject=claim.subject,
+            file=path,
+            shown=shown,
+            targets=targets,
+            by_design=by_design,
+            kind=expect["kind"],
+        )
+        tasks.append(task)
     return tasks
 
 
@@ -224,9 +232,10 @@ def glob_files(folder: str, pattern: str) -> Iterable[str]:
     if not double_star or "/" in name or has_wildcard_in_parent:
         return map(str, Path(folder).glob(pattern))
 
-    # The last part of the pattern may have wildcards, too: `**/lib*.so`.
+    # Name of a file -> the folders that have such a file.
     folders_by_name = walk_once(f"{folder}/{parent}")
     paths = []
+    # The last part of the pattern may have wildcards, too: `**/lib*.so`.
     for fitting_name in fnmatch.filter(folders_by_name, name):
         for fitting_folder in folders_by_name[fitting_name]:
             paths.append(f"{fitting_folder}/{fitting_name}")
@@ -264,15 +273,21 @@ def list_pruned_tasks(
         # A file that no distribution lists is pruned, too. Its name may say that it is NVIDIA's.
         owner_names = [owner.name for owner in owners.get(path, ())] or [""]
         is_nvidias = any(fatbin.is_nvidia_library(owner, path) for owner in owner_names)
-        if is_nvidias:
-            if expect["nvidia"]:
-                yield FileTask(claim.subject, path, shown, targets, None, "pruned")
+        if is_nvidias and not expect["nvidia"]:
             continue
 
         by_design: list[KernelByDesign] = []
         for owner in owner_names:
             by_design += expect["by_design_of"].get(owner, ())
-        yield FileTask(claim.subject, path, shown, targets, tuple(by_design), "pruned")
+        yield FileTask(
+            subject=claim.subject,
+            file=path,
+            shown=shown,
+            targets=targets,
+            # Pruning takes NVIDIA's own libraries as a whole, and does not look at their kernels.
+            by_design=None if is_nvidias else tuple(by_design),
+            kind="pruned",
+        )
 
 
 def inspect_file(task: FileTask) -> tuple[FileTask, MeasuredFile]:
@@ -299,8 +314,8 @@ def inspect_as_whole(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     """Return which architectures a library has any code for, and what each target would run of it.
 
     `data` is the library's content. In the result, `served` is target -> machine code (`cubin`),
-    PTX that the driver compiles (`jit`), or `none`. Single kernels are not looked at: NVIDIA makes
-    many for one architecture only, and rightly so.
+    PTX that the driver compiles (`jit`), or `none`; `hidden` is what count_hidden returns. Single
+    kernels are not looked at: NVIDIA makes many for one architecture only, and rightly so.
     """
     regions = tuple(fatbin.read_regions(data))
     # A library may have thousands of entries. Of all that are alike (machine code or PTX, for one
@@ -339,27 +354,29 @@ def inspect_surplus(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     """Return which code of a library no target has a use for, and which is marked as taken out.
 
     `data` is the library's content. The result names the architectures of both and counts their
-    bytes in the file. Pruning leaves some regions whole although no target needs all of their
-    code: without it, a fault of the library would no longer show. These are counted (`whole`), and
-    their unneeded code is no surplus.
+    bytes in the file.
+
+    In some regions pruning leaves code that no target needs, because a fault of the library would
+    no longer show without it. These regions are counted (`whole`), and that code is no surplus.
     """
-    # Of NVIDIA's own libraries (None), the pruner decides as a whole, not by their kernels.
+    # None: the library is NVIDIA's own, and the pruner decides about it as a whole.
     excuses = None if task.by_design is None else Excuses(task.by_design)
     archs: set[str] = set()
     surplus: list[Entry] = []
     marked: list[Entry] = []
     whole_regions = 0
-    # There is one `unneeded` for each region of the library. Its `entries` are those that pruning
-    # takes out. Where pruning leaves the region whole, they are in `kept` instead.
+    # There is one `unneeded` for each region of the library, with the entries that no target needs.
+    # They are in `entries` if pruning takes them out, and in `kept` if it leaves the region whole.
     for unneeded in kernel_states.find_surplus(data, task.targets, excuses):
-        # Of an entry that was removed, zeros are left in the file: it does not count.
-        not_emptied = frozenset(kernel_states.entries_with_code(data, unneeded.region))
-        surplus += not_emptied.intersection(unneeded.entries)
-        if not not_emptied.isdisjoint(unneeded.kept):
+        # Where pruning took an entry out, the file has zeros: that entry does not count any more.
+        entries_in_file = frozenset(kernel_states.entries_with_code(data, unneeded.region))
+        kept_on_purpose = entries_in_file.intersection(unneeded.kept)
+        if kept_on_purpose:
             whole_regions += 1
-        # Both the code that targets use and the surplus, but not what is kept on purpose.
-        archs |= {name_arch(entry) for entry in not_emptied.difference(unneeded.kept)}
-        # The hidden entries are not among the region's others: the driver does not see them.
+        surplus += entries_in_file.intersection(unneeded.entries)
+        # The architectures of what targets use, and of the surplus.
+        archs |= {name_arch(entry) for entry in entries_in_file - kept_on_purpose}
+        # Entries that bear the mark of pruning, and still have their code.
         marked += unneeded.region.hidden
     return {
         "archs": sorted(archs),
@@ -389,12 +406,13 @@ class KernelTally:
         self._named: dict[str, list[str]] = {}
 
     def add(self, code: RegionCode) -> None:
-        """Count the kernels of one region by their states, or the region itself if it is empty.
+        """Count the kernels of one region by their states, and the region if it lost its code.
 
         A state is `cubin`, `jit`, `absent` or `stub`. A kernel that may be absent or a stub on this
         target is counted under the reason in place of its state: `by_design`, `for_other_archs`.
         """
-        # Where pruning took out what this target would run, no kernel is left to be counted.
+        # Where pruning took out what this target would run, no kernel may be left to be counted: so
+        # count the region.
         self._counts["emptied"] += int(code.is_lost(self._target))
         for kernel, state in code.states(self._target):
             state_or_excuse = self._excuses.apply(kernel, state, self._target)
@@ -415,6 +433,8 @@ def inspect_kernels(data: mmap.mmap, task: FileTask) -> MeasuredFile:
     `data` is the library's content. The result also counts its regions and kernels, and names the
     architectures that it has code for.
     """
+    # Which kernels may be absent or stubs on a target, because their library never calls them
+    # there.
     excuses = Excuses(task.by_design or ())
     tallies = {target: KernelTally(target, excuses) for target in task.targets}
     archs: set[str] = set()
@@ -493,7 +513,7 @@ def judge_code(
     for pattern in expect["files"]:
         if not fnmatch.filter(files, pattern):
             faults.append(f"{subject} has no {pattern}")
-        # With a fault above, such as a file that can't be read, it is known why no code was seen.
+        # A fault above, such as a file that can't be read, already explains why no code was seen.
         elif not faults and not fnmatch.filter(may_hold_code, pattern):
             faults.append(f"{pattern} of {subject} holds no code for any GPU")
 
@@ -569,7 +589,7 @@ def find_arch_faults(path: str, file: MeasuredFile, arch: str, form: str) -> Ite
         "stub": f"are empty stubs for sm_{arch}",
     }
     if form == "cubin":
-        complaints["jit"] = f"reach through PTX alone, where machine code is expected, sm_{arch}"
+        complaints["jit"] = f"have only PTX for sm_{arch}, where machine code is expected"
     for state, complaint in complaints.items():
         if served.get(state):
             kernels = f"{served[state]} of {file['kernels']} kernels in {path}"
@@ -619,9 +639,11 @@ def judge_pruned(
 
 
 def find_unpruned(archs: str, with_code: Mapping[str, MeasuredFile]) -> Iterator[str]:
-    """Yield files with code that none of the architectures uses, or that is marked as taken out.
+    """Yield files with code that none of the architectures uses, or that is only marked as removed.
 
-    `archs` names the claimed architectures. Files with most of such code come first.
+    Where pruning removes code, it overwrites it with zeros, and marks it for the driver to pass
+    over. Code that has the mark and is no zeros is still in the file (`marked`). `archs` names the
+    claimed architectures. The files with the most unused code come first.
     """
     for path, file in sorted(with_code.items(), key=lambda item: -item[1]["surplus_bytes"]):
         if file["surplus_entries"]:
@@ -651,7 +673,7 @@ def describe_pruned(expect: PrunedExpect, archs: str, with_code: Mapping[str, Me
     if others:
         text += f", and {listed(sorted(others))} where a library has none"
 
-    # Where pruning would hide a fault, it leaves the whole region: that is no fault.
+    # Pruning must leave these regions whole (see inspect_surplus), so they are no fault.
     whole_regions = sum(file["whole"] for file in with_code.values())
     if whole_regions:
         text += f"; {whole_regions} regions left unpruned because they lack kernels for it"
