@@ -112,7 +112,7 @@ def _count_symbols(table: DynamicTable) -> int:
     """
     count = 0
     if _HASH in table.tags:
-        # The second number of the table is the number of its chains, one a symbol.
+        # The second number of the table says how many chains it has. There is one for each symbol.
         (count,) = struct.unpack("<I", table.bytes_at(_HASH, 4, skip=4))
     elif _GNU_HASH in table.tags:
         count = _count_by_gnu_hash(table)
@@ -171,6 +171,7 @@ def _needed_versions(table: DynamicTable, strings: bytes) -> Iterator[tuple[str,
 
     Versions that may be missing are left out. Raises ElfError if the table is damaged.
     """
+    # Where an entry begins in the table. Its own offsets count from there.
     offset = 0
     for _ in range(_count_versions(table, _VERNEED, _VERNEEDNUM)):
         entry = table.bytes_at(_VERNEED, _VERNEED_ENTRY.size, skip=offset)

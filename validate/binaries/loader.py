@@ -267,9 +267,9 @@ class Process:
         """
         missing: list[Missing] = []
         # Each file with those through which it came to be needed, the first of them first. The loop
-        # appends to this list, and so also visits what it appends. `_remember` notes a file as
-        # loaded.
+        # appends to this list, and so also visits what it appends.
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
+        # From now on, a file that needs a library of this name gets this one.
         self._remember(os.path.basename(path), path)  # noqa: PTH119
         seen = {path}
         for current, ancestors in queue:
@@ -308,9 +308,10 @@ class Process:
         """
         needing_file = self._files.get(needed_by)
         runpath = needing_file.runpath if needing_file else ()
+        # Without a DT_RUNPATH of the file itself, its DT_RPATH counts, and then those of the files
+        # through which it was loaded, the nearest first. The DT_RPATH of a file that has a
+        # DT_RUNPATH, too, is ignored.
         if not runpath:
-            # DT_RPATH also counts for libraries further down. A DT_RUNPATH makes the loader ignore
-            # the DT_RPATH of the same file.
             for path in (needed_by, *reversed(ancestors)):
                 file = self._files.get(path)
                 if file and not file.runpath:
@@ -424,15 +425,15 @@ def read_binaries(
 
 
 def _add_replacements(for_other_machines: list[dict[str, Any]], libraries: list[Binary]) -> None:
-    """Add to rows about files for other machines what their distributions have for this machine.
+    """Note in each row what the distributions of a file for another machine have for this one.
 
-    `alternative`: the path of a library of the same name; else `beside`: that of any library. A row
-    gets neither if its distributions have nothing for this machine.
+    The row gets `alternative`, the path of a library of the same name, or else `beside`, the path
+    of any library. It gets neither if the distributions have nothing for this machine.
 
-    `for_other_machines`: rows as read_binaries returns them, which are changed. `libraries`: what
-    this machine can load.
+    `for_other_machines`: rows as read_binaries returns them; they are changed. `libraries`: those
+    that this machine can load.
     """
-    # A distribution may own many libraries: its last one stands for all.
+    # One library is enough for a row: of several, the last one is named.
     path_by_owner_and_name: dict[tuple[str, str], str] = {}
     path_by_owner: dict[str, str] = {}
     for library in libraries:

@@ -174,9 +174,9 @@ def _end_of_fork(
             end_session(pid)
         return ForkEnd(fork.number, os.waitstatus_to_exitcode(status), seconds)
 
+    # Only a fork that leads a session has a deadline (see Work). Without one it is infinite.
     if seconds >= deadline:
-        if own_session:
-            end_session(pid)
+        end_session(pid)
         # A process that was killed is still to be waited for, or it stays a zombie.
         os.waitpid(pid, 0)
         return ForkEnd(fork.number, None, seconds)

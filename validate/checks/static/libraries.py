@@ -317,9 +317,9 @@ def resolve_needs(
 ) -> LinkedLibrary:
     """Load a library or program into a copy of a process, and return what it misses.
 
-    What the loader does not find is `assumed` where a file of the same distribution has that name
-    (`holders`, see index_by_owner), else it is `missing`. Libraries whose name up to `.so` is in
-    `cuda_stems` are those of CUDA (`needs_cuda`).
+    What the loader does not find is `missing`. But where a file of the same distribution has that
+    name (`holders`, see index_by_owner), it is `assumed` that the distribution loads it first.
+    Libraries whose name up to `.so` is in `cuda_stems` are those of CUDA (`needs_cuda`).
     """
     # `process` itself stays as it is: the next library must not profit from what this one loads.
     not_found = process.copy().load(library.path)
@@ -381,7 +381,8 @@ def find_rivals(
         for name in sorted({library.elf.soname, Path(library.path).name}):
             if library_stem(name) not in cuda_stems:
                 continue
-            # Each path at which the loader looks for this name. Few of them exist.
+            # Each path at which the loader looks for this name. Few of them exist. The library
+            # itself may be among them: it has an owner, so it is not its own rival.
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.is_loadable(real):
@@ -427,6 +428,8 @@ def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -
 
     faults += find_cuda_faults(expect, evidence)
     good += ", one CUDA"
+    # Libraries that need a file of their own distribution, which is assumed to be loaded before
+    # them.
     assumed = {Path(library["path"]).name for library in evidence["linked"] if library["assumed"]}
     if assumed:
         good += f" (taking {listed(sorted(assumed))} to be loaded after their siblings)"
@@ -515,6 +518,7 @@ def describe_added(expect: LibrariesExpect, libraries: Sequence[JudgedLibrary]) 
             needs = f"{listed(of_other_cuda)} of another CUDA major than torch's"
         else:
             needs = f"{listed(names)}, which the loader does not find"
+        # `libtorchcodec_core4.so and 3 more`
         files = listed([Path(library.path).name for library in of_package], limit=1)
         yield f"{package}, which was added, needs {needs} ({files})"
 
@@ -635,8 +639,9 @@ def find_cuda_faults(expect: LibrariesExpect, evidence: LibrariesEvidence) -> It
     That is a CUDA library that torch gets from outside of the wheels, one of another major, and a
     second copy of one.
     """
-    # Where wheels bring CUDA, torch must get all of it from wheels. Where none of these libraries
-    # has an owner, CUDA comes from elsewhere, such as a base image.
+    # `torch_holds` are the CUDA libraries that `import torch` loads, each with its owners. Where
+    # wheels bring CUDA, torch must get all of it from wheels. Where none of these libraries has an
+    # owner, CUDA comes from elsewhere, such as a base image.
     torch_holds = evidence["torch_holds"]
     is_from_wheels = any(library["owners"] for library in torch_holds.values())
     for name, library in torch_holds.items():

@@ -127,6 +127,7 @@ class VerbsEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
     """Start the programs (subject `tools`), and open the libraries (subject `verbs`)."""
+    # The image's user, and how this user's Python starts: `start.path` is its sys.path.
     user, start, _ = installed.read_user_python()
     for claim in claims:
         if claim.subject == "tools":
@@ -263,7 +264,7 @@ def named_drivers() -> list[str]:
     return sorted(drivers)
 
 
-_NAMELESS = "No user exists for uid"
+_USER_HAS_NO_NAME = "No user exists for uid"
 """What ssh prints if the UID has no line in /etc/passwd (ssh.c, main). That is no fault of ssh: the
 user who runs the suite has no name."""
 
@@ -275,8 +276,11 @@ def judge_tools(_subject: str, expect: ToolsExpect, evidence: ToolsEvidence) -> 
         program = evidence["programs"][name]
         if program["path"] is None:
             faults.append(f"there is no {name} on the PATH")
-        elif "error" in program and not program["error"].startswith(_NAMELESS):
-            faults.append(f"{program['path']} does not run: {program['error']}")
+            continue
+        error = program.get("error")
+        # A program that only complains about its user does run.
+        if error is not None and not error.startswith(_USER_HAS_NO_NAME):
+            faults.append(f"{program['path']} does not run: {error}")
     # Some programs print their whole configuration behind the version.
     versions = [
         program.get("version", "")[:_VERSION_CHARACTERS]
@@ -295,8 +299,8 @@ def judge_verbs(_subject: str, expect: VerbsExpect, evidence: VerbsEvidence) -> 
     libraries = expect["libraries"]
     if nccl["path"] is None:
         return unproven("there is no libnccl.so.2 whose loader could be followed")
-    # The names by which an NCCL such as we know it opens these libraries. It has at least one of
-    # them in its file.
+    # The names by which the NCCL that we know opens these libraries. A file without any of them is
+    # an NCCL that finds RDMA in another way, of which this check knows nothing.
     expected_names: set[str] = set()
     for library in libraries.values():
         if library["by_nccl"]:
