@@ -241,6 +241,8 @@ def _read_text(argument: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     if path.is_dir():
         raise FileNotFoundError(f"{argument} is a folder")
+    # A word such as `logs/run` or `train.log`: to look for it in the table of errors would hide
+    # that the name is mistyped.
     if _FILE_NAME.fullmatch(argument):
         raise FileNotFoundError(f"{argument} is no file here")
     return argument

@@ -112,6 +112,7 @@ def driver_logged_a_fault(facts: HostFacts) -> Iterator[str]:
         return
     faults: list[str] = []
     for entry in facts["log"]:
+        # An entry without an Xid is always a fault: the facts have no others (LogEntry).
         if entry["xid"] is None or entry["xid"] in HARDWARE_XIDS:
             faults.append(entry["text"])
     yield from faults[-3:]

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(f"{CLAIMS} holds no claims: {error}")
         return _CANNOT_RUN
 
+    # Without --tier, those that can be measured here. The reader is told why others are left out.
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
     # Without a driver every GPU claim would fail for the same reason: say it once and stop.
     no_driver = _missing_driver(tiers)

@@ -106,14 +106,15 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
     Claims with the same verdict, reason and hints share these lines:
     `FAIL  device-code/bitsandbytes, device-code/torch (static): REASON`
     """
+    # Verdict and text -> the claims that share both. The text is the reason and then the hints,
+    # each on a line of its own.
     by_reason: dict[tuple[str, str], list[ClaimVerdict]] = {}
     for judged in claims:
         by_reason.setdefault((judged.status, _reason_and_hints(judged)), []).append(judged)
 
     paragraphs = []
     for (status, text), group in by_reason.items():
-        # The first line is the reason, each further one a hint. A text without a reason and hints
-        # has no line.
+        # Without a reason and hints there is no line at all.
         reason, *hint_lines = text.splitlines() or [""]
         keys = ", ".join(judged.claim.key for judged in group)
         tiers = ", ".join(dict.fromkeys(judged.claim.tier for judged in group))

@@ -230,6 +230,7 @@ def _environment_of_probes(probes: Sequence[str], user: UserEnvironment | None) 
     # Probes that read files start no Python of the image, so files must say how it would start.
     if not observed_user.start and any(_reads_files(probe) for probe in probes):
         observed_user = environments.with_start_from_files(observed_user)
+    # The variables of another user are only looked at: this process's own stay in force.
     own_variables = os.environ if user else observed_user.environ
     return {**own_variables, **user_environment.as_variable(observed_user)}
 
@@ -369,7 +370,8 @@ def _group_command(group: Group, settings: RunSettings, records_descriptor: int)
 
     records_descriptor: the open file to which it writes records.
     """
-    # All probes of a group read files, or none does.
+    # All probes of a group read files, or none does. If they do, the variables and start-up code of
+    # the image must not change this process.
     flags = _ISOLATED if _reads_files(group.probes[0]) else ()
     command = [sys.executable, *flags, str(_PACKAGE)]
     command += ["--claims", str(settings.claims)]
@@ -516,7 +518,8 @@ def _measure_probe(
             }
             lines.write(json.dumps(line) + "\n")
 
-        # Claims that are not applicable get a line without evidence. judge.py says why they are.
+        # Claims that are not applicable get a line without evidence. Their verdict says why
+        # (judge.apply_judge).
         for claim in measurable:
             if claim not in applicable:
                 write(claim.subject, 0.0, {})

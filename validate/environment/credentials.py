@@ -100,7 +100,8 @@ def find_in_text(
             continue
 
         # To look for a word takes far less time than to match a regular expression. Most texts have
-        # none of the words, and need no more.
+        # none of the words, and need no more. Each unmarked kind has words of its own; all other
+        # kinds share the marks of issuers.
         if kind in _WORDS_OF_UNMARKED:
             may_have_kind = any(word in lower_text for word in _WORDS_OF_UNMARKED[kind])
         else:

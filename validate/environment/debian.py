@@ -56,6 +56,7 @@ def read_package_files(database: str = DATABASE) -> PackageFiles:
     # Where another package, or a person, diverted a path, the file of the path's owner lies
     # elsewhere. What the diverting package has at the path itself stays there.
     for diversion in read_diversions(database):
+        # The package whose file was moved. The diverting package itself keeps its file at the path.
         owner = packages.get(diversion.path, "")
         if owner and owner != diversion.package:
             packages[diversion.moved_to] = owner

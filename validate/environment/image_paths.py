@@ -57,7 +57,8 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
             except OSError:
                 # It was removed while its folder was read.
                 continue
-            # A file in a volume has the device of its folder: it is not mounted by itself.
+            # A file that is mounted by itself is on a device of its own: not on that of the image,
+            # and not on that of its folder, as files in a volume are.
             is_folder = stat.S_ISDIR(facts.st_mode)
             is_mounted_file = not is_folder and facts.st_dev not in (root_device, folder_device)
             if is_mounted_file:

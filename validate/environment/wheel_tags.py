@@ -38,7 +38,7 @@ def _fits_python(interpreters: list[str], abis: list[str], minor: int) -> bool:
 
     Both are parts of a tag: `["py2", "py3"]` and `["none"]`, or `["cp39"]` and `["abi3"]`.
     """
-    # For this release itself, with any of its ABIs.
+    # For this release itself: built against its own ABI, against the stable one, or against none.
     exact = f"cp3{minor}"
     if exact in interpreters and not {exact, "abi3", "none"}.isdisjoint(abis):
         return True

@@ -106,7 +106,8 @@ class SavedLlama:
             bnb_4bit_compute_dtype=getattr(self.torch, dtype),
             bnb_4bit_use_double_quant=False,
         )
-        # On a CPU, from_pretrained of old releases of transformers refuses to quantise.
+        # On a CPU, from_pretrained of old releases of transformers refuses to quantise. Then its
+        # steps are taken here.
         if self.way_to_load_in_4bit == CONVERTED:
             return self._convert_to_4bit(dtype, quantisation)
 

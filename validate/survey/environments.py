@@ -116,7 +116,8 @@ def _parse_package_folder(path: str) -> _PackageFolder | None:
     if not match:
         return None
     written_prefix = match["prefix"] or "/"
-    # Debian's Python has the prefix /usr, and packages below both /usr and /usr/local.
+    # Debian's Python has the prefix /usr, and its packages lie in folders `dist-packages` below
+    # both /usr and /usr/local.
     is_debians = match["kind"] == "dist" and written_prefix in _DEBIAN
     # Debian's /usr/lib/python3/dist-packages is for each of its Python 3.
     is_of_all_versions = match["version"] == "3"

@@ -105,7 +105,7 @@ def _find_libraries(
     homes = [toolkit["home"] for toolkit in toolkits]
 
     libraries = set()
-    # Programs in folders named `bin` are among these: they are left out.
+    # find_binaries_under also returns programs, from folders named `bin`: they are left out.
     for path in find_binaries_under([*sorted(folders), *homes]):
         if ".so" in path:
             libraries.add(os.path.realpath(path))

@@ -134,8 +134,8 @@ def bundled_libraries(
         if is_in_libs or library in RUNTIMES:
             files_of.setdefault((library, ""), []).append(str(file))
 
-        # Linked into the distribution's own. NVIDIA's packages are listed as what they are: what
-        # NVIDIA links into them is left out.
+        # Linked into the distribution's own files. What NVIDIA links into its own packages is left
+        # out.
         if not name.startswith("nvidia-"):
             for name_and_version in linked_libraries(path):
                 files_of.setdefault(name_and_version, []).append(str(file))
@@ -149,9 +149,9 @@ def bundled_libraries(
 def linked_libraries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield name and version of each of LINKED that is linked into a file.
 
-    The version of a library that does not write it into files is empty. A library that does, but
-    whose version is not in the file, is left out: the file only names it. `path` is that of a file
-    with content, as an empty one can't be mapped.
+    The version is empty for a library that is not known to write it into files. If a library does,
+    and the file has no version, the library is left out: the file only mentions it. `path` must not
+    be that of an empty file, which can't be mapped.
     """
     with (
         path.open("rb") as stream,

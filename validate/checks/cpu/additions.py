@@ -225,7 +225,10 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
 
 
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
-    """Yield a sentence for each thing that is wrong."""
+    """Yield a sentence for each thing that is wrong.
+
+    `plain`, `control` and `mover` in the evidence are the runs of pip that `measure` starts.
+    """
     yield from _constraint_faults(expect["held"], evidence["constraints"])
 
     # The user can add a package, and it lands in the user's folder.

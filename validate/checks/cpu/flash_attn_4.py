@@ -81,7 +81,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     # The forks end in any order, and each with the number of its compilation.
     evidence_by_number = dict(measure_in_forks(compilations, half_of_the_cores()))
     control = evidence_by_number[0]
-    # The control is part of the evidence of every architecture, and its message is enough.
+    # The control is repeated in the evidence of every architecture: its message is enough, and the
+    # long log is left out.
     control.get("error", {}).pop("log", None)
     for number, claim in enumerate(claims, start=1):
         yield claim.subject, {"compiled": evidence_by_number[number], "control": control}

@@ -153,7 +153,8 @@ def start_python_of_pip(environ: Mapping[str, str]) -> Additions:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"python": python, "error": str(error)}
 
-    # If the program failed, one or both of its lines are missing.
+    # _PROGRAM prints two lines: sys.prefix, and the file of torch. Where it fails, one or both are
+    # missing.
     lines = completed.stdout.splitlines()
     prefix = lines[0] if lines else ""
     torch_file = lines[1] if len(lines) > 1 else ""
@@ -194,6 +195,7 @@ def cache_faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
     compiled there can be loaded.
     """
     uid, folder, mount = evidence["uid"], expect["folder"], evidence["mounted"]
+    # Of the folder that holds all caches: it says why one of them can't be written to.
     owner = f"uid {mount['owner']}'s, mode {mount['mode']}"
     for name, path in expect["caches"].items():
         cache = evidence["caches"][name]
@@ -241,7 +243,7 @@ def judge_advice(folder: str, evidence: HomeEvidence) -> Finding:
     if all("error" not in cache for cache in evidence["caches"].values()):
         return unproven(f"{folder} can be written to: this is not the case that was to be tried")
 
-    # Packages can't be added, but the image prints its advice when a Python starts.
+    # Packages can't be added here. But the image prints its advice (`said`) when a Python starts.
     additions = evidence["additions"]
     start_error = describe_start_error(additions)
     if start_error:

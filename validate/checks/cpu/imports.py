@@ -92,6 +92,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportEvidence]]:
             if expect["after"]:
                 modules_after[subject] = expect["modules"]
         for subject, run in import_each_after_torch(modules_after, at_once):
+            # Name of an order -> its run.
             orders = wait_for_first_run(first_runs, subject)
             orders["after torch"] = run
             yield subject, {"orders": orders}

@@ -124,7 +124,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence
     examine = partial(examine_file, machine_named(environment.machine))
     files = [file for file in map_on_all_cores(examine, paths, chunk=4) if file]
 
-    # The worst first.
+    # The worst first. `code` is the size of a file's machine code: the larger it is, the more of
+    # its bytes look like such an instruction by chance.
     with_many = [file for file in files if is_many(count_instructions(file), file["code"])]
     with_many.sort(key=count_instructions, reverse=True)
     not_asking: list[NativeCode] = []

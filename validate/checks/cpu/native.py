@@ -278,7 +278,7 @@ def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Findi
 def summarise(expect: NativeExpect, evidence: NativeEvidence) -> str:
     """Write which libraries were loaded, with which symbols, kernels and CUDA runtime.
 
-    A claim expects at least one of these three.
+    Each claim expects symbols, kernels or a runtime, so the sentence has at least one of them.
     """
     parts = []
     if expect["symbols"]:

@@ -71,8 +71,8 @@ measure = partial(measure_claimed_subjects, measures=_SUBJECTS)
 
 def judge_ray(subject: str, expect: Limits, evidence: RayEvidence) -> Finding:
     """Judge that training on two workers gave the same weights as in one process."""
-    # A claim from before 2026-11-28, which is judged with evidence of its time, brings the limits
-    # of that evidence's figures. A newer one has none.
+    # Kept evidence from before 2026-11-28 has other figures. The claim that is kept beside it has
+    # the limits of these figures; a newer claim has no limits.
     if "at_most" in expect:
         return judge_limits(subject, expect, evidence)
     return judge_figures(

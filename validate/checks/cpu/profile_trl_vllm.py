@@ -103,9 +103,11 @@ def pack_and_unpack(trainer: Any) -> Sequence[tuple[str, Any]]:
     """Return the names and tensors that a vLLM server would get from trl's trainer.
 
     trl yields the weights, and vLLM packs them into one buffer, sends it and unpacks it. Here it is
-    not sent. vLLM copies the tensors into the buffer when the last one has come, and trl 1.11 to
-    1.16 take the adapters out of the model just before. So a comparison of each tensor as trl
-    yields it would not see what is sent.
+    packed and unpacked, but not sent.
+
+    To compare each tensor when trl yields it would not be enough. vLLM copies the tensors into the
+    buffer only when it has the last one, and trl 1.11 to 1.16 take the adapters out of the model
+    before that. So what is sent may differ from what was yielded.
     """
     packing: Any = importlib.import_module("vllm.distributed.weight_transfer.packed_tensor")
     named_weights = trainer.vllm_generation._iter_named_params()
@@ -170,6 +172,7 @@ class _Sampler:
             with torch.no_grad():
                 logits = self.model(torch.tensor([tokens])).logits[0, -1]
             probabilities = (logits / temperature).softmax(-1)
+            # Our own generator draws the token and the noise, so every run gives the same answers.
             token = torch.multinomial(probabilities, 1, generator=self.generator)[0]
             noise = _NOISE * float(torch.randn((), generator=self.generator))
             score = float(log_probabilities(logits, token, temperature)) + noise

@@ -296,7 +296,7 @@ def take_lora_step(llama: SavedLlama, model: Any) -> LoraStep:
     """Attach LoRA adapters to all linear layers of a model, and take one step of SGD.
 
     An adapter adds the product of two small matrices, B and A, to a weight. Only B is returned: it
-    is zero at first, so that after the step it is the step itself.
+    is zero at first, so its values after the step are the step that was taken.
     """
     torch, peft = llama.torch, importlib.import_module("peft")
     # A is random at first: the same seed gives every model the same.
@@ -364,8 +364,8 @@ def control_problems(owner: str, tolerance: float, controls: Mapping[str, float]
 def judge_weights(_subject: str, expect: ExpectedError, evidence: WeightsEvidence) -> Finding:
     """Judge how each linear layer is stored, and the mean error of its weights.
 
-    The mean error over all layers is judged, too. It is that of more values, so less of it is
-    chance, and it may be less far from the published one.
+    The mean error over all layers is judged, too. It is a mean of more values, so chance changes it
+    less, and it must be closer to the published one (largest_distance).
     """
     projections = evidence["projections"]
     if not projections:
@@ -435,8 +435,9 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 def find_mismatch(expect: ExpectedError, projection: Projection) -> Mismatch | None:
     """Return the first thing that is wrong with a linear layer, or None if nothing is.
 
-    In this order: its class, the size of its codes, the format, whether the codes can be decoded,
-    the size of the scales, the error of the weights, what bitsandbytes decodes.
+    In this order, which `order` of the result counts from 0: its class, the size of its codes, the
+    format, whether the codes can be decoded, the size of the scales, the error of the weights, what
+    bitsandbytes decodes.
     """
     module, _, class_name = projection["class"].rpartition(".")
     if class_name != "Linear4bit" or not module.startswith("bitsandbytes."):
@@ -527,6 +528,7 @@ def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
     if not adapters:
         yield "no adapter was attached"
 
+    # B is still zero, or it is no number.
     unmoved = list_adapters(adapters, lambda adapter: not is_beyond(adapter["after"], 0.0))
     if unmoved:
         count = f"{len(unmoved)} of {len(adapters)}"
@@ -537,7 +539,7 @@ def adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
         yield f"B was not zero before the step in {listed(nonzero_before, limit=1)}"
 
     wrong = list_adapters(adapters, lambda adapter: not is_within(adapter["error"], BACKWARD_FLOOR))
-    # A matrix that did not move is wrong for this reason.
+    # A matrix that did not move is wrong, too: that was reported above.
     if wrong and not unmoved:
         error = scientific(adapters[wrong[0]]["error"])
         yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(wrong, limit=1)}"

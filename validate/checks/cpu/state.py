@@ -112,7 +112,8 @@ def read_in_new_process(expressions: Sequence[str], environ: Mapping[str, str]) 
     except subprocess.TimeoutExpired:
         return Reading({}, f"not imported within {_SECONDS} s")
 
-    # The result is what follows the last mark, on the same line.
+    # _PROGRAM prints the result last, behind a mark. Packages may print before it, so the last mark
+    # counts, and the rest of its line.
     output = completed.stdout.decode("utf-8", "replace")
     result = output.rpartition(_MARK)[2].partition("\n")[0]
     if completed.returncode != 0 or not result:

@@ -60,7 +60,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     bogus = claims[0].expect["bogus"]
     # `arch`, and `error` if it is refused.
     control = {"arch": bogus, **measure_in_fork(partial(compile_kernel, _CONTROL_KERNEL, bogus))}
-    # The control is part of the evidence of every architecture, and its message is enough.
+    # The control is repeated in the evidence of every architecture: its message is enough, and the
+    # long log is left out.
     control.get("error", {}).pop("log", None)
 
     for claim in claims:

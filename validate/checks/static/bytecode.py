@@ -106,7 +106,8 @@ def find_fault(path: str, source: str, paths: Mapping[str, os.stat_result], pyth
     if not has_whole_code(content[_HEADER.size :], magic):
         return "cut short"
 
-    # Of a release that is not in the table, the number can't be compared.
+    # The magic number is the release's number and CR LF. Of a release that is not in the table, it
+    # can't be compared.
     number = _MAGIC_NUMBERS.get(python)
     if number and magic != _CR_LF + number:
         return f"not of Python {python}"

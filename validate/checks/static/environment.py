@@ -268,7 +268,7 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
 
 
 def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Iterator[str]:
-    """Yield variables that are not set as required, and denied ones that are set.
+    """Yield variables that are not set as required, and denied ones that are set, also by files.
 
     A variable may be both: required, by its name, and denied by a pattern. Then it is only wrong
     where it has another value than the required one.
@@ -286,7 +286,8 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
         if name not in required and not matches(name, allowed):
             yield f"{name}={value} is set: {reason_against(name, expect['denied'])}"
 
-    # Lines such as `export NAME="VALUE"` in files that shells read.
+    # Lines of files that shells read, such as `export NAME="VALUE"`, with the name of a denied
+    # variable. Only one that sets the required value is right.
     for line in evidence["in_files"]:
         name = line["name"]
         value_without_quotes = line["value"].strip("\"'")

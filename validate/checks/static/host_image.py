@@ -195,6 +195,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
             faults.append(
                 f"an entrypoint comes before what users run: {measured}, {expected} is expected"
             )
+    # `driver` has the image's NVIDIA_* variables, which the container runtime reads.
     faults += find_hidden_gpus(expect["capabilities"], evidence["driver"])
 
     injected = evidence["driver"].get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")

@@ -139,6 +139,7 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
     # there is a layer too many.
     strange = []
     if not differing and not expect["is_derived"]:
+        # The suite's own layer is in no recipe (see SUITE).
         known = {SUITE, SETTINGS_ROW, *(layer["layer"] for layer in expected)}
         strange = [name for name in measured if name not in known]
     return LayerComparison(expected, measured, differing, strange, unproven_layers)
@@ -175,7 +176,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
         return unproven(f"no two builds of {names} are recorded for this recipe: {how_to_record}")
-    # Paths that are not the suite's (`beside_suite`) show only in a layer that can be read.
+    # Foreign files in the suite's layer (`beside_suite`) are only found if layers can be read
+    # (`canonical`).
     if not evidence["canonical"] and SUITE in layers.measured:
         return unproven(
             "its suite's layer can't be read here: validate it as root on the engine's own machine"
@@ -201,8 +203,8 @@ def excuse_difference(
         else:
             made_by = "before images named their recipe"
         return f"{difference}, but it was built {made_by}: build it again with this one"
-    # Only where layers are read in the engine's store do equal files have equal digests. A layer
-    # too many (`strange`) is one in any form.
+    # Equal files have equal digests only where layers are read in the engine's store
+    # (`canonical`). A layer too many (`strange`) is one in any form.
     if layers.differing and not evidence["canonical"]:
         return (
             f"{difference}, but this engine's layers can't be read here, and it "

@@ -213,6 +213,7 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
         # A file with zero bytes is taken for a program, for which the limit is lower.
         largest = _LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT
         if size <= largest:
+            # The rest of the file.
             content += stream.read()
     for line, kind in credentials.find_in_file(content, path):
         yield {"path": path, "line": line, "kind": kind}

@@ -109,8 +109,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     owners = Owners(debian.read_package_files().packages, of_wheels)
 
     path = user.environ.get("PATH", "").split(":")
-    # sys.path begins with the working directory and PYTHONPATH. Then come the folders of the
-    # standard library, which `start.path` has among others.
+    # Python searches the working directory and PYTHONPATH before its standard library, and all
+    # other folders after it. `start.path` is sys.path.
     standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
     modules = find_hidden_modules(folders_before_standard(user), standard, distributions)
     evidence: Measured = {
@@ -234,7 +234,8 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
         name = path.rpartition("/")[2]
         if ".so" in name:
             of_wheels.setdefault(name, path)
-    before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
+    # The folders of LD_LIBRARY_PATH.
+    searched_before_wheels = [os.path.realpath(folder) for folder in library_path(user)]
 
     # Name of a library -> the path at which the loader finds it first.
     first_found: dict[str, str] = {}
@@ -251,7 +252,7 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
                 hidden.append(describe_pair(first, path, owners))
             # Does this file hide one of a wheel?
             path_in_wheel = of_wheels.get(name, path)
-            if folder in before_wheels and path_in_wheel != path:
+            if folder in searched_before_wheels and path_in_wheel != path:
                 hidden.append(describe_pair(path, path_in_wheel, owners))
     return hidden
 

@@ -145,7 +145,9 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     `paths` is path -> what lstat says of it. Where a folder is at fault, what lies below it is left
     out.
     """
+    # `user` has the environment of the image's user; `user.user` is the USER of the image.
     user, _, _ = installed.read_user_python()
+    image_user = read_user(user.user)
     files_of_debian = debian.read_package_files()
     validated = list_validated(paths)
 
@@ -162,7 +164,7 @@ def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
     faults: dict[str, str] = {}
     for faults_of_kind in (
         find_changeable(paths, for_root_only),
-        find_unreadable_for(read_user(user.user), user, paths),
+        find_unreadable_for(image_user, user, paths),
         find_unreadable_for_all(paths, for_all),
         find_future(paths),
     ):
@@ -216,15 +218,15 @@ def find_changeable(
 ) -> Iterator[tuple[str, str]]:
     """Yield each path in `for_root_only` that others can change, and what is wrong with it.
 
-    `paths` is all of the image: path -> what lstat says. Links are left out, and what everybody may
-    write to by design.
+    `paths` is all of the image: path -> what lstat says. Links are left out, and so is what
+    everybody may write to by design, such as /tmp and what is below it (is_everybodys).
     """
     for path in for_root_only & paths.keys():
         facts = paths[path]
         if is_link(facts) or is_everybodys(path):
             continue
-        # 0 is root, as user and as group. Where services keep files, those may belong to a
-        # service's own user, whose number is below that of the first person.
+        # 0 is root, as user and as group. Below /var and /run, files may also belong to the users
+        # of services, whose numbers are below that of the first person.
         lowest_wrong_id = _FIRST_USER if path.startswith(_SERVICES) else 1
         if facts.st_uid >= lowest_wrong_id:
             yield path, f"belongs to uid {facts.st_uid}"
@@ -299,17 +301,18 @@ def find_unreadable_for(
     Only those folders are looked at in which people put files for the user: /opt and the like, and
     the folders that the user's `environment` names.
     """
-    folders = [folder.rstrip("/") for folder in _OF_USERS]
     named_folders = list_named_folders(environment)
     # All that lies below these folders must be readable.
-    below = tuple(f"{folder}/" for folder in (*folders, *named_folders))
+    below = (*_OF_USERS, *(f"{folder}/" for folder in named_folders))
+
     # So must be the folders themselves and those above them: a user who can't enter a folder
     # reaches nothing in it. The home of root is left out here: it may be closed, although an image
     # names /root/.local/bin on its PATH, say.
+    to_enter = [folder.rstrip("/") for folder in _OF_USERS]
     for folder in named_folders:
         if not f"{folder}/".startswith("/root/"):
-            folders.append(folder)
-    entered = with_folders_above(folders)
+            to_enter.append(folder)
+    entered = with_folders_above(to_enter)
 
     for path, facts in paths.items():
         is_users = path in entered or path.startswith(below)
@@ -393,8 +396,8 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
     """Return the user whom an image's USER names: `1001`, `trainer` or `trainer:users`.
 
     Names are looked up in the files `passwd` and `group`, where the user's own group is found, too.
-    A name that is not in `passwd` is taken for root, as is an empty USER. A group that is not in
-    `group` is passed over.
+    An empty USER is root. A name that is not in `passwd` is taken for root, too: root may read
+    everything, so nothing is reported. A group that is not in `group` is passed over.
     """
     name, _, group_name = user.partition(":")
     uid = int(name) if name.isdigit() else 0
@@ -402,6 +405,7 @@ def read_user(user: str, passwd: str = "/etc/passwd", group: str = "/etc/group")
     for line in debian.read_lines(Path(passwd)):
         # NAME:PASSWORD:UID:GID:...
         account = line.split(":")
+        # USER may have the name of the account or its number.
         if len(account) > 3 and name in (account[0], account[2]):
             uid = int(account[2])
             gid = int(account[3])

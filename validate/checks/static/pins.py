@@ -242,15 +242,16 @@ def list_everything(
 ) -> LockEvidence:
     """Return the versions of all installed distributions, by name.
 
-    `known` are failures that depend on packages or variables. If there are any, the variables that
-    they name are returned, too, as far as `environ` switches them on: a value such as "0" or "off"
-    does not.
+    `known` are failures that a package or a variable causes (`name`), and that other packages or
+    variables prevent (`unless`). If there are any, the result also has those of their variables
+    that `environ` switches on: a value such as "0" or "off" does not.
     """
     versions: dict[str, list[str]] = {}
     for distribution in distributions:
         versions.setdefault(distribution.name, []).append(distribution.version)
 
-    # Some of these names are those of packages (`torch>=2.7`): there is no such variable.
+    # Names of packages (`torch>=2.7`) are among these. No variable is called so: they drop out
+    # below.
     names: set[str] = set()
     for failure in known:
         names.update((failure["name"], *failure["unless"]))
@@ -284,7 +285,8 @@ def locate_module(
     A dotted name is resolved part by part, as Python does: each part in the folders of the package
     before it. A name that leads to a namespace package only has no file, but folders.
     """
-    # The candidates of the last part are those of the module itself.
+    # What Python would import for a part of the name: one module, or all folders of a namespace
+    # package. After the loop, they are the candidates of the module itself.
     candidates: list[Candidate] = []
     for part in module.split("."):
         candidates = find_candidates(part, finders)

@@ -239,6 +239,7 @@ def read_symbols(
     symbols: dict[str, Symbols] = {}
     unreadable: list[UnreadableFile] = []
     for path, own_symbols, error in map_on_all_cores(read_file, ordered, chunk=4):
+        # Of an unreadable file, `own_symbols` is empty and `error` is not.
         symbols[path] = own_symbols
         if error:
             unreadable.append({"path": path, "error": error})
@@ -264,6 +265,7 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
         if not missing:
             break
 
+    # Names of symbols are bytes, as they stand in the file.
     undefined = []
     for name in sorted(missing):
         # These are exported by what is not here: the host's driver, and the image's own Python
@@ -281,7 +283,7 @@ def find_lacking(task: SymbolTask, symbols: Mapping[str, Symbols]) -> LackingSym
     versions.sort(key=lambda version: matches(version[0], task.allowed))
 
     # Count the symbols that some library outside of the scope exports. `audit` excuses a library if
-    # it is all of them: it may be loaded after the others.
+    # that is all of them: it may be loaded after those libraries.
     elsewhere = 0
     for name in undefined:
         if any(name in other.exports for other in symbols.values()):

@@ -288,6 +288,7 @@ def configured_folders(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
         text = line.partition("#")[0].strip()
         include = re.fullmatch(r"include\s+(.+)", text)
         if include:
+            # A relative pattern begins in the folder of this file. An absolute one stays as it is.
             pattern = str(Path(file).parent / include[1])
             for included in sorted(glob.glob(pattern)):  # noqa: PTH207
                 yield from configured_folders(included, depth + 1)
@@ -341,7 +342,8 @@ def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Fi
         faults.append(f"the image brings the host driver's {library['path']} itself")
 
     good = f"CUDA {version} in {home}, {len(expect['parts'])} parts"
-    # `None` for a torch without CUDA, and for none at all: that is a fault like another major.
+    # If torch is built without CUDA, or is not there, this is `None`: it differs from every major,
+    # so it is a fault.
     torch_cuda = str(evidence["torch"]["cuda"])
     if torch_cuda.partition(".")[0] != version.partition(".")[0]:
         faults.append(
