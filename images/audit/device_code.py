@@ -36,10 +36,10 @@ class LibraryCode:
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
-    """Return the device code of each library in the survey that has any.
+    """Return the device code of each library that a survey lists.
 
-    `survey`: the document of validate/survey/main.py. A library that it could not read has an empty
-    `archs`.
+    `survey`: the document of validate/survey/main.py. It lists the libraries with device code, and
+    those that it could not read: they get an empty `archs`.
     """
     libraries = []
     for surveyed in survey["device_code"]:

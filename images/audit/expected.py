@@ -132,6 +132,7 @@ def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
     # FilesExpect (validate/checks/static/files.py), and two keys for our own judges. Both claims
     # expect the same, because one comparison of the files with their RECORDs serves both.
     expect = {
+        # Files that may be there without an owner -> why.
         "unowned": dict(expectations.START_FILES),
         # Folders that are not compared.
         "aside": [DEBIANS],
@@ -345,10 +346,11 @@ def conflicts_claim(facts: Facts) -> Claim:
 
 
 def adapt_to_own_python(claims: ClaimSet, environment: SurveyedEnvironment) -> ClaimSet:
-    """Return the claims about a folder in a form in which truetag's own Python can measure them.
+    """Return the claims about an environment as truetag's own Python can measure them.
 
-    Symbols of the environment's libraries are then looked up in truetag's interpreter. If that is
-    another release, the claims about symbols allow that it lacks some.
+    Nothing runs of an environment that is audited as a folder. So the symbols that its libraries
+    need of an interpreter are looked up in truetag's own. If that is another release, the claims
+    about symbols allow that it lacks some.
     """
     own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     is_other_release = environment["version"] != own_version

@@ -192,7 +192,8 @@ def _claims_about_environment(
 
     With them goes the evidence for those claims that the survey decides.
     """
-    # Claims that our checks measure, about packages that they know. The others are reported.
+    # Claims that our checks measure. `left_out`: packages that none could be written for -> why.
+    # Each of those gets an unproven claim.
     code = library_code(survey_document)
     claims, left_out = expected.environment_claims(environment, code, options.facts)
     claims += expected.unaudited_claims(left_out)

@@ -75,6 +75,7 @@ def build_all(
             problem = problem_of(error, name)
             progress.finish(name, problem.cause, ok=False)
             return UserError(problem, code=1)
+        # An image that was built but did not get its name (`withheld` says why) is shown as failed.
         progress.finish(name, sentence_about(built), ok=not built.withheld)
         return built
 

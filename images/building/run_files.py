@@ -78,7 +78,7 @@ def write_context(context: Context, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         if isinstance(content, bytes):
-            # The mode is set before there is any content. From 0o666 the umask is taken.
+            # The mode is set before there is any content. 0o666 less the umask is the usual one.
             target.touch(mode=0o600 if path.startswith("host/") else 0o666)
             target.write_bytes(content)
             continue
@@ -279,15 +279,15 @@ def junit(verdict: Verdict) -> str:
             failures.append(judged)
         else:
             skipped.append(judged)
-    # Without a required claim the verdict is UNPROVEN, and no claim need be a failure. The template
+    # A verdict without any required claim is UNPROVEN although no claim is a failure. The template
     # then adds a failure for the whole.
-    is_nothing_required = verdict.overall is not Status.PASS and not failures
+    lacks_failure = verdict.overall is not Status.PASS and not failures
     page = environment(html=True).get_template("junit.xml.j2")
     text = page.render(
         verdict=verdict,
         failed=failures,
         skipped=skipped,
-        nothing=is_nothing_required,
+        nothing=lacks_failure,
         summary=report.summary(verdict),
         # A function: the template calls it for each claim that is not PASS.
         told=_failure_text,

@@ -56,7 +56,7 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
         alias_gate=tiers,
         aliases_of=lambda _name: (),
         claims_of=lambda _labels, run: run.claim_set,
-        own_claims=True,
+        without_matrix=True,
     )
 
 

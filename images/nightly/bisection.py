@@ -217,16 +217,17 @@ class Search:
         return self.results[key]
 
     def _broken_by(self, culprits: frozenset[str], worse: Sequence[ClaimRow]) -> list[ClaimRow]:
-        """Return the claims that the culprits break by themselves, as that mixture fails them.
+        """Return the claims that fail when only the culprits move to the canary's versions.
 
-        `worse` has the claims that the canary failed. The first of them, which was bisected, always
-        comes first, even if it has no verdict in that mixture.
+        `worse` has the claims that the canary failed. Each is returned as it fails with only the
+        culprits moved. The first one, by which the culprits were found, is always returned, and
+        first; if it gets no verdict here, then as the canary failed it.
         """
         # Validate the control with only the culprits moved, in every tier of these claims.
         tiers = {claim.tier for claim in worse}
         result = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged_claims: dict[str, ClaimRow] = {}
-        # There is no result if no versions fit together with the culprits'.
+        # There is no result if the culprits' new versions fit with no versions of the others.
         if result:
             judged_claims = {claim.key: claim for claim in result.claims}
 

@@ -85,7 +85,8 @@ def list_requirements(
 
     locked = control.lock.versions(layer for layer in image.layers if layer in held_layers)
     requirements = [f"{name}=={version}" for name, version in locked.items()]
-    # Some packages are in no index, so the resolver cannot read what they require.
+    # Some packages are in no index, so the resolver cannot read what they require. The inputs of
+    # the lock list it by layer.
     for layer, needed_by_layer in inputs.needs.items():
         if layer not in held_layers:
             requirements += needed_by_layer
@@ -115,17 +116,18 @@ def _require_newer(pin: Pin, matrix_range: str, refused_versions: Iterable[str])
 
 
 def _range_above(pinned_version: str, matrix_range: str) -> list[str]:
-    """Return a range of the matrix (`<0.13`) as a list with one entry.
+    """Return a range of the matrix (`<0.13`) as a list to add to other specifiers.
 
-    Return no entry for an empty range, and for one that only has versions below the pinned one: a
-    profile may pin beyond the range of its stack.
+    It has one entry. It has none for an empty range, and for one that only has versions below the
+    pinned one: a profile may pin beyond the range of its stack.
     """
     if not matrix_range:
         return []
     allowed = SpecifierSet(matrix_range)
     if allowed.contains(pinned_version, prereleases=True):
         return [matrix_range]
-    # `==0.19.*` does not allow the pin 0.18.1, but it can be reached by moving upward.
+    # A range without the pin counts if it begins above the pin: from 0.18.1, `==0.19.*` can be
+    # reached by moving upward.
     for specifier in allowed:
         if Version(specifier.version.removesuffix(".*")) > Version(pinned_version):
             return [matrix_range]
@@ -280,6 +282,7 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
     """
 
     def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
+        """Build the image `NAME-LABEL` from a lock, validate it, and remove its tags."""
         start = time.monotonic()
         name = f"{locked.image.name}-{label}"
         lock = _with_records(locked, options.out / "locks" / label, options.sources.workspace.locks)
@@ -315,9 +318,9 @@ def build_with(engine: Engine, options: BuildOptions, progress: Progress) -> Val
 def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
     """Return the lock of an image with digests of the RECORDs of its wheels.
 
-    The claims of the check `records` need them, and a new set of versions has none. They are
-    measured by means of files: `folder` gets the lock, and a table of RECORDs beside it. RECORDs
-    that `committed_locks` knows are not downloaded again.
+    The claims of the check `records` need them, and a new set of versions has none. `folder` gets
+    the lock and, beside it, a table of such digests. Those that the table in `committed_locks` has
+    are not measured again.
     """
     image = locked.image
     files = {}
@@ -325,7 +328,8 @@ def _with_records(locked: Locked, folder: Path, committed_locks: Path) -> Lock:
         files[f"{image.lock_name}/{name}"] = content
     lock_file.write(files, folder)
 
-    # Download the RECORDs that are in neither table, and store the table that has them, too.
+    # Download the RECORDs whose digests neither folder's table has, and write their digests into
+    # the table of `folder`.
     lock = lock_file.read(image, folder, committed_locks)
     table_file = measure_records.update({str(image.name): lock}, folder)
     lock_file.put(table_file, folder)

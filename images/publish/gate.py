@@ -46,7 +46,7 @@ class ReleasePolicy:
     claims_of: Callable[[Mapping[str, str], Evidence], ClaimSet | None]
     """Labels of an image, and a validation run -> the claims that the matrix writes today for the
     machine of that run; None where the matrix does not know the image."""
-    own_claims: bool = False
+    without_matrix: bool = False
     """True where there is no matrix: an image is then judged by the claims in its own evidence, for
     which only a signature vouches."""
     origin_exception: str = ""
@@ -61,7 +61,7 @@ class ReleasePolicy:
 
         Raises UserError where the matrix has no claims for the image.
         """
-        # The matrix may not know the image, or may call what these labels describe otherwise.
+        # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
             cause = "matrix.yaml makes another image of this name, or none"
@@ -148,8 +148,8 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
     measured_claims = {claim.key: claim for claim in run.claims}
     tiers = tiers or [claim.tier for claim in run.claims]
 
-    # Only the machine that built an image knows the wheels that were compiled there. Elsewhere, the
-    # claims about these packages are unproven.
+    # Packages whose wheels were compiled on the machine that built the image, and are not known
+    # here: today's claims about them are unproven, and no other claim expects their RECORDs.
     unknown_packages = set()
     for claim in claims.claims:
         if claim.probe == RECORDS_PROBE and claim.unproven:
@@ -191,7 +191,8 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
     if claim.probe == RECORDS_PROBE:
         remove_packages(expect_then, unknown_packages)
 
-    # Some keys of an expectation may differ: the probe measures the same whatever they say.
+    # Some keys may differ, as only judges read them: the matrix's revision, and bounds. The probe
+    # measures the same whatever they say.
     keys = expect_today.keys() | expect_then.keys()
     if claim.check in REVISION_CHECKS:
         keys -= REVISION_KEYS

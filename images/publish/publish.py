@@ -355,10 +355,10 @@ def judge_runs_today(
 ) -> list[Attestation]:
     """Return the attached validation runs and the new one, each judged by today's claims.
 
-    Each verdict also has the claims that failed by the claims of the run's own day and do not fail
-    by today's, so that no failure is forgotten. Raises UserError.
+    A claim that failed when the run was measured may be gone today, or hold. Such a failure is
+    added to today's verdict, so that none is forgotten. Raises UserError.
     """
-    # The new run may be attached already.
+    # The new run may be attached already: a dict has it once.
     runs = {run.evidence_file: run for run in (*published.attestations, local.run)}
     judged = []
     for run in runs.values():

@@ -30,7 +30,9 @@ class PublishResult:
     images: Sequence[PublishedImage]
     tags: tuple[str, ...]
     unmoved_aliases: tuple[str, ...]
-    """For each alias that stayed where it was, a sentence with the reason."""
+    """For each alias that stayed where it was, a sentence with the reason.
+
+    Promotion also lists the other tags of an index that nobody signed (`keep_signed_changes`)."""
     signed: bool
     indexes: Mapping[str, str] = field(default_factory=dict)
     """Tag -> `HOST/NAME@sha256:...` of the index for several platforms that it names."""
@@ -77,6 +79,7 @@ class Release:
         for version in versions:
             if not self._is_index_name(version.name):
                 self._require_name_follows(version.name, [version])
+        # Without a row there is no index.
         if not self.row:
             return
 
@@ -144,7 +147,7 @@ class Release:
         unmoved_aliases = []
         indexes = {}
         for change in changes:
-            # Only aliases, and the tags of an index that nobody signed, are ever left.
+            # Aliases, or any tags of an index that nobody signed: no other tag is ever left.
             if change.action is Action.LEAVE:
                 unmoved_aliases.append(f"{change.tag} stays: {change.reason}")
             else:
@@ -280,7 +283,8 @@ class Release:
 
         amd64_refusal = refusals.get(str(Platform.AMD64), "")
         if amd64_refusal:
-            # No alias moves, so no index is stored for them: the plan speaks of that of all images.
+            # No alias moves, so no index is stored. The plan of an alias that stays must name one
+            # all the same: the index of all images.
             index = attachments.make_index(images)
             versions = [tags.version_of(image) for image in images]
             changes = tags.plan(self.target, index, versions, aliases, amd64_refusal)
@@ -305,7 +309,8 @@ class Release:
 
     def _alias_refusal(self, image: PublishedImage) -> str:
         """Return the first reason why aliases must not name an image; empty if they may."""
-        # Aliases avoid silent faults that ordinary training with the image's torch meets.
+        # Aliases avoid images with a silent fault that ordinary training meets with their torch.
+        # `faults`: a sentence about each.
         known_faults = image.labels.get(f"{LABELS}.silent-faults", "")
         torch = image.labels.get(f"{LABELS}.torch", "")
         faults = silent.ordinary(known_faults, torch)

@@ -106,6 +106,7 @@ def sign_bytes(content: bytes, key: str) -> str:
     transparency log, which would publish the names of private images. cosign takes the key's
     password from COSIGN_PASSWORD or from `require_password`. Raises CosignError.
     """
+    # The help shows which options this cosign has: they differ from release to release.
     help_text = _help("sign-blob", shutil.which("cosign") or "cosign")
     with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
         # Switch off the public services: cosign 3 takes files for that, cosign 2 an option.
@@ -206,6 +207,7 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
         "is it the right key, and COSIGN_PASSWORD its password? "
         "publishing again only adds what is missing"
     )
+    # Exit status 1: a step failed. (2 stands for wrong input.)
     failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)
     failure.is_refusal = any(phrase in done.stderr for phrase in _NO_MATCH)
     raise failure

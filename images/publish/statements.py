@@ -379,7 +379,7 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
 
 
 def without_open_origin(run: Attestation) -> Attestation:
-    """Return a run without its claim `origin`, if that lacked only the records of two builds.
+    """Return a run without its claim `origin`, if only records of builds were missing to prove it.
 
     Such records may be made later. The claim stays if a reason was known before the run why the
     origin could never be proven: that of a base image taken by its tag, for example.

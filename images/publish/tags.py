@@ -291,7 +291,7 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
 
 
 def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
-    """Return the first image in `old` that an older image in `new` would replace, and that one.
+    """Return the first image of `old` that an older image would replace, together with that one.
 
     Return None if there is none. An image replaces the one for the same platform. If `old` and
     `new` have no platform in common, the newest image of `new` replaces the newest one of `old`.

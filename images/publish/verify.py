@@ -131,7 +131,7 @@ def check_gate(image: PublishedImage, policy: ReleasePolicy, key: str) -> Check:
     refusals = policy.refusals(image.labels, evidence, policy.gate, origin_exception=exception)
 
     judged_by = "today's matrix"
-    if policy.own_claims:
+    if policy.without_matrix:
         judged_by = "the attestation's own claims, for which the key stands: no matrix.yaml is here"
         if not key and not refusals:
             reason = "no matrix.yaml is here, and no key stands for the claims of the attestation"
@@ -156,7 +156,7 @@ def check_tag(
     aliases an image has: then the result is UNPROVEN without a key (empty).
     """
     faults = find_tag_faults(source, tag, manifest, images, policy, key)
-    if policy.own_claims and not key and not faults:
+    if policy.without_matrix and not key and not faults:
         reason = "no matrix.yaml is here that tells aliases, and no key that signed the tag"
         return Check(subject="tag", status=Status.UNPROVEN, reason=reason)
     return Check.of("tag", faults, passed=f"{tag} is to name {manifest.digest[:19]}")
@@ -189,9 +189,11 @@ def find_tag_faults(
     dated_tag = tags.immutable_tag(name, newest, image_id)
     own_tags = [name, dated_tag, *policy.aliases_of(name)]
 
-    # Without a matrix, aliases are unknown: then only the signature tells them.
+    # Without a matrix, the image's aliases are unknown: any other tag may be one, and only the
+    # signature below shows whether it is.
+    may_be_alias = policy.without_matrix
     short = manifest.digest[:19]
-    if tag not in own_tags and not policy.own_claims:
+    if tag not in own_tags and not may_be_alias:
         return [f"{tag} names {name} ({short}), whose tags are {listed(own_tags, limit=5)}"]
 
     # The last signature for this tag decides what it should name.

@@ -135,6 +135,7 @@ class Registry:
             if error.status == requests.codes.not_found:
                 return None
             raise
+        # `_read` stops a little above the limit, so the length shows that it is exceeded.
         if len(content) > _LARGEST_MANIFEST:
             raise self._invalid(identifier, f"its manifest has more than {_LARGEST_MANIFEST} bytes")
 
@@ -253,7 +254,8 @@ class Registry:
         if self.has_blob(digest, size):
             return True
 
-        # A registry that does not link the blob opens an upload of it instead.
+        # A registry that does not link the blob opens an upload of it instead: at `location`, which
+        # is else empty.
         location = self._repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
         if location:
             self._cancel_upload(location)

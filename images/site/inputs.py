@@ -203,7 +203,7 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
     A GPU tier is left out where the run had no GPU. `digest`: the image's current one; empty: never
     built. `claims`: what the matrix claims of the image today.
     """
-    for tier, count in run.tiers.items():
+    for tier, tier_count in run.tiers.items():
         if tier in _GPU_TIERS and not run.gpus:
             continue
         if run.claims:
@@ -211,13 +211,14 @@ def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierR
         else:
             # Nightly runs do not record the names of claims that passed: compare the numbers.
             required = [claim for claim in claims if claim.tier is tier and claim.required]
-            judged = sum(count.counts.values())
-            never_run = max(0, len(required) - judged)
+            judged_count = sum(tier_count.counts.values())
+            never_run = max(0, len(required) - judged_count)
         yield TierRun(
             tier=tier,
             gpus=describe_gpus(tier, run.gpus),
-            verdict=count.verdict,
-            counts=count.counts,
+            verdict=tier_count.verdict,
+            # Verdict -> number of claims.
+            counts=tier_count.counts,
             never_run=never_run,
             date=run.date,
             digest=run.digest,

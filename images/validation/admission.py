@@ -31,7 +31,7 @@ def _runs_programs(claim: Claim) -> bool:
     return claim.is_inside and not claim.unproven and not settings.reads_files_only
 
 
-def judge_first(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
+def find_broken(claims: ClaimSet, evidence: Evidence) -> Mapping[str, str]:
     """Return the admission claims that do not hold: key -> reason. Without any, programs may run.
 
     `evidence`: what was measured of the image's files.
@@ -54,7 +54,7 @@ def reasons_not_measured(
 ) -> dict[str, str]:
     """Return the claims that stay unmeasured because the image's files are broken: key -> reason.
 
-    `broken`: what `judge_first` returned, not empty. Each reason names the first broken claim. Why
+    `broken`: what `find_broken` returned, not empty. Each reason names the first broken claim. Why
     that does not hold is added only if it is not among the chosen ones: the report shows those.
     """
     key, cause = next(iter(broken.items()))
@@ -62,4 +62,5 @@ def reasons_not_measured(
     reason = f"nothing of the image was run: {key} failed"
     if key not in {claim.key for claim in chosen.claims}:
         reason += f": {cause}"
+    # The claims that are measured outside of a container are measured in any case.
     return {claim.key: reason for claim in not_measured.measurable_inside().claims}

@@ -179,7 +179,8 @@ def measure_in_container(
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
             raise
-        # A rootless engine may not raise limits. Ranks run without; the evidence will say so.
+        # A rootless engine may not raise limits. Ranks (processes of the multigpu tier, the only
+        # ones that get limits) run without; the evidence will say so.
         refused_limits = error.problems[0].cause
         suite_run = run(replace(spec, ulimits={}))
 

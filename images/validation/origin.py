@@ -24,20 +24,23 @@ _BASE = "base"
 
 
 def known_forms(claims: ClaimSet) -> dict[str, str]:
-    """Return the digests by which recorded layers are known -> their canonical diff ID.
+    """Return the canonical diff IDs of recorded layers, by every digest that a layer may have.
 
-    Engines write the same files of a layer in different ways, so that its diff ID differs. Settings
-    are no layer.
+    The result is digest -> canonical diff ID. Engines write the same files of a layer in different
+    ways, so one layer has several digests: its canonical diff ID, and those of `written_as`.
     """
     canonical_of: dict[str, str] = {}
     for claim in claims.measured_by([ORIGIN_PROBE]).claims:
         for layer in claim.expect["layers"]:
+            # The last row is no layer: it stands for the image's settings.
             if layer["layer"] == SETTINGS_ROW:
                 continue
-            if layer["diff_id"]:
-                canonical_of[layer["diff_id"]] = layer["diff_id"]
-            for diff_id in layer["written_as"]:
-                canonical_of[diff_id] = layer["diff_id"]
+            # Empty: no build of this layer is recorded, so it has no `written_as` either.
+            canonical = layer["diff_id"]
+            if not canonical:
+                continue
+            for digest in (canonical, *layer["written_as"]):
+                canonical_of[digest] = canonical
     return canonical_of
 
 
@@ -109,7 +112,8 @@ def with_one_base(payload: Mapping[str, str]) -> dict[str, str]:
 def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) -> list[StepChange]:
     """Return which files of the image below each step of a derived image replaced or removed.
 
-    Returns nothing if the engine's store can't be read here; then the evidence is not `canonical`.
+    Returns an empty list, too, if the engine's store can't be read here. The evidence tells the two
+    apart: its `canonical` is then False.
     """
     # Steps such as ENV change the configuration alone and have no layer.
     steps = [

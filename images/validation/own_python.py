@@ -91,6 +91,8 @@ def measure_files(
     run = run_over_files(
         engine, image, arguments, claims, user_file, timeout=timeout, on_record=on_record
     )
+    # Our own Python starts in any image. But the suite stops at once if it finds no Python of the
+    # image, whose packages it is to read.
     require_end(image, "files", run, then="is it an image with a Python on its PATH?")
 
 
@@ -167,7 +169,7 @@ def find_covered_files(engine: Engine, image: ImageInfo) -> list[str]:
     covered = []
     # This container is never started: only its files are read.
     with engine.container(ContainerSpec(image.handle, ["true"])) as container:
-        # All later containers of the image are started.
+        # Here, and once: all later containers of the image are started.
         require_start_files(container, image)
 
         # An empty list is as good as none: what covers it is an empty file, too.
@@ -188,6 +190,7 @@ def require_start_files(container: Container, image: ImageInfo) -> None:
     for path in _READ_AT_START:
         if not container.has(path):
             continue
+        # One byte is enough to learn whether it is a regular file.
         try:
             container.get_file(path, most=1)
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from images.engine import Engine, ImageInfo, configuration, layers
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import EngineFacts
 from images.validation import host_look, origin, own_python
-from images.validation.admission import judge_first, reasons_not_measured, with_admission_claims
+from images.validation.admission import find_broken, reasons_not_measured, with_admission_claims
 from images.validation.containers import (
     MEMORY,
     SUITE_SECONDS,
@@ -71,8 +71,10 @@ def validate(
     claims_left = read_files(engine, image, evidence)
     look_from_host(engine, image, evidence, steps_above)
 
-    # Judge the admission claims. This is the only judgement within a measurement.
-    broken = judge_first(evidence.claims, evidence.for_claims(evidence.claims))
+    # Judge the admission claims by what is measured so far. This is the only judgement within a
+    # measurement.
+    evidence_so_far = evidence.for_claims(evidence.claims)
+    broken = find_broken(evidence.claims, evidence_so_far)
     if broken and not run_anyway:
         unmeasured = reasons_not_measured(claims_left, chosen, broken)
         host["unsupported"] = {**host.get("unsupported", {}), **unmeasured}
@@ -82,6 +84,7 @@ def validate(
     # Admission claims that the caller did not choose are reported only if they do not hold.
     reported_keys = {*(claim.key for claim in chosen.claims), *broken}
     reported = to_measure.where(lambda claim: claim.key in reported_keys)
+    # What `host` lists as not measured by now becomes unproven.
     return evidence.for_claims(with_host_limits(reported, host))
 
 
@@ -211,6 +214,7 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
     # What is known beforehand to be unproven is measured neither here nor later.
     to_measure = about_files.where(lambda claim: not claim.unproven)
     if to_measure.claims:
+        # Files of the image that mounts hide in the container: no probe must call them missing.
         covered = own_python.find_covered_files(engine, image)
         own_python.measure_files(
             engine,
@@ -301,14 +305,15 @@ def containers_at_once(machine: EngineFacts) -> int:
 def unsupported_claims(facts: EngineFacts, image: ImageInfo, claims: ClaimSet) -> dict[str, str]:
     """Return the claims about an image that an engine can't measure: key -> reason.
 
-    There are such claims if the image is for another processor: all that run programs of it.
+    There are none unless the image is for another processor. Then no program of it runs, so these
+    are all claims that need one.
     """
     reason = reason_other_processor(facts, image)
     if not reason:
         return {}
     reasons = {}
     for claim in claims.claims:
-        # What is not measured in a container is asked of the engine.
+        # Other claims are about what the engine says of the image, or about its files.
         runs_programs = claim.is_inside and not checks.settings(claim.probe).reads_files_only
         if runs_programs:
             reasons[claim.key] = reason

@@ -127,7 +127,7 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
             expect = extension_expectation(image, extensions)
             yield native_claim(pin, expect, lacking=context.reason_without_extensions(pin))
 
-    # The cuDNN that the lock installs with torch.
+    # The cuDNN that the lock installs with torch, in the layer `torch`.
     for distribution, version in context.locked.get("torch", {}).items():
         if distribution.startswith("nvidia-cudnn-cu"):
             statement = f"torch runs with {distribution} {version}"
@@ -147,7 +147,8 @@ def has_native_code(context: ClaimContext, pin: Pin) -> bool:
 def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
     """Return what a package with native code must load, and how.
 
-    The keys are those of NativeExpect (validate/checks/cpu/native.py). `pin`: has_native_code.
+    The keys are those of NativeExpect (validate/checks/cpu/native.py). `pin`: one for
+    which `has_native_code` is true.
     """
     image = context.image
     # The row of the package in expectations.yaml comes last: it says what differs from the default.
@@ -304,6 +305,7 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
     # The image's own user, one that the image does not know, and root.
     ids = {"own": user_overlay.USER, "any": ARBITRARY_UID, "root": 0}
     for subject, home in expectations.HOMES.items():
+        # Both are keys of `ids`.
         user, group = home["who"]
         expect: HomeExpect = {
             "uid": ids[user],

@@ -99,8 +99,8 @@ def torchao_claims(context: ClaimContext) -> Iterator[Claim]:
             yield kernel_code_claim(
                 image,
                 f"torchao.{library}",
-                [],
-                machine_code(served),
+                files=[],
+                archs=machine_code(served),
                 also=[f"torchao/{library}.*so"],
                 required=False,
             )
@@ -134,8 +134,10 @@ def claims_about_compiled_extensions(context: ClaimContext) -> Iterator[Claim]:
     """
     image = context.image
     for pin in image.pins:
-        # `gpu`: patterns of the extensions that must hold GPU code. `also`: of those that may.
+        # Patterns of files: `gpu` of the extensions that must hold GPU code, `also` of those that
+        # may.
         libraries = expectations.EXTENSIONS.get(pin.name)
+        # Either none are compiled for this pin, or nothing is known of their files.
         if not pin.extensions or not libraries:
             continue
         # The oldest GPU that they are compiled for. Without it they have no GPU code.
@@ -187,11 +189,11 @@ def cuda_libraries_claim(context: ClaimContext) -> Claim:
 def pruned_claim(context: ClaimContext, pruning: Pruning) -> Claim:
     """Return the claim that an image for one architecture holds no code for other GPUs.
 
-    `pruning`: what the build takes out. By its field `nvidia`, NVIDIA's own libraries may be left
-    whole.
+    `pruning`: what the build takes out. Its field `nvidia` says whether NVIDIA's own libraries are
+    pruned, too.
     """
     packages = "no package" if pruning.nvidia else "no package but NVIDIA's own"
-    # Kernels that their library leaves empty on purpose: those the pruner did not empty.
+    # Kernels that the original libraries leave empty on purpose: the pruner did not empty them.
     by_design = expectations.KERNELS_BY_DESIGN
     expect: PrunedExpect = {
         "kind": "pruned",

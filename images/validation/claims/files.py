@@ -68,10 +68,10 @@ def locked_records_claim(context: ClaimContext) -> Claim:
     """Return the claim that installed distributions have the RECORDs of their wheels."""
     expect = expected_records(context)
     # In an image for one architecture, a build step (the pruner) takes code for other GPUs out of
-    # wheels and rewrites their RECORDs. What these are then was measured when `lock` read the
-    # wheels. Wheels that this pruner has not been measured on, because it has changed since, have
-    # no known RECORD. The claim can't pass until they are read again, and no image for one
-    # architecture could be named so long. So it is not required.
+    # wheels and rewrites their RECORDs. `lock` runs the pruner on each wheel, and measures the
+    # RECORD that results. If the pruner has changed since, these RECORDs are no longer known, and
+    # the claim can't pass until `lock` has read the wheels again. Until then it is not required:
+    # otherwise no image for one architecture could get its name.
     wheels_to_read = pruner.unmeasured(context.image.pruning, context.lock) if context.lock else []
     count = len(expect["wheels"])
     return claim(
@@ -109,8 +109,8 @@ def wheels_elsewhere(context: ClaimContext) -> list[str]:
     for pin in context.image.pins:
         is_in_image = pin.name not in context.missing
         if pin.extensions:
-            # The lock has it as pure Python. That is installed only if the wheel with the compiled
-            # extensions could not be had.
+            # The lock has it as pure Python. The image has that one only if no wheel with the
+            # compiled extensions could be had: `missing` then has the entry `NAME extensions`.
             is_from_lock = pin.lacking in context.missing
         else:
             is_from_lock = pin.locked
@@ -133,7 +133,7 @@ def expected_records(context: ClaimContext) -> Expected:
     built: list[str] = []
     unknown: dict[str, str] = {}
 
-    # Wheels that are in no lock and lie on this machine: their RECORDs were read here.
+    # Wheels that are in no lock but lie on this machine: `outside` has digests of their RECORDs.
     pinned_versions = {pin.name: pin.version for pin in image.pins}
     for name, digest in context.outside.items():
         wheels[name] = {"version": without_local(pinned_versions[name]), "records": [digest]}

@@ -109,7 +109,8 @@ def reason_kernel_cannot_run(
 
     `capability`: that of the GPU; None: no host is known, and only versions are looked at.
     """
-    # Both functions of the kernel return a reason, or None if there is none.
+    # Both functions of the kernel return the reason against it, and None if there is none. (So None
+    # of `supports` means that the GPU is supported.)
     reason = kernel.excludes(versions)
     if not reason and capability:
         reason = kernel.supports(capability, versions)
@@ -124,12 +125,12 @@ def kernel_expectation(
     The keys are those of KernelExpect (validate/kernels/_evidence.py). `capabilities`: those of the
     host's GPUs, ascending; empty if no host is known. `versions`: as for `kernel_claims`.
     """
-    # Cases that can't run, each with the reason: with these versions, or on the host's least GPU.
+    # Cases that can't run, each with the reason: on the host's least GPU, or with these versions.
     beyond_gpu = kernel.gated(capabilities[0]) if capabilities else {}
     left_out = {**kernel.leaves_out(versions), **beyond_gpu}
 
-    # A case that is left out for the GPU has a dtype that no other case has. So there is nothing
-    # whose error in this dtype could be compared with a tolerance.
+    # A case that needs a newer GPU has a dtype that no other case has (a test checks it for every
+    # kernel). If it is left out, there is no error in this dtype to compare with a tolerance.
     dtypes_beyond_gpu = {dtype_of(case) for case in beyond_gpu}
     tolerance = {}
     if kernel.cases:
@@ -167,12 +168,14 @@ def speed_claims(context: ClaimContext, versions: Mapping[str, str]) -> Iterator
     for subject, floor in ENVELOPES["floors"].items():
         not_applicable = ""
         if "kernel" in floor:
+            # The floor names a subject of the table of kernels.
             kernel = table()[floor["kernel"]]
             if kernel.package not in versions or kernel.package in context.missing:
                 continue
             not_applicable = reason_kernel_cannot_run(kernel, model.capability, versions)
 
         unproven = context.no_gpu
+        # `{of: bf16, least: 0.5}`: see `floor_expectation`.
         is_share_of_peak = "of" in floor
         if is_share_of_peak and not model.peaks and not unproven:
             unproven = f"envelopes.yaml has no peaks of {model.name or 'the GPU that is there'}"
@@ -214,7 +217,8 @@ def floor_expectation(floor: Mapping[str, Any], model: GpuModel) -> SpeedExpect:
 def step_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield a claim for each variant of a training step whose packages the image has.
 
-    It is required if runs of this image on this GPU model are recorded, and compares with these.
+    It is required if runs of this image on this GPU model are recorded: their figures are then the
+    `baseline` that it is compared with.
     """
     image, missing = context.image, context.missing
     model = find_gpu_model(context.inventory)
@@ -260,9 +264,9 @@ def choose_batch_rows(inventory: Inventory | None) -> int:
 
 
 def reason_without_step(inventory: Inventory | None, model: GpuModel, needed_memory: int) -> str:
-    """Return why a GPU of the host can't run a training step; empty if all can, or without a host.
+    """Return why a GPU of the host can't run a training step; empty if all can.
 
-    `needed_memory`: bytes of GPU memory that the step takes.
+    It is also empty if no host is known. `needed_memory`: bytes of GPU memory that the step takes.
     """
     if not inventory:
         return ""
@@ -304,5 +308,6 @@ def find_gpu_model(inventory: Inventory | None) -> GpuModel:
     name, capability = models.pop()
     for row in ENVELOPES["gpus"]:
         if name in row["names"]:
+            # The whole row: the peaks of the model, and which floors it has kept (`seen`).
             return GpuModel(name, capability, peaks=row)
     return GpuModel(name, capability, peaks={})

@@ -164,6 +164,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
 
     `device`: "cpu" makes the claims of a rehearsal, in which the same checks run over gloo.
     """
+    # A rehearsal needs no second GPU.
     unproven = context.no_second_gpu if device == "cuda" else context.no_gpu
     for row in ROWS:
         if not all(context.image.pin(name) for name in row.needs):
@@ -171,6 +172,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
         expect: dict[str, Any] = {"device": device, "ranks": ranks_of(context.inventory)}
         if row.subject == "transport":
             expect["link"] = link_of(context.inventory)
+            # Variables that the validation run sets itself: they are not the image's.
             expect["injected"] = dict(context.injected)
         yield claim(
             row.check,

@@ -284,7 +284,7 @@ def label_expectation(context: ClaimContext) -> LabelsExpect:
     expect: LabelsExpect = {"labels": labels, "silent": silent_faults}
     if not context.custom_base:
         expect["revision"] = image.revision
-    # Absent for x86-64: the judge then expects none in particular.
+    # Absent for x86-64: the judge then accepts any architecture.
     if image.name.platform is not Platform.AMD64:
         expect["architecture"] = image.name.platform.architecture
     return expect

@@ -43,7 +43,7 @@ NO_MATRIX = replace(
     POLICY,
     aliases_of=lambda _name: (),
     claims_of=lambda _labels, run: run.claim_set,
-    own_claims=True,
+    without_matrix=True,
 )
 WITH_AND_WITHOUT_MATRIX = pytest.mark.parametrize(
     "policy", [POLICY, NO_MATRIX], ids=["with a matrix", "without a matrix"]
