@@ -37,8 +37,8 @@ def reason_failed(verdict: Verdict) -> str:
 def reason_of_machine(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Return why the tiers of ANYWHERE could not be judged on a machine; empty if they could.
 
-    A fault of the machine, tiers that were not asked for (`tiers`: those that were), or another
-    processor than the image's.
+    The reason is a fault of the machine, tiers that were not asked for, or another processor than
+    the image's. `tiers`: those that were asked for.
     """
     # The judge begins a reason with OF_HOST where a fault of the machine explains it.
     for judged in verdict.claims:

@@ -117,7 +117,7 @@ def move_pins(text: str, image: Image, changes: Sequence[Change]) -> str:
             continue
         is_in_a_section = False
         for section in sections:
-            # `file.lines` counts from 1.
+            # `file.lines` has the number of each key's line, counted from 1.
             line_number = file.lines.get((*section, change.name))
             if line_number is not None:
                 is_in_a_section = True

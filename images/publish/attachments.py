@@ -390,7 +390,7 @@ def sign_image(
 
 
 def is_signed_for(target: Registry, digest: str, key: str, tags: Collection[str]) -> bool:
-    """Return whether a key signed an image for exactly these tags, and no other for one since.
+    """Return whether a key signed an image for exactly these tags, and no other for them later.
 
     `key` is the public key. Signatures without a counter do not count. Raises UserError.
     """

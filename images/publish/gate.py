@@ -156,15 +156,15 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
             unknown_packages.add(claim.subject)
 
     # Give each claim the reason why this evidence cannot prove it, if there is one.
-    answered: list[Claim] = []
+    claims_with_reasons: list[Claim] = []
     for claim in claims.in_tiers(tiers).claims:
         unproven = claim.unproven
         if not unproven:
             measured = measured_claims.get(claim.key)
             unproven = unproven_reason(claim, measured, unknown_packages)
-        answered.append(replace(claim, unproven=unproven))
+        claims_with_reasons.append(replace(claim, unproven=unproven))
 
-    claim_set = ClaimSet(image=claims.image, claims=tuple(answered))
+    claim_set = ClaimSet(image=claims.image, claims=tuple(claims_with_reasons))
     # What the machine of the run could not measure is unproven, too.
     return judge(with_host_limits(claim_set, run.host), run)
 

@@ -218,6 +218,7 @@ def container_spec(
             owner = f"uid={uid},gid={gid}"
             tmpfs[folder] = f"rw,exec,nosuid,nodev,mode=755,{owner},size={SCRATCH}"
         elif kind == "foreign":
+            # A plain volume is a folder of root.
             volumes.append(folder)
         elif kind == "volume":
             copied_volumes.append(folder)

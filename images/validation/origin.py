@@ -115,7 +115,8 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
     Returns an empty list, too, if the engine's store can't be read here. The evidence tells the two
     apart: its `canonical` is then False.
     """
-    # Steps such as ENV change the configuration alone and have no layer.
+    # Steps such as ENV change the configuration alone and have no layer. The text of the others is
+    # taken without the words that only some builders add (`normal_step`).
     steps = [
         configuration.normal_step(text) for text in steps_above if configuration.has_layer(text)
     ]

@@ -65,6 +65,7 @@ def validate(
     chosen = claims.in_tiers(tiers)
     to_measure = with_admission_claims(chosen)
     host = describe_host(engine, image, to_measure, gpus, steps_above)
+    # What this host can't measure is unproven from the start.
     evidence = GrowingEvidence(image, with_host_limits(to_measure, host), host, on_record)
 
     # Read files with our own Python: no process of the image runs.
