@@ -284,15 +284,20 @@ class Engine(AbstractContextManager["Engine"]):
         with engine_errors(digest):
             handles = [image["Id"] for image in self.sdk.images()]
         for handle in dict.fromkeys(handles):
-            info = self.inspect(handle)
-            if info.digest == digest:
-                return info
+            # An image of which content is missing is not what is looked for.
+            with suppress(EngineError):
+                info = self.inspect(handle)
+                if info.digest == digest:
+                    return info
         return None
 
     def inspect_raw(self, ref: str) -> Mapping[str, Any]:
-        """Return the engine's answer about an image, as it is. Raises NoSuchImage, EngineError."""
+        """Return the engine's whole answer about an image. Raises NoSuchImage, EngineError."""
         with engine_errors(ref, image=ref):
-            return cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
+            inspected = cast("Mapping[str, Any]", self.sdk.inspect_image(ref))
+        if self.facts.containerd_images:
+            return containerd_store.with_configuration(self.facts, inspected)
+        return inspected
 
     def find(self, ref: str) -> ImageInfo | None:
         """Return an image as `inspect` does; None if the engine lacks it. Raises EngineError."""

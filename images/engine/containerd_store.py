@@ -121,6 +121,42 @@ def identify(engine: Engine, inspected: Mapping[str, Any]) -> ImageIdentity:
     )
 
 
+def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the engine's answer about an image, with what its configuration says.
+
+    Docker 28.5 leaves that out if the store lacks a layer's blob. That is so for a pulled image of
+    which the engine had a layer unpacked already, from another image: it does not fetch the layer.
+    Raises EngineError if the configuration can't be read here.
+    """
+    if inspected.get("Architecture"):
+        return inspected
+    store = ContentStore(facts)
+    with layer_errors(inspected["Id"]):
+        manifest = choose_manifest(store.read, inspected["Id"], f"linux/{facts.architecture}")
+        content = store.read(manifest.config.digest) if manifest else None
+        if content is not None:
+            configuration = json.loads(content)
+            return {
+                **inspected,
+                "Architecture": configuration["architecture"],
+                "Os": configuration["os"],
+                "Created": configuration.get("created") or "",
+                "Config": configuration.get("config") or {},
+                "RootFS": {"Layers": configuration["rootfs"]["diff_ids"]},
+            }
+    raise incomplete(next(iter(inspected.get("RepoTags") or ()), inspected["Id"]))
+
+
+def incomplete(name: str) -> EngineError:
+    """Return the error that the store lacks layers of a pulled image (see `with_configuration`)."""
+    cause = "the engine did not fetch all layers of this image, as it had some from another image"
+    then = (
+        "take the engine that built it; or remove this image, and the images and the build cache "
+        "that share layers with it (`docker builder prune --all`), and pull it again"
+    )
+    return EngineError(Problem(where=name, cause=cause, then=then))
+
+
 def read_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
     """Return the manifest of an image. Raises NoSuchImage, EngineError."""
     return _find_manifest(engine, inspected) or _export_manifest(engine, inspected)

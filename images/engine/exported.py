@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from images.engine import classic_store, containerd_store
+from images.engine import classic_store, configuration, containerd_store
 from images.engine.containerd_store import ContentStore, digest_of_member, read_blob
 from images.engine.failures import EngineError
 from images.engine.layer_tree import LayerEntry, find_hidden
 from images.engine.layers import find_layers
 from images.engine.runtime import ImageInfo
-from images.engine.stored_layer import layer_errors, read_all
+from images.engine.stored_layer import StoredLayer, layer_errors, read_all
 from images.errors import Problem
 
 if TYPE_CHECKING:
@@ -60,18 +60,35 @@ def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[
 
     # dict.fromkeys: an image may have a layer twice.
     layers = [layer_by_diff_id[diff_id] for diff_id in dict.fromkeys(wanted)]
-    remaining = sum(layer.size for layer in layers)
-    # The containerd image store knows only the sizes of compressed layers.
-    is_size_known = not engine.facts.containerd_images
-    following = remaining if is_size_known else 0
+    sizes = layer_sizes(engine, info, layers)
+    remaining = sum(sizes.values())
     yield ImagePart(
-        digest=info.digest, size=len(config), chunks=iter([config]), following=following
+        digest=info.digest, size=len(config), chunks=iter([config]), following=remaining
     )
-    for layer in sorted(layers, key=lambda layer: layer.size, reverse=True):
-        remaining -= layer.size
-        following = remaining if is_size_known else 0
+    for layer in sorted(layers, key=lambda layer: sizes[layer.diff_id], reverse=True):
+        size = sizes[layer.diff_id]
+        remaining -= size
         chunks = _readable(layer.tar(), info.digest)
-        yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=following)
+        yield ImagePart(digest=layer.diff_id, size=size, chunks=chunks, following=remaining)
+
+
+def layer_sizes(engine: Engine, info: ImageInfo, layers: Sequence[StoredLayer]) -> dict[str, int]:
+    """Return the bytes of the files of these layers of an image, by diff ID.
+
+    The containerd image store knows the size of a compressed layer only. There, a layer's size is
+    what the engine says of its step; 0 if the steps do not match the layers. Raises EngineError.
+    """
+    if not engine.facts.containerd_images:
+        return {layer.diff_id: layer.size for layer in layers}
+    sizes = dict.fromkeys((layer.diff_id for layer in layers), 0)
+    step_sizes = []
+    for step, size in reversed(engine.history(info.handle)):
+        if configuration.has_layer(step):
+            step_sizes.append(size)
+    if len(step_sizes) == len(info.layers):
+        size_of_layer = dict(zip(info.layers, step_sizes, strict=True))
+        sizes = {diff_id: size_of_layer[diff_id] for diff_id in sizes}
+    return sizes
 
 
 def find_configuration(engine: Engine, info: ImageInfo) -> bytes | None:
@@ -125,10 +142,10 @@ def _parts_of_layout(
             yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
         elif digest in diff_ids_by_blob:
             chunks = _readable(read_blob(read_all(stream)), info.digest)
-            diff_id = diff_ids_by_blob[digest]
+            diff_id = diff_ids_by_blob.pop(digest)
             yield ImagePart(digest=diff_id, size=member.size, chunks=chunks)
-    if not has_config:
-        raise no_configuration(info.digest)
+    if not has_config or diff_ids_by_blob:
+        raise containerd_store.incomplete(info.digest)
 
 
 def no_configuration(digest: str) -> EngineError:

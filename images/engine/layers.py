@@ -93,8 +93,8 @@ def find_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
 def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> LayerReading:
     """Read the layers of an image in the engine's store, for comparing them with recorded ones.
 
-    If the store can't be read here, each layer has the diff ID that the engine gives it. Raises
-    EngineError if a layer is damaged.
+    If the store can't be read here, a layer that is not known has the diff ID that the engine gives
+    it. Raises EngineError if a layer is damaged.
 
     `known`: the recorded layers. It has each of them by all digests that are known of it (its diff
     ID as one or another engine writes it, and its change digest); the value is its canonical diff
@@ -108,7 +108,7 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     # The same image, with canonical diff IDs in place of those that this engine gives its layers.
     canonical_layers = []
     for diff_id in info.layers:
-        canonical_layers.append(canonical_ids.get(diff_id, diff_id))
+        canonical_layers.append(canonical_ids.get(diff_id) or known.get(diff_id, diff_id))
     with_canonical_layers = replace(info, layers=tuple(canonical_layers))
 
     # The suite's layer, if the image has one and it can be read.

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.engine
 TESTS = Path(__file__).with_name("test_engine.py")
 
 
-@pytest.fixture(scope="module")
-def sid() -> Iterator[Other]:
-    with other_engine("sid") as found:
+@pytest.fixture(scope="module", params=[False, True], ids=["classic store", "containerd store"])
+def sid(request: pytest.FixtureRequest) -> Iterator[Other]:
+    with other_engine("sid", containerd_store=request.param) as found:
         yield found
 
 

@@ -21,7 +21,14 @@ from tests.support.stored_layers import files, tar_of
 
 TARS = [tar_of(files("a/", "a/x=1")), tar_of(files("b=2"))]
 BLOBS = [gzip.compress(TARS[0], mtime=0), TARS[1]]
-CONFIG = json.dumps({"rootfs": {"diff_ids": [oci_digest(tar) for tar in TARS]}}).encode()
+CONFIG = json.dumps(
+    {
+        "os": "linux",
+        "architecture": "amd64",
+        "config": {"User": "1001"},
+        "rootfs": {"diff_ids": [oci_digest(tar) for tar in TARS]},
+    }
+).encode()
 MANIFEST = image_manifest(
     Descriptor.of(OCI_CONFIG, CONFIG),
     [Descriptor.of("application/vnd.oci.image.layer.v1.tar+gzip", blob) for blob in BLOBS],
@@ -66,6 +73,9 @@ class FakeEngine:
             info = tarfile.TarInfo(f"blobs/{digest.replace(':', '/')}")
             info.size = len(self.blobs[digest])
             yield info, io.BytesIO(self.blobs[digest])
+
+    def history(self, _ref: str) -> list[tuple[str, int]]:
+        return [("CMD x", 0), ("COPY b /", 2), ("COPY a /", 1)]
 
     def inspect_raw(self, _ref: str) -> dict[str, Any]:
         return INSPECTED
@@ -120,6 +130,26 @@ def test_an_image_without_a_manifest_is_an_error_with_a_next_step(tmp_path: Path
     assert error.value.problems[0].then
 
 
+def test_what_the_engine_leaves_out_is_read_from_the_configuration(tmp_path: Path) -> None:
+    store = engine(tmp_path)
+    missing = {"Id": MANIFEST.digest, "Architecture": "", "RootFS": {}, "Config": {"Env": None}}
+    completed = containerd_store.with_configuration(store.facts, missing)
+    assert (completed["Os"], completed["Architecture"]) == ("linux", "amd64")
+    assert tuple(completed["RootFS"]["Layers"]) == INFO.layers
+    assert completed["Config"] == {"User": "1001"}
+    assert containerd_store.with_configuration(store.facts, completed) is completed
+
+
+def test_an_image_of_which_nothing_can_be_read_is_an_error_with_a_next_step(
+    tmp_path: Path,
+) -> None:
+    remote = engine(tmp_path, local=False)
+    missing = {"Id": MANIFEST.digest, "RepoTags": ["a/b:1"], "Architecture": ""}
+    with pytest.raises(EngineError, match="a/b:1: the engine did not fetch all layers") as error:
+        containerd_store.with_configuration(remote.facts, missing)
+    assert "docker builder prune --all" in error.value.problems[0].then
+
+
 def test_a_manifest_that_was_changed_in_the_store_is_an_error(tmp_path: Path) -> None:
     store = engine(tmp_path)
     (store.folder / MANIFEST.digest.removeprefix("sha256:")).write_bytes(b"{}")
@@ -140,8 +170,19 @@ def test_the_parts_of_an_image_are_its_configuration_and_its_tars(
         INFO.layers[0]: TARS[0],
         INFO.layers[1]: TARS[1],
     }
+    if local:
+        following = [part.following for part in exported.parts(store, INFO, INFO.layers)]
+        assert following == [3, 1, 0], "the largest layer comes first"
     only_one = [part.digest for part in exported.parts(store, INFO, INFO.layers[:1])]
     assert sorted(only_one) == sorted([IDENTITY.configuration, INFO.layers[0]])
+
+
+def test_an_export_without_a_layer_is_an_error_with_a_next_step(tmp_path: Path) -> None:
+    remote = engine(tmp_path, local=False)
+    del remote.blobs[oci_digest(BLOBS[1])]
+    with pytest.raises(EngineError, match="did not fetch all layers"):
+        for part in exported.parts(remote, INFO, INFO.layers):
+            b"".join(part.chunks)
 
 
 def test_layers_are_found_only_if_all_can_be_read(tmp_path: Path) -> None:
