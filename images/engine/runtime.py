@@ -14,64 +14,58 @@ from images.engine.identity import ImageIdentity
 from images.errors import UserError, failed
 
 PLATFORM = "linux/amd64"
-"""What is built and pulled unless something else is said; an engine on another processor
-emulates it."""
+"""The platform that is built and pulled by default. Engines on other processors emulate it."""
 KILLED = 128 + signal.SIGKILL
-"""Status of a container whose process somebody killed: a person, the engine, or the kernel for
-memory."""
+"""Exit status of a container that was killed: by a person, the engine, or the kernel for memory."""
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container without entrypoint; unless asked for, without network, and its root read-only.
+    """A container to create. The image's entrypoint and health check are never used in it.
 
-    Sizes in bytes.
+    Unless a field says otherwise, it has no network, and its root is read-only. Sizes are in bytes.
     """
 
     image: str
+    """A name, or the engine's ID of the image."""
     cmd: Sequence[str]
     _: KW_ONLY
     name: str = ""
-    """For messages; the image where it is empty."""
+    """What messages call it; empty: like the image."""
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
-    """None: the image's own."""
+    """None: the image's user."""
     volumes: Sequence[str] = ()
-    """Paths that get a fresh volume, writable by root, where `put` works although the root is
-    read-only."""
+    """Paths that get a new, empty volume, which only root may write to. `Container.put` works
+    there."""
     copied_volumes: Sequence[str] = ()
-    """Paths that get a fresh volume as users' volumes are: with the image's content, owner and
-    mode of that folder."""
+    """Paths that get a new volume with what the image has there: content, owner and mode."""
     tmpfs: Mapping[str, str] = field(default_factory=dict)
-    """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and
-    loaded."""
+    """Path -> mount options. Without `exec` among them, no code can be loaded from there."""
     binds: Mapping[str, str] = field(default_factory=dict)
-    """Folder of the engine's machine to path in the container, read-only."""
+    """Folder of the engine's machine -> path in the container, read-only."""
     init: bool = True
-    """The engine's init starts the command.
-
-    It may be dynamically linked: then `env` is its own, too.
-    """
+    """Whether the engine's init starts the command. `env` is that of the init, too."""
     stdin: bool = False
-    """It is started with bytes for its standard input; else that is empty."""
+    """Whether `Container.start` gives it bytes for its standard input."""
     network: str = "none"
     read_only: bool = True
     devices: Sequence[str] = ()
     device_requests: Sequence[Mapping[str, Any]] = ()
     memory: int | None = None
-    """Without swap."""
+    """The most that it may use; it has no swap."""
     processes: int | None = None
-    """The most at once, threads counted."""
+    """The most that may run at once; threads count."""
     capabilities: Sequence[str] | None = None
-    """Those that remain, and no program gains others. None: the engine's defaults."""
+    """The only ones that it has, and no program gains others. None: the engine's defaults."""
     shm_size: int | None = None
     ulimits: Mapping[str, int] = field(default_factory=dict)
-    """`memlock` and the like, -1 for no limit."""
+    """Such as `memlock`; -1 stands for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInfo:
-    """An image as the engine holds it. `size` in bytes, `layers` are diff IDs, bottom first."""
+    """An image as the engine has it."""
 
     handle: str
     """The engine's own ID of it, by which it is asked for: see ImageIdentity. Only this engine
@@ -79,11 +73,13 @@ class ImageInfo:
     identity: ImageIdentity
     tags: tuple[str, ...]
     digests: tuple[str, ...]
-    """`name@sha256:...` for each registry it came from or went to."""
+    """`name@sha256:...` for each registry that it came from or went to."""
     size: int
+    """Bytes of its unpacked layers."""
     created: str
     architecture: str
     layers: tuple[str, ...]
+    """Diff IDs, the lowest layer first."""
     labels: Mapping[str, str]
     env: Mapping[str, str]
     user: str
@@ -91,7 +87,7 @@ class ImageInfo:
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     further: Mapping[str, Any] = field(default_factory=dict)
-    """What else is set of FURTHER, by the configuration's own names."""
+    """Which settings of FURTHER it has, by the names in its configuration."""
 
     @property
     def digest(self) -> str:
@@ -132,17 +128,16 @@ def image_info(data: Mapping[str, Any], identity: ImageIdentity) -> ImageInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a container ended. `stdout` and `stderr` are filled only by `Container.run`.
-
-    `oom`: the engine heard that something was killed for memory. With cgroup v1 it may miss the
-    kill that ends the
-    container: containerd drops the notice of a group that has gone.
-    """
+    """How a container ended."""
 
     code: int
     oom: bool
+    """Whether the engine noticed that something was killed for memory. With cgroup v1 it may miss
+    the kill that ends the container: containerd drops the notice of a group that has gone."""
     error: str
+    """Why the engine could not start it; empty if it could."""
     stdout: str = ""
+    """What it printed; filled only by `Container.run`, like `stderr`."""
     stderr: str = ""
 
 
@@ -152,23 +147,22 @@ class Stopped(UserError):  # noqa: N818  # said as an event
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """What the engine says about itself. `memory` in bytes."""
+    """What an engine says about itself."""
 
     url: str
     version: str
     data_root: str
     local: bool
-    """It runs on this machine and sees the same files."""
+    """Whether it runs on this machine and sees the same files."""
     cpus: int
     memory: int
+    """Bytes."""
     runtimes: tuple[str, ...]
     architecture: str = "amd64"
-    """Of its processor, as Docker names it. Images of another architecture run emulated."""
+    """Of its processor, as Docker names it. Images of another architecture are emulated."""
     containerd_images: bool = False
-    """It keeps images in containerd's store, where its IDs of images are digests of manifests.
-
-    In the classic store, they are digests of configurations.
-    """
+    """Whether it keeps images in containerd's store. There, its IDs of images are digests of
+    manifests; in the classic store, they are digests of configurations."""
 
 
 def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
