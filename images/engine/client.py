@@ -424,13 +424,13 @@ class Engine(AbstractContextManager["Engine"]):
         if self.facts.containerd_images:
             # Without a new configuration, loading still gives the image its name and unpacks it.
             manifest = containerd_store.read_manifest(self, built)
-            info = self.load(configuration.oci_layout(config, manifest, full_name), name)
+            files = configuration.oci_layout(config, manifest, full_name)
         elif config is not None:
-            layers = built["RootFS"]["Layers"]
-            info = self.load(configuration.docker_archive(config, layers, full_name), name)
+            files = configuration.docker_archive(config, built["RootFS"]["Layers"], full_name)
         else:
             # The classic store has nothing to unpack, and the build has named the image.
             return self.inspect(image_id)
+        info = self.load(files, name)
 
         # Remove the image as it was built, unless it is the same one or has a name of its own.
         former = self.find(image_id)
@@ -438,6 +438,10 @@ class Engine(AbstractContextManager["Engine"]):
             # It can't be removed while a container of an earlier build uses it.
             with suppress(EngineError):
                 self.remove(image_id)
+        # In the containerd image store, layers that were unpacked for the built image went with it.
+        # Loading the new one again unpacks them; until then, the sizes of its steps are 0.
+        if self.facts.containerd_images and not self.inspect(name).size:
+            info = self.load(files, name)
         return info
 
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:
