@@ -103,9 +103,10 @@ def lock_debian_packages(
     """Lock the Debian packages of the images' base images, and yield a sentence about each.
 
     A lock is made if it is missing or older than the list of packages; with `upgrade`, always. With
-    `check`, nothing is written: raises UserError for a lock that is not current. If a mirror does
-    not answer, a lock that is there and must be renewed raises UserError; a missing one is only
-    reported, unless `upgrade` is set.
+    `check`, nothing is written, and a lock that is not current raises UserError.
+
+    If a mirror does not answer, raises UserError for a lock that must be renewed. A missing lock is
+    then only reported, as images can be built without it; with `upgrade`, it raises UserError, too.
     """
     folder = sources.workspace.locks
     for path, base in base_images.made_of_packages(images, sources.workspace.root).items():

@@ -97,8 +97,9 @@ def claims_of_published(
     if image is None:
         return None
 
-    # An image of another revision may still be today's: a new alias or row changes the revision of
-    # the whole matrix, but nothing of this image. Then a build of today would write its labels.
+    # An image with another revision of the matrix may still be today's: a new alias or row changes
+    # the revision, but nothing of this image. So its labels are compared with those that a build of
+    # today would write.
     revision = labels.get(f"{image_labels.LABELS}.matrix-revision", "")
     if revision != image.revision and not image_labels.match_todays_build(labels, image):
         return None

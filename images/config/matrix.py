@@ -184,8 +184,8 @@ def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:
         if name not in layered:
             cause = f"no layer installs {name!r}, so no image can lack it"
             yield Fault(("optional", index), cause, "name it under `layers`")
-    # A row of `waived` counts in images with its distribution. If no image has it, the row would
-    # do nothing.
+    # A row of `waived` is for the images that have its distribution. Without a layer, no image has
+    # it, and the row would do nothing.
     for name in matrix.waived:
         if name not in layered:
             then = "name a distribution of `layers`, or take it out"

@@ -80,6 +80,7 @@ def _read_node(
     `lines`, and a problem for every duplicate key to `duplicates`: the first of two equal keys
     counts.
     """
+    # A value in a mapping has the line of its key, which was noted before.
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         items = []

@@ -204,14 +204,16 @@ def _mmdebstrap_command(base: Base, lock: DebianLock, repository: Path) -> list[
     """Return the command that writes the tar of a base to its standard output."""
     command = ["mmdebstrap", "--variant=minbase"]
     if base.platform is not of_machine(os.uname().machine):
-        # The base is for another processor, whose programs must run here in an emulator. To check
-        # that, mmdebstrap needs a further package (arch-test). Without the check, the first program
-        # that does not run says so.
+        # The base is for another processor, whose programs must run here in an emulator. mmdebstrap
+        # would check that first, with a further package (arch-test). We skip the check: if there is
+        # no emulator, the first program that does not run says so.
         command += [f"--architectures={lock.architecture}", "--skip=check/qemu"]
     command += [f"--include={','.join(debian.EXTRA_PACKAGES_OF_BASE)}", "--format=tar"]
     command += [f"--dpkgopt={option}" for option in _DPKG_OPTIONS]
     sources = shlex.quote(_sources(lock))
-    # Shell code that mmdebstrap runs when all packages are installed. $1 is the new root.
+    # Shell code that mmdebstrap runs when all packages are installed; $1 is the new root. It takes
+    # away what differs from run to run (_STRIP), and names Debian's mirrors in place of the
+    # repository.
     hook = f"{_STRIP}; printf '%s\\n' {sources} >\"$1\"/etc/apt/sources.list"
     command += [f"--customize-hook={hook}"]
     command += [lock.suite, "-", f"deb [trusted=yes] copy://{repository} ./"]

@@ -186,7 +186,8 @@ def settings_of(
 
     settings = HostSettings(
         ca=ca,
-        # Build steps use uv, which gets the index of pip if none is set for uv itself.
+        # Build steps use uv, which gets the index of pip if none is set for uv itself. `index` has
+        # the variables of both.
         index=uv.with_index_of_pip(index, index),
         proxies=proxies,
         apt=apt_settings,
@@ -202,9 +203,9 @@ def settings_of(
 
 
 def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of pip and uv that name the package index, and how it is reached.
+    """Return the variables of pip and uv for the package index: its address, hosts, time limits.
 
-    Also returns a warning for each that a build can't use.
+    Also returns a warning for each variable that a build can't use.
     """
     warnings = []
     for name in _FURTHER_INDEXES:

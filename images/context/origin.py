@@ -51,10 +51,11 @@ def of_build(
     if unknown:
         return Origin(record=record, unknown=unknown)
 
-    # The recipe of a base that was made here covers its Debian packages and how it was made.
+    # A base that was made here has labels about its Debian packages and how it was made: its recipe
+    # is a digest of those.
     debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
-    made_of = bootstrap.labels(debian_lock) if debian_lock else {}
-    recipe_of_base = base_recipe(base, made_of)
+    labels_of_base = bootstrap.labels(debian_lock) if debian_lock else {}
+    recipe_of_base = base_recipe(base, labels_of_base)
 
     # `wheels` may have the installer (uv), which leaves nothing in the image: only wheels of pinned
     # packages count.
@@ -79,8 +80,10 @@ def of_labels(
     """Return the origin of an existing image, whose labels name its base and its recipe.
 
     An older recipe than today's is returned if the image's label names it and the record has its
-    layers; in all other cases, today's recipe. The arguments are those of `of_build`, with the
-    image's labels in place of the base.
+    layers; in all other cases, today's recipe.
+
+    `locks` is the folder of locks. wheels: file name -> sha256, of wheels that no index has.
+    missing: package -> why it is lacking.
     """
     today = _of_todays_recipe(image, lock, labels, locks, wheels=wheels, missing=missing)
     # Where the base is unknown, a recipe proves nothing of the layers, whatever the label says.
@@ -90,7 +93,8 @@ def of_labels(
     if digest_in_label == today.recipe.digest:
         return today
 
-    # The image was built by another recipe, for example before a template was edited.
+    # The image was built by another recipe, for example before a template was edited. Its layers
+    # are in the record under the recipes of that build: recipe -> layer.
     layers = layer_record.layers_of(today.record, digest_in_label, str(image.name))
     if not layers:
         return today
@@ -118,7 +122,8 @@ def _of_todays_recipe(
             f"`nox -s build -- {image.name} --base {base.reference}` reads it"
         )
         return Origin(record=layer_record.read(locks), unknown=unknown)
-    # On a base that was made of Debian packages, the first layer installs more of the same lock.
+    # On a base that was made of Debian packages, the first layer installs more packages of the same
+    # lock. No label lists them, so they are read from the lock.
     debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None
     if debian_lock:
         base = replace(base, packages=debian_lock.serialize_only(debian_lock.layer))

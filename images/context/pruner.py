@@ -36,6 +36,7 @@ def files(pruning: Pruning) -> dict[str, bytes]:
     alternatives = []
     for pattern, remaining in pruning.alternatives.items():
         alternatives.append({"files": pattern, "keep": remaining})
+    # `by_design`: kernels that their library leaves empty on purpose.
     options = {
         "arch": int(f"{pruning.arch.major}{pruning.arch.minor}"),
         "nvidia": pruning.nvidia,
@@ -47,7 +48,7 @@ def files(pruning: Pruning) -> dict[str, bytes]:
         "pruner/options.json": json.dumps(options, indent=1).encode(),
         "pruner/normalise_timestamps.py": timestamps.read_bytes(),
     }
-    # The order counts: `key` is a digest of it.
+    # A fixed order, as `key` hashes the files one after the other.
     for name in ("__main__.py", "pruning.py"):
         program[f"pruner/{name}"] = (TEMPLATES / "pruner" / name).read_bytes()
     for name in MODULES:

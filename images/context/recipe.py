@@ -95,8 +95,8 @@ def image_recipe(
     wheels: file name -> sha256, of wheels that no index has. missing: optional package -> why the
     image lacks it.
     """
-    # Rendered without settings of this machine, and without the suite, which changes with this
-    # project. Wheels can be empty here: the digests of their contents are given.
+    # The context is rendered without settings of this machine, and without the suite, which changes
+    # with this project. It gets empty files for the wheels: their true digests are put in below.
     context = render(image, locks, base, wheels=dict.fromkeys(wheels, b""), missing=missing)
     digests = {path: sha256(content_of(content)) for path, content in context.items()}
     for name, digest in wheels.items():

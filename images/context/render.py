@@ -140,7 +140,7 @@ def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[st
     """Return the locks below locks/, without the packages that the base or a wheel provides.
 
     `locks`: `torch.txt` and the like -> content. `provided`: names of packages. The lock of the
-    bottom layer is split in two.
+    bottom layer is split into NVIDIA's libraries and all else, where it has both.
     """
     files: Context = {}
     for name, content in locks.items():
@@ -173,10 +173,13 @@ def _final_environment(
     They differ between images. A stage that images share must not have them: with other variables,
     its steps would be built anew.
     """
+    # PATH begins with the folder of users' packages, whose name has this digest of the locks.
+    key = overlay_key(image, locks)
     return {
         **image.environment,
         **user_overlay.variables(image),
-        "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
+        "PATH": ":".join(search_path(image, base, key)),
+        # HOME, USER and LANG.
         **user_overlay.IDENTITY,
     }
 
@@ -201,7 +204,7 @@ def content_of(file: bytes | Path) -> bytes:
 
 
 def split_bottom_lock(files: Context, bottom: str) -> Context:
-    """Return the lock of the bottom layer as two: NVIDIA's libraries, and torch and all else.
+    """Return two locks in place of the bottom layer's: of NVIDIA's libraries, and of all else.
 
     Each is about half of an image's size, and engines fetch and unpack layers side by side. Images
     for single architectures also share the libraries' layer, as long as these are not pruned.
@@ -247,8 +250,8 @@ def _stages(
         yield libraries_stage(index, pruned=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
 
-    # The toolkit lies below the last layer. It also lies below what a profile adds, so that images
-    # with and without a profile share it: it is the last step of this layer's stage.
+    # The toolkit is installed at the end of the stage before the last of the matrix's layers. So it
+    # lies below what a profile adds, and images with and without a profile share it.
     layers_of_matrix = [layer for layer in image.layers if layer != PROFILE_LAYER]
     layer_below_toolkit = layers_of_matrix[-2]
 
@@ -275,11 +278,11 @@ def _stages(
 def _wheels_of(
     pins: Sequence[Pin], wheels: Sequence[str], replaced_by_wheels: Container[str]
 ) -> tuple[str, ...]:
-    """Return the wheels of these pins that no lock installs, by the names of their files.
+    """Return the wheels that a step installs by themselves, for these pins: names of files.
 
-    `wheels` are those in the context. In an offline build, these include the wheels of the lock,
-    which the lock installs. `replaced_by_wheels` are packages of which a wheel takes the place of
-    what the lock has.
+    They are the wheels of packages that are not in the lock, and those that take the place of what
+    the lock has (of the packages in `replaced_by_wheels`). `wheels` are all in the context. In an
+    offline build, the wheels of the lock are among them, and left out here: the lock installs them.
     """
     stems = set()
     for pin in pins:
@@ -339,8 +342,10 @@ def overlay_files(
 ) -> dict[str, bytes]:
     """Return the files of the user overlay, which the last stage puts into /opt/truetag.
 
-    python.sh is the interpreter that pip and uv install for: that of an environment in the user's
-    home, which create.py makes when it is first needed. The other files are what these two read.
+    pip and uv are given python.sh as the interpreter to install for. It runs that of an environment
+    in the user's home, which create.py makes when it is first needed. The other files are what
+    these two read.
+
     `missing` are the packages that the image goes without.
     """
     folder = TEMPLATES / "additions"
@@ -352,8 +357,8 @@ def overlay_files(
         f"image_python={base.executable}\n"
         f"additions={environment_of_users}\n"
     )
-    # python.sh prints the line of a package that pip does not install: `NAME<TAB>WHAT TO DO`. That
-    # is what to take instead or, if no release of it fits this torch, the reason.
+    # If pip refuses a package, python.sh prints the text of its line: `NAME<TAB>TEXT`. The text
+    # says what to take instead or, if no release fits this torch, why that is so.
     advice = {name: row.instead for name, row in packages().items() if row.instead}
     advice |= image.unfit
     hints = "".join(f"{name}\t{text}\n" for name, text in advice.items())
@@ -372,8 +377,8 @@ def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[st
     `missing` are the packages that the image goes without.
     """
     versions = {}
-    # Some packages, such as torchvision, publish a release for each torch. pip would otherwise try
-    # dozens of others before it finds the one that fits.
+    # Some packages of additions.yaml, such as torchaudio, publish a release for each torch. pip
+    # would otherwise try dozens of others before it finds the one that fits.
     torch = image.pin("torch")
     if torch:
         minor = str(Minor.parse(torch.version))

@@ -19,8 +19,7 @@ No file of an image has a later time, so that the same packages give the same by
 def environment(folder: Path = TEMPLATES, *, html: bool = False) -> Environment:
     """Return the Jinja environment of a folder of templates. `html`: values are escaped.
 
-    The filter `quoted` and the tables of expectations.yaml, under the name `debian`, are there in
-    each template.
+    Each template can use the filter `quoted`, and the tables of expectations.yaml: `debian.RDMA`.
     """
     jinja = Environment(
         loader=FileSystemLoader(folder),

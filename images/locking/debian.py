@@ -272,7 +272,8 @@ def printed_files(printed: str) -> dict[str, str]:
         address = line[1:].partition("'")[0]
         digest = line.rpartition(" SHA256:")[2]
         path = _path_below_archives(address)
-        # Without a hash or a known mirror, digest or path are not what a line of the lock has.
+        # The two make a line of the lock. It does not have the form of one if the hash is missing
+        # or the address is on no known mirror.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
             cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
             then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"

@@ -114,6 +114,9 @@ def lock_inputs(image: Image) -> LockInputs:
 
     # uv has no names for platforms with a newer glibc. Wheels for an older one run there, too.
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
+    # Images for linux/arm64 are also built on x86-64 machines. The installer is locked for these,
+    # too, so that it runs there without emulation.
+    builders = BUILDERS if image.name.platform is not Platform.AMD64 else ()
     return LockInputs(
         python=str(image.python),
         platform=f"{image.name.platform.machine}-manylinux_{glibc.major}_{glibc.minor}",
@@ -124,7 +127,7 @@ def lock_inputs(image: Image) -> LockInputs:
         from_source=image.from_source,
         excluded=image.waived,
         overrides=image.overrides,
-        builders=BUILDERS if image.name.platform is not Platform.AMD64 else (),
+        builders=builders,
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )
 
@@ -152,7 +155,8 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
 def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
     """Return everything that a lock is made from, as texts that can be compared.
 
-    The keys are (place, name), in the words of `differences`. Settings have an empty place:
+    The keys are (place, name), in words that `differences` can put into a sentence. Settings of the
+    whole lock have an empty place:
 
         ("", "Python")                 -> "3.11"
         ("torch", "triton")            -> "3.3.1", the version of a pin in the layer `torch`
@@ -172,6 +176,7 @@ def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
     values = {("", name): ", ".join(texts) or "none" for name, texts in settings.items()}
     for file, digest in inputs.prebuilt.items():
         values["the official wheels", file] = digest
+    # The places of pins: the layers, and `toolkit`, `tools` and `build`, which are locked alone.
     for place, pins in (*inputs.layers.items(), *inputs.alone.items()):
         for pin in pins:
             values[place, distribution(pin)] = pin.partition("==")[2]

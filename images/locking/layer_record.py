@@ -61,7 +61,9 @@ class Measured(NamedTuple):
     layer: str
     recipe: str
     diff_id: str
+    """Its diff ID in canonical form, as in `RecordedLayer`."""
     written_as: str
+    """The diff ID that the engine of the build gave it."""
     change: str = ""
     """Its change digest; empty if it was not computed."""
 
@@ -155,19 +157,21 @@ def _with_build(known: RecordedLayer | None, measured: Measured, build: Build) -
     if all(earlier.id != build.id for earlier in builds):
         builds.append(build)
 
-    # Another store may give the same files another diff ID: the first one stays.
+    # Another store may give the same files another canonical diff ID: the first one stays.
     diff_id = known.diff_id if known else measured.diff_id
-    written_as = {measured.diff_id, measured.written_as}
+
+    # All other digests by which this layer was met so far: canonical diff IDs of other stores, diff
+    # IDs as engines wrote them, and change digests.
+    other_digests = {measured.diff_id, measured.written_as}
     if measured.change:
-        written_as.add(measured.change)
+        other_digests.add(measured.change)
     if known:
-        written_as.update(known.written_as)
-    # Only other digests than the canonical diff ID are listed.
-    written_as.discard(diff_id)
+        other_digests.update(known.written_as)
+    other_digests.discard(diff_id)
     return RecordedLayer(
         layer=name,
         diff_id=diff_id,
-        written_as=tuple(sorted(written_as)),
+        written_as=tuple(sorted(other_digests)),
         builds=tuple(builds),
     )
 

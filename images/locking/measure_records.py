@@ -136,12 +136,13 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
         for package in packages:
             if package.name in lock.inputs.from_source:
                 continue
+            # A hash for each wheel that fits: there may be several.
             for digest in package.hashes:
                 yield LockedWheel(package=package, digest=digest)
 
 
 def _measure(url: str, session: requests.Session) -> WheelRecord:
-    """Return what is to know of the RECORD of the wheel at a URL.
+    """Return the digest of the RECORD of the wheel at a URL, and whether the wheel has libraries.
 
     Raises UserError if the wheel or its RECORD can't be read.
     """
@@ -153,7 +154,7 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
             "one that answers range requests"
         )
         raise failed(wheel_records.file_of(url), f"can't be read: {error}", then) from None
-    # Whether it has libraries. Their names may end in versions (`libcudart.so.12`).
+    # The names of libraries may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)
 

@@ -162,8 +162,9 @@ def resolve(
     if problems:
         raise UserError(problems)
 
-    # Toolkit, installer (`tools`) and build tools stand beside the Python layers, without what they
-    # require. The installer is locked for every machine that may run it.
+    # `alone`: toolkit, installer (`tools`) and build tools. They are in none of the Python layers,
+    # and are locked without what they require. The installer is locked for the platform of every
+    # machine that may build the image.
     for name, exact in inputs.alone.items():
         platforms: tuple[str, ...] = (inputs.platform,)
         if name == "tools" and inputs.builders:
@@ -242,7 +243,8 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
     that shows in the CUDA runtime that it requires.
     """
     where = str(image.name)
-    # Only an image with an index of its own may have local versions: those of its CUDA.
+    # Wheels on the default index have no local version. Those on an index of the image's own may
+    # have one: that of its CUDA.
     allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
     for package in packages:
         local = Version(package.version).local

@@ -145,7 +145,8 @@ def resolve_packages(
     Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
     index (a local file, a checkout).
     """
-    # With dependencies, `resolve_versions` has just read the pages of the index anew.
+    # Pages of the index must be read anew (--refresh). With dependencies, `resolve_versions` has
+    # just done that; without, nothing has.
     options = () if dependencies else ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
     rows = tomllib.loads(text).get("packages", [])

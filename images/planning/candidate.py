@@ -184,8 +184,9 @@ class Candidate:
         # Capabilities: `9.0`.
         capabilities = set(self.variant.archs)
         if self.name.platform is Platform.ARM64:
-            # torch's wheel has no code that is only for GPUs of ARM boards and superchips, such as
-            # sm_121 (GB10), so its list does not name them. They run that for a relative (sm_120).
+            # The list of torch's wheel does not name GPUs of ARM boards and superchips, such as
+            # sm_121 (GB10): the wheel has no code for them alone. They run its code for a relative
+            # (sm_120).
             for capability, board in self.facts.arm64.boards.items():
                 if not board.unfit:
                     capabilities.add(capability)

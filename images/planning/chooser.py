@@ -108,8 +108,8 @@ def find_model(text: str) -> tuple[str, ModelRow]:
     """Return the name of the model that a driver's or a person's text means, and its row.
 
     Words are compared without brands and variants. Of the models that have all words of the text,
-    it is the most general: `RTX 3090` is no RTX 3090 Ti. Raises UserError, which names similar
-    models, if no model has all words, or several are equally general.
+    the most general one is meant: `RTX 3090` is no RTX 3090 Ti. Raises UserError, which names
+    similar models, if no model has all words, or several are equally general.
     """
     text_words = frozenset(model_words(text).split())
     # Name of each model that has all words of the text -> the model's words.
@@ -128,7 +128,8 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         (name,) = most_general
         return name, models()[name]
 
-    # Several models are equally general, or there is none: then those of similar spelling.
+    # The error names the models between which the text does not decide. If no model has all words,
+    # it names those of similar spelling.
     similar = most_general
     if not similar:
         name_by_words = {model_words(name): name for name in models()}
@@ -537,6 +538,7 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
         reasons=(
             f"torch {image.torch}",
             *_code_reasons(image, fit_by_arch),
+            # Known faults of its versions, which give wrong numbers without an error.
             *image.silent,
             _driver_reason(image, machine),
             *_kernel_module_reasons(machine),
@@ -582,6 +584,7 @@ def _code_reasons(image: ImageSummary, fit_by_arch: Mapping[Arch, Fit]) -> Itera
 
     `fit_by_arch`: architecture of a GPU -> how it runs the image's code.
     """
+    # The sentences about machine code come first, then those about PTX.
     for arch, fit in fit_by_arch.items():
         if fit == "cubin":
             yield _machine_code_reason(image, arch)
@@ -706,9 +709,11 @@ def _wrong_arch(
         yield "is for ARM processors"
         return
     for arch, fit in fit_by_arch.items():
-        # By the rules of CUDA, a GPU of an ARM board may run code for a relative of its major. We
-        # count on that only for the GPUs that the image names, where it was tried.
-        is_untried = machine.arm and arch not in _CARDS and arch.capability not in image.archs
+        # `fit` follows CUDA's rule that code also runs on newer GPUs of its major. For GPUs that
+        # are built into an ARM board or superchip, we trust it only where it was tried: on those
+        # that the image names. A graphics card in an ARM server needs no trial.
+        is_built_in = machine.arm and arch not in _CARDS
+        is_untried = is_built_in and arch.capability not in image.archs
         if fit == "no" or is_untried:
             archs = " ".join(str(Arch.parse(capability)) for capability in image.archs)
             yield f"has no code for {arch} (it has {archs})"

@@ -187,6 +187,7 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
     """
 
     def distance(planned: Planned) -> tuple[bool | int | str, ...]:
+        """Return a key to sort images by: how they differ from `name`, what counts most first."""
         other = planned.image_name
         # False sorts before true: what is the same comes first.
         return (
@@ -567,18 +568,20 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
 
     `extensions` is the row of `sources` that makes it with its compiled extensions; empty if none.
     """
+    # `compiled` means that no index has a wheel. A package with `extensions` is not `compiled`: an
+    # index has it as pure Python, which the lock installs, and a compiled wheel may replace that.
     facts = candidate.package_facts.get(name)
-    # An index has a package with `extensions` as pure Python, and the lock has that. So it counts
-    # as compiled only if it has no `extensions`.
     is_compiled = facts is not None and facts.form == "cuda-source" and not extensions
     needs: list[str] = []
     if facts and is_compiled:
         needs = _unpinned_requirements(candidate, facts)
 
-    # Only the row of `sources` by which a package is compiled says for which GPUs that is done.
+    # The oldest GPU that it has code for. It is known only of what we compile: the row of `sources`
+    # names it. Packages that are compiled without nvcc have no GPU code; all `extensions` have.
     source = candidate.matrix.sources.get(extensions or name)
+    has_gpu_code = bool(extensions) or (is_compiled and source is not None and source.nvcc)
     minimum_arch = None
-    if source and (extensions or (is_compiled and source.nvcc)):
+    if source and has_gpu_code:
         minimum_arch = Arch.parse(source.minimum_arch)
 
     return Pin(

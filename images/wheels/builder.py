@@ -83,11 +83,13 @@ def wheel_builder(
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
+        """Return the wheel of a pin, compiled if need be; None if it is not compiled here."""
         cached_wheel = find_cached(image, pin)
         if cached_wheel:
             return cached_wheel
 
-        # The row of `sources` that says how the package is compiled.
+        # The row of `sources` that says how the package is compiled: the one that makes its
+        # extensions if it has any, else the one with its own name.
         package = pin.extensions or pin.name
         if package not in matrix.sources or image.official_wheel(pin.name):
             return None
@@ -278,24 +280,32 @@ def judge_wheel(
 
 
 def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> list[Claim]:
-    """Return the claims that the wheel of a recipe must keep; `content` is the wheel file."""
-    # The image in which it was compiled: torch's layer of `image`, and the wheel.
+    """Return what must be true of the wheel of a recipe, as claims; `content` is the wheel file.
+
+    They are judged in the image in which it was compiled, not in `image`, for which it is made.
+    """
+    # What that image has of the pins: those of torch's layer, and the new wheel.
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     builder_image = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
 
-    # Of the claims of such an image, only those that the wheel can break.
+    # Of all claims about such an image, only those that the wheel can break are judged.
     checked = {*_CLAIMS_OF_WHEELS, ("pins", recipe.distribution)}
     claims = []
     for claim in image_claims(ClaimContext(image=builder_image, facts=facts)).claims:
         if (claim.check, claim.subject) in checked:
             claims.append(claim)
 
-    # In each of its libraries, each kernel must have machine code for each architecture. `also`:
-    # a library may have no kernels at all.
+    # Each kernel in its libraries must have machine code for each architecture. Which of
+    # the libraries have kernels is not known: so none is under `files`, which must have some, and
+    # all are under `also`, which may have some.
     if recipe.archs:
         required_code = machine_code([Arch.parse(arch) for arch in recipe.archs])
         code_claim = kernel_code_claim(
-            image, recipe.distribution, [], required_code, also=libraries(content)
+            image,
+            recipe.distribution,
+            files=[],
+            archs=required_code,
+            also=libraries(content),
         )
         claims.append(code_claim)
     return claims
@@ -407,7 +417,7 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     """
     for lock_folder in sorted(folder.glob("*-devel*")):
         record = json.loads((lock_folder / lock_file.RECORD).read_text())
-        # `alone`: the requirements that are locked without what they require.
+        # The toolkit's exact requirements are among those that are locked without dependencies.
         if record["alone"]["toolkit"] == list(recipe.parts):
             return (lock_folder / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)

@@ -434,7 +434,9 @@ def wheel_finder(matrix: Matrix, folder: Path | None = None) -> FindWheel:
     """
 
     def find(image: Image, pin: Pin) -> Path | None:
-        # The row of `sources` that says how the package is compiled.
+        """Return the compiled wheel of a pin; None if the cache has none."""
+        # The row of `sources` that says how the package is compiled: the one that makes its
+        # extensions if it has any, else the one with its own name.
         package = pin.extensions or pin.name
         wheel_cache = folder or compiled_wheels()
         # The cache has a folder PACKAGE-VERSION-HASH for each wheel.
@@ -473,6 +475,7 @@ def supported_tags(
     for minor in range(_OLDEST_GLIBC, glibc.minor + 1):
         platforms.append(f"manylinux_{glibc.major}_{minor}_{platform.machine}")
     platforms.append(f"linux_{platform.machine}")
+    # Older names for some of these: manylinux2014 is manylinux_2_17.
     for minor, name in _LEGACY.items():
         if minor <= glibc.minor:
             platforms.append(f"{name}_{platform.machine}")

@@ -83,6 +83,7 @@ class Recipe:
             if name in ("cpu", "patch") and not value:
                 continue
             inputs[name] = value
+        # The builder itself: its version, and the lock of the tools with which it compiles.
         inputs["method"] = _METHOD
         inputs["tools"] = (FOLDER / "build.txt").read_text()
         digest = sha256(json.dumps(inputs, sort_keys=True).encode())
@@ -106,7 +107,7 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         raise wrong(package, f"is no package that is compiled here: {cause}", then)
 
     version = _version(image, package, source)
-    # A package without GPU code needs no nvcc, and has no architectures.
+    # A package without GPU code needs no nvcc and no wheels of a toolkit, and has no architectures.
     archs: tuple[Arch, ...] = ()
     nvcc = Nvcc(NvccProvider.NONE, ())
     toolkit = ""

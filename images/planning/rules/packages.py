@@ -170,7 +170,8 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
         fit = release.covers(arch)
         if fit == "no":
             without_kernels.append(arch)
-        # A GPU that is refused gets no second warning, about the PTX that is not used there.
+        # xformers may refuse a GPU whether or not it has kernels for it. Then there is no warning
+        # about PTX, which is not used there.
         if release.refuses(arch):
             refused.append(arch)
         elif fit == "ptx":
@@ -299,8 +300,8 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
         return (f"nothing is known of {name} {version}",)
 
     reasons = list(_contradictions(candidate, name, version, row))
-    # A package without a wheel must be one that can be compiled. But an image may lack a pinned
-    # optional package, so nothing speaks against that.
+    # A package without a wheel must be one that can be compiled. Only optional packages that are
+    # pinned already need not be: the image may lack them.
     has_wheel = row.form != "cuda-source" or candidate.find_official_wheel(name, version)
     may_be_lacking = name in candidate.optional and name in candidate.pins
     if not has_wheel and not may_be_lacking:
@@ -316,7 +317,11 @@ class RequiredPackage(NamedTuple):
 
 
 def requirements_here(row: PackageFacts, python: Minor) -> tuple[RequiredPackage, ...]:
-    """Return the requirements of a package whose markers hold on Linux x86-64 with this Python."""
+    """Return the requirements of a package whose markers hold on Linux x86-64 with this Python.
+
+    Each comes with the canonical name of what is required:
+    `("huggingface-hub", Requirement("huggingface_hub>=0.30"))`.
+    """
     return _requirements_that_hold(tuple(row.requires), python)
 
 
@@ -355,7 +360,8 @@ def _contradictions(
     package = f"{name} {version}"
     pins, profile, python = candidate.pins, candidate.profile, candidate.base.python
 
-    # What its metadata requires of packages that the image pins.
+    # What its metadata requires of packages that the image pins. `required` is the name of such a
+    # package.
     for required, requirement in requirements_here(row, python):
         if required not in pins or required in profile.waived:
             continue
@@ -401,6 +407,7 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
     Only requirements of one exact version (`==1.0`) are compared with the others: what ranges have
     in common is left to uv.
     """
+    # What each pinned package requires of distributions (`name`) that nothing pins.
     demands = []
     for pinned, row in candidate.package_facts.items():
         for name, requirement in requirements_here(row, candidate.base.python):
@@ -427,7 +434,11 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
 
 
 def warn_about_missing_wheels(candidate: Candidate) -> Iterator[Finding]:
-    """Warn about packages that the image lacks, or that must be compiled before it has them."""
+    """Warn about what the image lacks, or will have only when somebody has compiled it.
+
+    These are optional packages that something speaks against, pinned packages without a wheel, and
+    compiled extensions of the profile's packages.
+    """
     for package, reasons in candidate.declined.items():
         yield warn(f"the image lacks {package} (optional): {'; '.join(reasons)}")
 
@@ -461,9 +472,10 @@ def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:
 
 
 def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
-    """Return what follows from a pinned package that has no wheel, and who could compile it.
+    """Return what follows from a pinned package that has no wheel, and how to get one.
 
-    An image may lack an optional package; without any other, it can't be built.
+    An image may lack an optional package; without any other, it can't be built. If nobody can
+    compile a package that is not optional, check_requirements refuses the image for that.
     """
     is_optional = name in candidate.optional
     obstacles = "; ".join(reasons_against_compiling(candidate, name, version))

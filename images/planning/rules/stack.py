@@ -94,7 +94,8 @@ def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
     a second base, which not every machine can pull.
     """
     toolkit, cuda = candidate.toolkit, candidate.name.cuda
-    # `devel` are the wheels of the compiler. That there is no toolkit at all is refused already.
+    # A toolkit with `devel` has wheels of the compiler. An image without any toolkit is refused by
+    # another rule.
     if toolkit is None or toolkit.devel:
         return
 
