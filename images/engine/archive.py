@@ -38,7 +38,7 @@ def pack(files: Files) -> Iterator[bytes]:
 
 
 def _with_parent_folders(files: Files) -> dict[str, bytes | Path | None]:
-    """Return the files by their paths in normal form, and each folder above them as None.
+    """Return the files by their paths in normal form, and each folder above them with None.
 
     Without an entry for a folder, the engine makes one that only root can read.
     """
@@ -48,7 +48,7 @@ def _with_parent_folders(files: Files) -> dict[str, bytes | Path | None]:
         contents[str(path)] = content
         # The last parent of a relative path is `.`, of an absolute one `/`.
         for folder in list(path.parents)[:-1]:
-            contents.setdefault(str(folder))
+            contents.setdefault(str(folder), None)
     return contents
 
 

@@ -225,6 +225,7 @@ class Trace:
         vertex.error = message.error or vertex.error
         if not message.HasField("completed") or vertex.running_since is None:
             return
+        # Start -> end of each time that the step ran, in seconds.
         vertex.intervals[vertex.running_since] = message.completed.ToNanoseconds() / 1e9
         vertex.running_since = None
         # The last line of an output may have no end.

@@ -132,7 +132,8 @@ class Engine(AbstractContextManager["Engine"]):
             if self._work.cancelled.wait(seconds):
                 raise Cancelled
 
-        # Machines may share a home, and with it the folder of locks, but not their engines.
+        # Machines may share a home, and with it the folder of locks, so the lock's name has the
+        # machine and the engine.
         place = self.facts.data_root if self.facts.local else self.facts.url
         key = f"{socket.gethostname()}\n{place}\n{work}"
         file = cache.folder() / "locks" / f"{sha256(key.encode())[:16]}.lock"
@@ -370,9 +371,9 @@ class Engine(AbstractContextManager["Engine"]):
     def load(self, files: Files, name: str) -> ImageInfo:
         """Load an image from files as `docker save` writes them, and return it by its name.
 
-        `files` gives the image its `name`, and has its configuration and layers. The image's digest
-        follows from these bytes alone; `docker import` would put the time into it. Raises
-        UserError.
+        `files` names the image `name`, and has its configuration, and those of its layers that the
+        engine lacks. The image's digest follows from these bytes alone; `docker import` would put
+        the time into it. Raises UserError.
         """
         with (
             engine_errors(name),
@@ -491,7 +492,8 @@ class Engine(AbstractContextManager["Engine"]):
 def _with_ssh_port(url: str) -> str:
     """Return an address of an engine, with a port if it is an SSH address without one.
 
-    The port is the one in ~/.ssh/config, else 22. The SDK would always take 22.
+    The port is the one in ~/.ssh/config, else 22. The SDK would always take 22. Any other address
+    is returned as it is, and so is every one where ssh is not installed.
     """
     host = url.removeprefix(_SSH)
     if host == url or ":" in host or not shutil.which("ssh"):
@@ -575,6 +577,7 @@ def _named_engine(url: str | None) -> _NamedEngine | None:
 
     Raises UserError if docker's current context can't be read or does not exist.
     """
+    # The SDK's reading of DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH.
     settings = kwargs_from_env()
     tls = settings.get("tls", False)
     if url:

@@ -171,8 +171,10 @@ def layer_name(step_text: str) -> str:
 def layer_names(steps: Sequence[str]) -> list[str]:
     """Return a name for each layer, from the steps that made them, the lowest first.
 
-    Layers below the first step of ours are the base's. Other steps above it are somebody else's
-    (`above`). A name that occurs again gets a number: `above`, `above-2`.
+    A step of ours has a name of its own (`layer_name`). A step of somebody else is `base` below the
+    first of ours, and `above` after it. A name that occurs again gets a number: `base`, `base-2`.
+
+    `steps`: only those that made a layer.
     """
     names: list[str] = []
     times = Counter[str]()
@@ -189,9 +191,11 @@ def layer_names(steps: Sequence[str]) -> list[str]:
 def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     """Return what a verdict about an image is about: its layers, and its settings.
 
-    That is layer -> diff ID, the lowest first, and `settings` -> a digest. Labels are left out:
-    they change with this project. `steps`: the image's history, the first step first. Empty if the
-    steps do not match the layers.
+    That is name of the layer -> diff ID, the lowest first (`layer_names`), and `settings` -> a
+    digest of all settings. Labels are left out: they change with this project. Empty if the steps
+    do not match the layers.
+
+    `steps`: the image's history, the first step first.
     """
     steps_with_layer = [text for text in steps if has_layer(text)]
     if len(steps_with_layer) != len(info.layers):
@@ -204,7 +208,8 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
         info.entrypoint,
         info.command,
     ]
-    # Images of ours have none of these, and recorded digests are those of the list without them.
+    # Images of ours have none of these settings, and their digests were recorded before this list
+    # had a place for them.
     if info.further:
         settings.append(info.further)
     return {**layers, SETTINGS: oci_digest(json.dumps(settings, sort_keys=True).encode())}
@@ -217,8 +222,9 @@ def steps_above(steps: Sequence[str]) -> tuple[str, ...]:
     steps of ours.
     """
     instructions = [normal_step(text) for text in steps]
-    for number in range(len(_LAST_STEPS), len(instructions) + 1):
-        # The first place that looks like our end is it: a derived image may end in the same way.
-        if tuple(instructions[number - len(_LAST_STEPS) : number]) == _LAST_STEPS:
-            return tuple(steps[number:])
+    # Our steps end where _LAST_STEPS occur for the first time. They may occur again above, because
+    # a derived image may end in the same way.
+    for end in range(len(_LAST_STEPS), len(instructions) + 1):
+        if tuple(instructions[end - len(_LAST_STEPS) : end]) == _LAST_STEPS:
+            return tuple(steps[end:])
     return ()

@@ -375,6 +375,7 @@ def read_header(stream: IO[bytes]) -> tuple[bytes, tarfile.TarInfo | None]:
         # Its content describes the member that follows (POSIX pax, "pax Header Block").
         size = int(block[124:135].rstrip(b"\0 ") or b"0", 8)
         header += b"".join(read_exactly(stream, size + padding(size)))
+    # tarfile puts the member together from all of these headers.
     with tarfile.open(fileobj=io.BytesIO(header), mode="r:", errors="surrogateescape") as tar:
         return header, tar.next()
 

@@ -109,8 +109,9 @@ def _parts_of_archive(
     old_config_name = f"{info.digest.removeprefix('sha256:')}.json"
     has_config = False
     for member, stream in engine.exported(info.handle):
-        # Engines from version 25 on name each file by its digest; older ones have the files
-        # IMAGE_ID.json and FOLDER/layer.tar.
+        # Engines from version 25 on name each file by its digest. Older ones have IMAGE_ID.json
+        # and FOLDER/layer.tar, which do not tell whose layer it is: `digest` is empty, and each
+        # layer is yielded.
         digest = digest_of_member(member.name)
         if digest == info.digest or member.name == old_config_name:
             content = stream.read()
@@ -194,7 +195,7 @@ def read_hidden_files(engine: Engine, info: ImageInfo) -> HiddenFiles | None:
     listed = entries(engine, info)
     if listed is None:
         return None
-    hidden_by_layer = group_by_layer(listed)
+    hidden_by_layer = group_by_layer(listed)  # number of the layer -> paths
     layer_by_diff_id = find_layers(engine, info)
     files = []
     with layer_errors(info.digest):

@@ -31,15 +31,18 @@ def choose_manifest(
 ) -> Manifest | None:
     """Return the manifest of an image, from the digest of the manifest or of an index.
 
-    `read_blob` returns the content with a digest; None if it is not known. From an index, the image
-    for the platform is chosen. None if a content is not known, or if the index has no such image.
-    Raises ValueError, LookupError or TypeError for what is no manifest.
+    From an index, the image for the platform is chosen. None if that has no such image, or if the
+    content of a digest is not known (yet). Raises ValueError, LookupError or TypeError for what is
+    no manifest.
+
+    `read_blob` returns the content of a digest; None if it is not known.
     """
     content = read_blob(digest)
     if content is None:
         return None
+    # Read the media type from the content. In an OCI manifest it may be missing (image-spec,
+    # manifest.md).
     manifest = Manifest(media_type=OCI_MANIFEST, content=content)
-    # The media type may be missing in an OCI manifest (image-spec, manifest.md).
     guessed_type = OCI_INDEX if "manifests" in manifest.data else OCI_MANIFEST
     media_type = str(manifest.data.get("mediaType") or guessed_type)
     manifest = Manifest(media_type=media_type, content=content)

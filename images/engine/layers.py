@@ -198,7 +198,7 @@ def canonical_diff_id(layer: StoredLayer) -> str:
 
 
 def change_digests(layers: Mapping[str, StoredLayer], where: str) -> dict[str, str]:
-    """Return the change digest of each layer of an image, by its diff ID.
+    """Return the change digest (see `change_digest`) of each layer of an image, by its diff ID.
 
     `layers`: all layers of the image, the lowest first. `where` names the image, for messages.
     Raises EngineError.

@@ -101,7 +101,10 @@ Docker's own)."""
 
 
 def image_info(data: Mapping[str, Any], identity: ImageIdentity) -> ImageInfo:
-    """Return the facts in the engine's answer to `GET /images/NAME/json`. Pure."""
+    """Return the facts in the engine's answer to `GET /images/NAME/json`. Pure.
+
+    Where nothing is set, the answer lacks the key or has null, whichever engine gives it.
+    """
     config = data.get("Config") or {}
     env = {}
     for line in config.get("Env") or ():

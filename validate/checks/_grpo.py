@@ -57,7 +57,8 @@ class Policy:
 
         model = tiny["model"]()
         model.resize_token_embeddings(len(self.tokenizer))
-        # The embedding of a padding token gets no gradient, and here answers have that token too.
+        # Torch gives the embedding of a padding token no gradient. Here the policy may answer with
+        # that token, so it must be an ordinary one.
         model.config.pad_token_id = None
         model.lm_head.weight.data.mul_(_HEAD)
         model.to(self.dtype).save_pretrained(folder)
@@ -170,6 +171,7 @@ def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
     batch = sample_batch(trainer)
     completions = read_completions(batch)
 
+    # `old_scores`: the log-probabilities of the policy that sampled, before it is moved.
     first_deviations, old_scores = compare_step(trainer, batch, shape, completions, old_scores=None)
     # Move each weight against its gradient, by the same distance.
     with torch.no_grad():
@@ -285,8 +287,9 @@ def compare_step(
     weights = trainer.model.state_dict()
 
     plain = plain_step(weights, shape, completions, old_scores)
-    without_policy_ratio = plain_step(weights, shape, completions, old_scores, "policy")
-    without_sampler_ratio = plain_step(weights, shape, completions, old_scores, "sampler")
+    # The wrong gradients of the controls.
+    without_policy_ratio = plain_step(weights, shape, completions, old_scores, without="policy")
+    without_sampler_ratio = plain_step(weights, shape, completions, old_scores, without="sampler")
     liger_loss, liger_head_gradient = compute_liger_loss(trainer, batch)
     plain_head_gradient = plain.gradients["lm_head.weight"]
     deviations = {
@@ -400,7 +403,8 @@ def compute_liger_loss(trainer: Any, batch: Mapping[str, Any]) -> tuple[float, A
 def judge_step(evidence: BehaviourEvidence, equal: Mapping[str, object] | None = None) -> Finding:
     """Judge the figures of compare_steps: steps in float32 that were compared with float64.
 
-    So a deviation may be as large as float32's rounding makes it, and a control must be far larger.
+    So a deviation may be as large as float32's rounding makes it. The controls of compare_step must
+    be larger, and the advantages must differ by at least 1 (`spread`), or a step teaches nothing.
 
     `equal`: further figures, and the values that they must have.
     """

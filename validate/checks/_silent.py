@@ -61,8 +61,8 @@ class SilentEvidence(TypedDict, total=False):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SilentEvidence]]:
     """Yield each claimed fault and its evidence.
 
-    Those that may end their process (`alone`) come first, each in a fork: no fork can be made after
-    this process has used CUDA. The evidence of one that raises is its error.
+    Faults that may end their process (`alone`) come first, each in a fork: no fork can be made
+    after this process has used CUDA. The evidence of a fault whose function raises is the error.
     """
     importlib.import_module("torch")
     for claim in sorted(claims, key=lambda claim: not claim.expect["alone"]):
@@ -79,7 +79,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     """Run the function of one fault, and return how far its result is off.
 
     On a GPU with less free memory than `gigabytes`, only the memory is returned. `sizes` replace
-    the function's own sizes.
+    the default sizes of the fault's function, for a rehearsal with smaller ones.
     """
     torch = importlib.import_module("torch")
     on_gpu = device == "cuda"
@@ -95,6 +95,7 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     start = time.perf_counter()
     # The fault's own function computes a result, and the right one in another way.
     comparison = find_function(subject)(torch, device, **sizes)
+    # The control: a result that is wrong on purpose.
     wrong = comparison.wrong
     if wrong is None:
         wrong = leave_end_unwritten(torch, comparison.computed)

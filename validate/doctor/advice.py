@@ -176,6 +176,7 @@ def _hide_unusable_gpus(usable: list[Gpu], hardware: Hardware) -> Setting:
     unnamed = range(len(hardware.visible), len(hardware.gpus))
     names = [*hardware.visible, *map(str, unnamed)]
     usable_names = []
+    # There may be more entries than GPUs: those at the end name none that torch sees.
     for name, gpu in zip(names, hardware.gpus, strict=False):
         # GPUs of one model are equal, and all of them are usable or none.
         if gpu in usable:
@@ -208,7 +209,8 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
         source = "the image's claims; flash-attention#2797"
         return Setting("attention", "flash_attention_4", reason, source)
 
-    # For which GPUs flash-attn 2 has code differs from wheel to wheel: the image's claims say it.
+    # For which GPUs flash-attn 2 has code differs from wheel to wheel. The image's claims say
+    # it, as targets such as `sm_80`.
     targets = stack.code.get("flash-attn", ())
     has_code_everywhere = bool(targets) and all(
         runs_on(targets, capability) for capability in capabilities
@@ -233,8 +235,10 @@ def _choose_attention(capabilities: list[tuple[int, int]], stack: Stack) -> Sett
 def _explain_sdpa(lowest: tuple[int, int], targets: tuple[str, ...], stack: Stack) -> str:
     """Return why torch's own attention (SDPA) is proposed and not flash-attn 2.
 
-    lowest: the lowest compute capability; targets: those of the image's flash-attn, as far as
-    claims say.
+    Called after flash-attn 2 was ruled out: if its targets are known, they miss one of the GPUs.
+
+    lowest: the lowest compute capability of the GPUs.
+    targets: the GPUs that the image's flash-attn has code for (`sm_80`); empty: no claim says it.
     """
     if lowest < (8, 0):
         return (
@@ -287,6 +291,7 @@ def _warn_about_gpus(usable: list[Gpu], hardware: Hardware, stack: Stack) -> Ite
     # GPUs of one model have the same warnings: give each once.
     models = dict.fromkeys(usable)
     for gpu in models:
+        # Triton's assembler lists its targets, and this GPU is not among them.
         if not gpu.assembled:
             yield (
                 f"Triton's ptxas does not know {gpu.name} ({gpu.arch}): torch.compile and what is "

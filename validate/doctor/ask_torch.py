@@ -49,7 +49,8 @@ def _report_torch() -> None:
         return
 
     report(torch=torch.__version__, cuda=torch.version.cuda)
-    # A torch for CPUs has no such function.
+    # "archs" are the GPUs that this torch has code for: `sm_80 sm_90`. A torch for CPUs has no such
+    # function.
     with suppress(AttributeError):
         report(archs=torch._C._cuda_getArchFlags().split())
 
@@ -62,6 +63,7 @@ def _report_torch() -> None:
                 "capability": [properties.major, properties.minor],
                 "memory": properties.total_memory,
                 "unified": bool(getattr(properties, "is_integrated", 0)),
+                # An architecture is written as in `sm_90`.
                 "assembled": _triton_assembles(properties.major * 10 + properties.minor),
             }
             report(gpu=gpu)
@@ -81,7 +83,7 @@ def _report_imported(name: str, module: str) -> None:
     try:
         importlib.import_module(module)
         report(package=[name, version])
-    except BaseException as error:  # as in _report_torch
+    except BaseException as error:  # a broken package may raise anything, SystemExit too
         report(broken=[name, _write_error(error)])
 
 
@@ -103,6 +105,7 @@ def _triton_assembles(arch: int) -> bool:
             folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
             candidates.append(str(folder / name))
 
+    # A variable that is not set is an empty candidate, which is no file.
     assembler = next(filter(os.path.isfile, candidates), None)
     if assembler is None:
         return True

@@ -41,7 +41,8 @@ class Inspection:
 def inspect() -> Inspection:
     """Inspect this machine and this image.
 
-    A broken driver, torch or package raises nothing: its error is one of the `troubles`.
+    A broken driver, torch or package raises nothing: its error is one of the `troubles`. The image
+    is its torch, its packages and the GPUs that these have code for.
     """
     # The driver is asked by a Python that reads neither site packages (-S) nor variables such as
     # PYTHONPATH (-I), torch by one that imports it as a user's program does.
@@ -51,6 +52,7 @@ def inspect() -> Inspection:
         "a program that imports torch and its packages",
     )
     inspection = interpret(driver, torch, _inspect_machine())
+
     # Add which GPUs the packages' kernels are compiled for, as the image's claims say.
     stack = replace(inspection.stack, code=claimed_code(CLAIMS))
     return replace(inspection, stack=stack)
@@ -111,7 +113,8 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
         gpus = gpus_of_torch
         visible = machine.visible
     else:
-        # The driver numbers all GPUs, whatever CUDA_VISIBLE_DEVICES says.
+        # The driver lists all GPUs, whatever CUDA_VISIBLE_DEVICES says, so its entries do not
+        # name these GPUs.
         gpus = by_nvml["gpus"]
         visible = ()
 
@@ -157,7 +160,7 @@ def _find_troubles(reported: Sequence[Facts]) -> tuple[str, ...]:
 def claimed_code(claims_file: Path) -> dict[str, tuple[str, ...]]:
     """Return package -> the targets of its kernels (`sm_80`), by the image's own claims.
 
-    Empty if the image has no claims, as a base of somebody else, or the file cannot be read.
+    Empty if the file cannot be read, or does not exist, as in an image that is not ours.
     """
     code = {}
     # Any of these is raised if the file is missing or damaged. What was read before then counts.
@@ -215,7 +218,8 @@ def disks() -> list[Disk]:
 def _find_disk(folder: Path, holds: str) -> Disk | None:
     """Return the disk of a folder, or of the nearest folder above it that exists.
 
-    None if none of them can be read. `holds`: what training writes there.
+    None if none of them can be read. `holds`: what training writes there, for people
+    (`checkpoints`).
     """
     for candidate in (folder, *folder.parents):
         try:

@@ -86,13 +86,17 @@ class StartingWeights(NamedTuple):
 
 
 def read_starting_weights(run: Run, training_dtype: Any) -> StartingWeights:
-    """Return the weights of a run's model before training, all in float32."""
+    """Return the weights of a run's model before training, all as float32 (see StartingWeights).
+
+    `training_dtype` is torch's dtype in which axolotl loads them, and so rounds them.
+    """
     stored = read_tensors(run.model)
     loaded = {name: weight.to(training_dtype).float() for name, weight in stored.items()}
     if not run.config.get("load_in_4bit"):
         return StartingWeights(stored, loaded, start=loaded, reload_base=None)
 
-    # Training dequantises the 4-bit weights to its dtype; `load_result` reads them in float32.
+    # The same 4-bit weights twice: training dequantises them to its dtype, and `load_result` to
+    # float32.
     float32 = importlib.import_module("torch").float32
     shape = read_shape(run.model)
     start = round_to_double_quantised_nf4(loaded, shape, run.device, training_dtype)

@@ -64,6 +64,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping
     measures = []
     for claim in claims:
         measures.append(partial(measure_example, claim.expect["example"], device, threads))
+    # `number` is that of the measure, and so of its claim.
     for number, evidence in measure_in_forks(measures, at_once):
         yield claims[number].subject, evidence
 
@@ -90,7 +91,7 @@ def measure_example(
 
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         finished_run = run(example, Path(folder), device)
-        # What the example's framework left is read by a function of its own, while it is there.
+        # Each framework's files are read by a function of its own, before the folder is removed.
         result = ADAPTERS[example["adapter"]](finished_run)
         if isinstance(result, TrainingResult):
             evidence = {**compare_with_plain_torch(result), **result.facts}
@@ -103,14 +104,16 @@ def measure_example(
 def compare_with_plain_torch(result: TrainingResult) -> Mapping[str, object]:
     """Repeat a training in plain torch and return how far the example's losses and weights are off.
 
-    The controls are an optimiser that does nothing (`control_idle`, of the losses) and a last layer
-    that stays frozen (`control_frozen`, of the weights).
+    "loss_deviation" is the largest difference of a step's losses, "update_deviation" how far the
+    change of all weights is from plain torch's change (see `update_deviation`). Their controls are
+    trainings that must be noticed as wrong: with an optimiser that does nothing (`control_idle`, of
+    the losses), and with a last layer that stays frozen (`control_frozen`, of the weights).
     """
     last_layer = prefix_of_last_layer(result.shape)
     losses, weights = train_in_plain_torch(result)
     idle_losses, _ = train_in_plain_torch(result, learning_rate=0.0)
     _, frozen_weights = train_in_plain_torch(result, frozen_part=last_layer)
-    # If adapters were trained, all weights are compared with the adapters added in.
+    # Compare all weights of the model: if adapters were trained, with the adapters added.
     saved_weights = apply_saved(result, result.saved, result.start)
     return {
         "steps": len(result.losses),
@@ -153,10 +156,14 @@ def list_unmoved_tensors(result: TrainingResult) -> Mapping[str, object]:
 def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
     """Return how far merged weights are from the base plus the adapters; {} if nothing was merged.
 
-    "merge_deviation" is the largest difference of any weight. "merged_lacking" names weights that
-    the merged model lacks, and "strayed" those that the merge changed although no adapter does.
-    The controls are the base without adapters (`control_unmerged`), and the losses of adapters that
-    were trained over the base itself instead of its 4-bit weights (`control_unrounded`).
+    - "merged_lacking": the names of weights that the merged model lacks.
+    - "strayed": the names of weights that the merge changed although they have no adapter.
+    - "merge_deviation": the largest difference between a merged weight and base plus adapter.
+    - "control_unmerged": the same, with the base alone in place of base plus adapter.
+    - "control_unrounded": how far the example's losses are from those of a training over the base
+      of the merge, which is not rounded to 4 bits, as the base of a QLoRA training is.
+
+    Raises ValueError if the merged model has none of the base's weights.
     """
     if result.merge is None:
         return {}
@@ -166,15 +173,16 @@ def compare_merged_weights(result: TrainingResult) -> Mapping[str, object]:
     unrounded_losses, _ = train_in_plain_torch(replace(result, start=base))
     missing, strayed = [], []
     deviations, control_deviations = [], []
-    for name, weight in base.items():
+    for name, base_weight in base.items():
         if name not in merged:
             missing.append(name)
             continue
         deviations.append(largest_difference(merged[name], expected[name]))
-        control_deviations.append(largest_difference(merged[name], weight))
-        # Where no adapter changes a weight, what is expected is the very tensor of the base.
-        has_adapter = expected[name] is not weight
-        if not has_adapter and not is_same_or_rounded(merged[name], weight):
+        control_deviations.append(largest_difference(merged[name], base_weight))
+        # `apply_saved` takes over the very tensor of a weight without an adapter. All that a merge
+        # may do to such a weight is to round it to bfloat16.
+        has_adapter = expected[name] is not base_weight
+        if not has_adapter and not is_same_or_rounded(merged[name], base_weight):
             strayed.append(name)
     return {
         "merged_lacking": missing,
@@ -195,9 +203,10 @@ def is_same_or_rounded(tensor: Any, original: Any) -> bool:
 def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
     """Return how far the logits of the reloaded model are from those of the saved files.
 
-    The control is the result without its last layer, as if a shard had been left out. If the
-    example measured a loss on held-out rows before it ended, the reloaded model's loss is compared
-    with it, too, with the untrained model's loss as the control.
+    The reloaded model is the result as the example's framework loads it; the saved files are read
+    by our own code. The control is the result without its last layer, as if a shard had been left
+    out. If the example measured a loss on held-out rows before it ended, the reloaded model's loss
+    is compared with it, too, with the untrained model's loss as the control.
     """
     torch = importlib.import_module("torch")
     tokens, _ = result.batches[0]
@@ -212,7 +221,6 @@ def compare_reloaded_model(result: TrainingResult) -> Mapping[str, object]:
     # replace them.
     base = result.start if result.reload_base is None else result.reload_base
     with torch.no_grad():
-        # By the framework that loaded it, and by our own code from the files.
         logits = result.compute_logits(tokens).float().cpu()
         complete = apply_saved(result, result.saved, base)
         complete_logits = compute_reference_logits(result.shape, complete, tokens)
@@ -295,6 +303,8 @@ def train_in_plain_torch(
     result: TrainingResult, *, learning_rate: float | None = None, frozen_part: str | None = None
 ) -> tuple[list[float], Weights]:
     """Repeat an example's training in float32 on the CPU; return each step's loss and all weights.
+
+    The optimiser is torch's AdamW without weight decay, as in the examples.
 
     `learning_rate` is the example's by default; 0 is an optimiser that does nothing. Parameters
     whose names contain `frozen_part` stay as they are; None: all are trained. Controls use both.
@@ -387,8 +397,8 @@ def token_loss(logits: Any, labels: Any, *, counts_all_labels: bool = False) -> 
 def compute_objective(result: TrainingResult, weights: Weights, batch: Batch) -> Any:
     """Return the loss that an example's step minimises: DPO's, or the mean of all ranks' losses.
 
-    Each rank divides by the number of its own labels, so the mean of the ranks' losses is not the
-    loss of all rows together.
+    Each rank divides by the number of its own labels (`counts_all_labels` says which ones), so the
+    mean of the ranks' losses is not the loss of all rows together.
     """
     torch = importlib.import_module("torch")
     if result.dpo_beta is not None:

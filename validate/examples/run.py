@@ -67,7 +67,8 @@ def run(example: Mapping[str, Any], place: Path, device: str) -> Run:
     start = time.monotonic()
     deadline = start + example["seconds"]
 
-    # Compilers leave what they compile in new folders, where it can be counted.
+    # Compilers leave what they compile in new folders, where it can be counted below: modules of
+    # Inductor, and kernels of flash-attn-4 (its backward's, which run only in training).
     inductor_folder = place / "inductor"
     attention_folder = place / "attention"
     attention_folder.mkdir()
@@ -108,6 +109,7 @@ def run_command(command: str, folder: Path, deadline: float, variables: Mapping[
     )
 
     log = log_file.read_text(encoding="utf-8", errors="replace")
+    # More than an error's message has, which ends with the last _LOG_TAIL_CHARACTERS.
     shown_log = log[-2 * _LOG_TAIL_CHARACTERS :]
     print(f"$ {command}\n{shown_log}", flush=True)  # noqa: T201  the probe's log
     if exit_code is None:

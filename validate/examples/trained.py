@@ -224,7 +224,8 @@ def stack_batches(
 ) -> list[Batch]:
     """Return a batch for each step, of rows of one length, taken in this order.
 
-    A row is a pair of tensors of one dimension, tokens and labels. `order` has the rows' numbers.
+    A row is a pair of tensors of one dimension, tokens and labels. `order` has the rows' numbers,
+    at least `batch_size` for each of the steps.
     """
     torch = importlib.import_module("torch")
     batches = []
@@ -241,9 +242,9 @@ def pad_batches(
 ) -> list[Batch]:
     """Return a batch for each step, of rows of any length, taken in this order (rows' numbers).
 
-    Each element of `rows` has one part, or two that are compared: a chosen and a rejected one. A
-    batch has all first parts before all second parts. Rows are padded on the right, where it
-    changes nothing for the tokens before.
+    An element of `rows` has one part; or two that DPO compares, the chosen and the rejected answer.
+    A batch has the first parts of its rows, and then their second parts. Shorter parts are padded
+    on the right, where it changes nothing for the tokens before.
     """
     torch = importlib.import_module("torch")
     batches = []

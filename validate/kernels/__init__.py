@@ -68,8 +68,8 @@ Supports = Callable[[Capability, Mapping[str, str]], str | None]
 def below(capability: Capability, least: Capability, reason: str) -> str | None:
     """Return why a kernel cannot run if a GPU's capability is below the least; None: it can run.
 
-    reason: what needs the least capability. The result adds both: `FP8 needs Ada or Hopper: compute
-        capability 8.0 is below 8.9`.
+    reason: begins the result, and says what needs the least capability. `FP8 needs Ada or Hopper`
+        gives `FP8 needs Ada or Hopper: compute capability 8.0 is below 8.9`.
     """
     if capability >= least:
         return None
@@ -98,7 +98,8 @@ class SeededRandom:
         torch: the module, which this file does not import.
         name: `SUBJECT/CASE`, or `SUBJECT` for a kernel's observations.
         device: where the case runs. Inputs are always made on the CPU.
-        mark: called by `begin`. By default it does nothing: nothing is profiled.
+        mark: begins a stretch of the profile, when `begin` calls it (_timeline.py). By default it
+            does nothing, because nothing is profiled.
         """
         self.torch = torch
         self.device = device
@@ -226,8 +227,8 @@ def expected_path(kernel: Kernel, versions: Mapping[str, str]) -> dict[str, Any]
     expected = []
     distributions: set[str] = set()
     for names in kernel.expected_kernels.values():
-        # A part of the kernel, such as its backward, has one pattern: any of its names will do. A
-        # part without a known name in these versions has none.
+        # Each part of the kernel, such as its backward, gets one pattern, which fits each name that
+        # is known in these versions. If none is known, the part gets no pattern.
         known_patterns = patterns(names, versions)
         if known_patterns:
             expected.append("|".join(known_patterns))

@@ -48,6 +48,7 @@ def case(
 ) -> Callable[[SeededRandom], Case]:
     """Return a function that makes a case: a kernel and `attention`, on the same random inputs.
 
+    dtype: torch's name of the dtype in which the kernel runs.
     heads, lengths: first those of the query, then those of key and value.
     dim: the number of dimensions of a head.
     run: the kernel, `run(query, key, value, causal)`, over (batch, heads, length, dim).
@@ -57,7 +58,7 @@ def case(
     query_length, key_length = lengths
 
     def make(rng: SeededRandom) -> Case:
-        """Draw the inputs, and return the case."""
+        """Draw the inputs, and return the case: outputs and all three gradients are compared."""
         inputs: Mapping[str, Any] = {
             "query": rng.normal(_BATCH, query_heads, query_length, dim),
             "key": rng.normal(_BATCH, key_heads, key_length, dim),

@@ -27,7 +27,7 @@ _DIM = 64
 
 
 def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Case:
-    """Return a case of four sequences that are packed one after another.
+    """Return a case of four sequences that are packed one after another, against one by one.
 
     The case's own tensors are (1, heads, tokens, dim), with the tokens of all four sequences.
 

@@ -54,7 +54,7 @@ def cases(
     The first has a causal mask and as many queries as keys, the second no mask and fewer queries.
 
     backend: a name of torch.nn.attention.SDPBackend.
-    in_128s: lengths are multiples of 128, and names end with that; else lengths are odd numbers.
+    in_128s: lengths are multiples of 128, and the names end with `in 128s`; else lengths are odd.
     """
     run = force_backend(backend)
     if in_128s:

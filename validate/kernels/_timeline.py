@@ -84,10 +84,11 @@ def _profile_names(
 ) -> list[str]:
     """Run `work` under the profiler, and return the names of all CUDA kernels in order.
 
-    Spins are in the list, too: those of the lead-in as LEAD_IN, marks by their own name. Copies and
-    fills of memory are left out.
+    The list begins with the lead-in, and has a mark at the beginning of each stretch (see the
+    module's docstring): a spin of the lead-in is called LEAD_IN, a mark has the name of the kernel
+    that spins. Copies and fills of memory are left out.
 
-    spin_count: how many spins lead in.
+    mark: runs a mark. spin_count: the number of spins of the lead-in.
     """
     profiler = importlib.import_module("torch.profiler")
     # Without acc_events torch warns that it clears the events at the end of each cycle.
@@ -120,9 +121,9 @@ def describe(
 ) -> ProfileEvidence:
     """Return the evidence about the CUDA kernels that ran.
 
-    The profile works if the profiler saw every mark, and a spin of the lead-in first: what it loses
-    are always the first kernels, so then it lost nothing of the work. If the profile does not work,
-    the evidence does not say for which case a kernel ran.
+    What the profiler loses are always the first kernels of a session. So if it saw at least one
+    spin of the lead-in, and every mark, it lost nothing of the work: the profile `works`. If it
+    does not, the evidence does not say for which case a kernel ran.
 
     names: the kernels in the order in which they ran, marks and lead-in included.
     stretches: those that marks began, in order. None: what ran in it is ignored.
@@ -131,7 +132,7 @@ def describe(
     names_by_mark = _split_at_marks(names)
     works = names[:1] == [LEAD_IN] and len(names_by_mark) == len(stretches)
 
-    # Sort the names by pattern. Those that match none are listed as well.
+    # Sort the names by pattern. A name may match several; those that match none are `others`.
     seen = set(chain.from_iterable(names_by_mark))
     matching = {}
     for pattern in patterns:
@@ -161,6 +162,7 @@ def _split_at_marks(names: Sequence[str]) -> list[set[str]]:
     """
     names_by_mark: list[set[str]] = []
     for name in names:
+        # Only a mark has this name still: a spin of the lead-in was renamed to LEAD_IN.
         if SPIN in name:
             names_by_mark.append(set())
         elif names_by_mark:
@@ -173,7 +175,8 @@ def _find_own_kernels(
 ) -> Mapping[str, list[str]]:
     """Return case -> the kernels that ran for it, without those of plain torch on the same inputs.
 
-    names_by_mark: the kernels that followed each mark. stretches: what each of these marks began.
+    names_by_mark: the kernels that followed each mark.
+    stretches: what each of these marks began: a case and who computed it, or None.
     """
     # A case may have several stretches of one kind.
     by_stretch: dict[Stretch, set[str]] = {}

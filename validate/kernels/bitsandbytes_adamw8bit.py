@@ -27,8 +27,9 @@ def observe(rng: SeededRandom, optimizer: str) -> Observed:
     """Train with an optimizer of bitsandbytes, and return how far it ends from AdamW in float64.
 
     The figure is mean |end - exact end| / mean |exact end - start|, over all parameters, after
-    twenty steps. Facts are the dtypes of the states, and whether they are paged. Controls are ends
-    that must be noticed as wrong: with 32-bit states, without a step, and twice as far.
+    twenty steps. Facts are the dtypes of the two states (the running means of AdamW), and whether
+    they are paged. Controls are ends that must be noticed as wrong: with 32-bit states, which are
+    too exact; without a step; and twice as far from the start as the exact end.
 
     optimizer: a name in bitsandbytes.optim.
     """

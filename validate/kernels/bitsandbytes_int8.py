@@ -14,7 +14,7 @@ def _case(rng: SeededRandom) -> Case:
         "left": rng.integers(-127, 128, 77, 260, dtype="int8"),
         "right": rng.integers(-127, 128, 132, 260, dtype="int8"),
     }
-    # The runner passes inputs by name, and bitsandbytes has other names for them.
+    # The runner passes inputs by name, and bitsandbytes has other names for them: hence a lambda.
     return Case(
         dtype="int8",
         inputs=inputs,
@@ -26,16 +26,19 @@ def _case(rng: SeededRandom) -> Case:
 def _observe(rng: SeededRandom) -> Observed:
     """Return the mean error of quantising normal numbers row by row to int8 and back.
 
-    Two controls must be noticed as wrong: numbers that were not quantised, and shifted ones.
+    It is mean |decoded - value|. Two controls must be noticed as wrong: numbers that were not
+    quantised, and decoded numbers that are all a little too large.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     values = rng.normal(1024, 1024).half()
-    # `scales` holds the largest absolute value of each row, which became the code 127.
+    # `scales` holds the largest absolute value of each row, which became the code 127. So one code
+    # stands for 1/127 of it.
     codes, scales, _ = functional.int8_vectorwise_quant(values.to(rng.device))
     decoded = (codes.float() * scales.float().view(-1, 1) / 127).cpu()
 
-    # A result without any error was not quantised. The step between two codes is about 0.027 here,
-    # so a shift by 0.02 is a milder fault than codes that are off by one.
+    # A result without any error was not quantised. Codes that are all off by one would shift all
+    # numbers by 0.027 on the average (3.4 / 127). The control shifts them by 0.02, which is less,
+    # so it is even harder to notice.
     controls = {
         "unquantised": 0.0,
         "codes off by one": float((decoded + 0.02 - values.float()).abs().mean()),

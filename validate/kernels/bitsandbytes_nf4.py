@@ -37,8 +37,10 @@ def bounds_around(mean: float, sigma: float) -> tuple[float, float]:
 def _run(x: Any, packed: Any, scales: Any) -> Any:
     """Return x @ weight^T by bitsandbytes, for a 4-bit weight of (_OUT, _IN).
 
-    x: (rows, _IN). packed: the weight's codes, two a byte, as one column. scales: what the codes of
-    each block are multiplied by.
+    x: (rows, _IN).
+    packed: the weight's codes, two in a byte, as one column.
+    scales: one a block of nf4.BLOCK_SIZE codes. A code stands for a number in [-1, 1], which is
+        multiplied by it.
     """
     functional = importlib.import_module("bitsandbytes.functional")
     torch = importlib.import_module("torch")
@@ -61,7 +63,9 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
 
 
 def _case(dtype: str, rows: int, grad_inputs: Sequence[str], rng: SeededRandom) -> Case:
-    """Return a case of a product with a weight of random codes: no quantiser need have made them.
+    """Return a case of a product with a 4-bit weight, whose codes and scales are drawn at random.
+
+    So an error of the quantiser does not hide one of the product.
 
     rows: of the input; with one row, a single token, bitsandbytes runs another CUDA kernel.
     grad_inputs: inputs whose gradients are compared.

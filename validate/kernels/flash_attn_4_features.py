@@ -14,7 +14,8 @@ from validate.kernels._attention import case, roll_heads
 from validate.kernels._flash4 import FEATURES, flash_attention_4, of_flash_attn_4
 
 _DEVIATIONS = {"query": 2.0, "key": 2.0, "value": 1.0}
-"""Scores then have a deviation of 4, so that a cap of 5 changes them."""
+"""Input -> the standard deviation of its numbers. Scores then have a deviation of 4, so that a cap
+of 5 changes them."""
 _CAP, _WINDOW = 5.0, 64
 ScoreChange = Callable[[Any, Any], Any]
 """Given the scores, and for each how many tokens before the query its key is, returns the scores
@@ -41,7 +42,7 @@ def _hide_far_tokens(score: Any, distance: Any) -> Any:
 
 
 def _case(change: ScoreChange, options: Mapping[str, Any], rng: SeededRandom) -> Case:
-    """Return a case of causal attention with a feature.
+    """Return a case of causal attention with a feature, over (batch, heads, length, dim).
 
     change: the feature in plain torch. options: the arguments that ask flash-attn-4 for it.
     """

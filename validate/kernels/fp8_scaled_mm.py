@@ -48,7 +48,10 @@ def _observe(rng: SeededRandom) -> Observed:
     right = rng.normal(144, 272).to(rng.device)
 
     def quantise(matrix: Any) -> tuple[Any, Any]:
-        """Return a matrix in FP8, and the scale that its numbers were divided by to fit."""
+        """Return a matrix in FP8, and the scale that its numbers were divided by.
+
+        The largest number becomes the largest one of the format (_LARGEST_E4M3).
+        """
         scale = matrix.abs().max() / _LARGEST_E4M3
         return (matrix / scale).to(torch.float32).to(torch.float8_e4m3fn), scale.float()
 
@@ -65,6 +68,7 @@ def _observe(rng: SeededRandom) -> Observed:
     controls = {
         "scaled by 1.1": decibels(product * 1.1, exact),
         "rows rolled": decibels(product.roll(1, 0), exact),
+        # Float32 instead of FP8: its ratio is above SQNR_CEILING.
         "no rounding": decibels(exact.to(torch.float32).double(), exact),
     }
     return {"figures": {"SQNR in dB": {"value": decibels(product, exact), "controls": controls}}}

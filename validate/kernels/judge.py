@@ -131,8 +131,8 @@ def _find_case_problems(expect: KernelExpect, cases: Mapping[str, CaseEvidence])
         if case is None:
             yield f"{name} was not run"
         elif "gated" in case:
-            # A host that knew its GPU claimed only cases that the GPU can run. Without a known host
-            # such a case does not count.
+            # This GPU cannot run the case. A host that knew its GPU did not claim such cases, so
+            # that is a problem. If the host did not know it, the case does not count.
             if expect.get("capability"):
                 yield f"{name}: the GPU says {case['gated']}"
         elif "error" in case:
@@ -158,7 +158,8 @@ def _find_output_problems(name: str, rule: str | float, case: CaseEvidence) -> I
 
     A control is a result that was spoiled on purpose, so its error must be beyond the tolerance.
 
-    rule: RULE_T or the largest relative error.
+    rule: the largest relative error; or RULE_T, which allows a small multiple of plain torch's
+        error in the same dtype.
     """
     if not case["outputs"]:
         yield f"{name} gave no result"
@@ -228,6 +229,7 @@ def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
     the cases that were not claimed.
     """
     parts = []
+    # Cases that this GPU cannot run: they are among the expected ones, but did not run.
     gated = _list_gated_reasons(evidence)
     shares = list(_measure_shares_of_tolerance(expect, evidence["cases"]))
     if shares:
@@ -283,7 +285,8 @@ def _write_five_digits(value: object) -> str:
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield why it cannot have been this kernel that ran.
 
-    Called only if the profiler lost nothing.
+    Called only if the profiler lost nothing. Yields nothing if the kernel's own may be among
+    kernels whose names are not known.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]
@@ -301,9 +304,9 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
         faults.extend(_find_wrong_kernel_of_case(expect, case, names))
     yield from faults
 
-    # In all cases together: did every part of the kernel run, such as its backward? That cannot be
-    # said if an unknown kernel ran, because it may be the missing part. If a case has a fault, the
-    # missing part follows from it.
+    # In all cases together: did every part of the kernel run, such as its backward? This is not
+    # asked if a case has a fault, which explains a missing part, or if an unknown kernel ran, which
+    # may be the missing part.
     all_names = list(chain.from_iterable(names_by_case.values()))
     if not faults and not _find_unknown_kernels(expect, all_names):
         matched = [pattern for pattern in patterns if _any_matches(all_names, pattern)]
@@ -311,18 +314,20 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
 
 
 def _remark_on_unknown_kernels(expect: KernelExpect, evidence: KernelEvidence) -> str:
-    """Return which unknown kernels ran instead of expected ones that did not; empty: none.
+    """Return a remark about unknown kernels that ran where expected ones did not; empty: none.
 
     That is no fault: they may be the kernel's own under a name that _names.py does not have yet.
     """
     # Nothing is expected by name, or the claim is older than names of versions (2026-11-22).
     if "names_of" not in expect:
         return ""
+
+    # Each part of the kernel, such as its backward, has one pattern. If every part ran under a name
+    # that is known, there is nothing to remark. But there may be no pattern at all, because no name
+    # is known in these versions: then nothing has shown that the kernel ran.
     patterns = expect["expected_kernels"]
     names = list(chain.from_iterable(_read_own_kernels(evidence).values()))
-    have_all_parts_run = all(_any_matches(names, pattern) for pattern in patterns)
-    # Without patterns, no name is known in these versions, so unknown kernels are worth a remark.
-    if patterns and have_all_parts_run:
+    if patterns and all(_any_matches(names, pattern) for pattern in patterns):
         return ""
 
     unknown = [shorten_name(name) for name in _find_unknown_kernels(expect, names)]
@@ -343,14 +348,16 @@ def shorten_name(kernel: str) -> str:
 def _read_own_kernels(evidence: KernelEvidence) -> Mapping[str, Sequence[str]]:
     """Return case -> the kernels that ran for it, and that plain torch did not run.
 
-    Cases that raised an error are left out: they have a problem already.
+    The observations are among the cases, under the subject's name. What raised an error is left
+    out: it has a problem already.
     """
     kernels = {}
     for case, names in evidence["kernels"].get("ran", {}).items():
-        # What ran for the observations has the subject's name in place of a case's.
-        measured: CaseEvidence | ObservedEvidence = evidence.get("observed", {})
+        measured: CaseEvidence | ObservedEvidence
         if case in evidence["cases"]:
             measured = evidence["cases"][case]
+        else:
+            measured = evidence.get("observed", {})
         if "error" not in measured:
             kernels[case] = names
     return kernels
@@ -372,8 +379,8 @@ def _find_wrong_kernel_of_case(
                 yield f"{case}: ran {shorten_name(name)}, which is {owner}"
                 return
 
-    # An unknown kernel may be its own. Without `names_of` no kernel is expected by name, or the
-    # claim is older than this rule.
+    # If an unknown kernel ran, that may be its own. Without `names_of` (such as `flash-attn 2.7.4`)
+    # no kernel is expected by name, or the claim is older than this rule.
     if "names_of" in expect and not _find_unknown_kernels(expect, names):
         yield f"{case}: no kernel of its own ran ({_describe_seen(names)})"
 

@@ -74,8 +74,8 @@ def examine(
         _run_cases(torch, subject, kernel, cases, device, evidence)
         return evidence
 
-    # Ask whether this GPU can run the kernel. Versions are not asked about again: the host knew
-    # them when it made the claim.
+    # Ask whether this GPU can run the kernel. No versions are given: the host knew them when it
+    # made the claim.
     evidence = {"device": device_facts(torch)}
     reason = kernel.supports(_read_capability(torch), {})
     if reason:
@@ -85,7 +85,8 @@ def examine(
         if evidence["declined"]:
             return evidence
 
-    # The profile is searched for the names of all versions: whichever runs here, it is found.
+    # Sort the kernels of the profile by the names of all versions, so that the evidence shows which
+    # of them ran, whatever version is here.
     patterns: list[str] = []
     for names in kernel.expected_kernels.values():
         patterns.extend(name.pattern for name in names)
@@ -93,7 +94,7 @@ def examine(
     def run(mark: Mark) -> None:
         _run_cases(torch, subject, kernel, cases, device, evidence, mark)
 
-    # This writes the results of the cases and observations into the evidence as well.
+    # `run` also writes the results of the cases and observations into the evidence.
     evidence["kernels"] = profile_kernels(torch, run, patterns)
     evidence["libraries"] = {pattern: list_mapped_files(pattern) for pattern in kernel.libraries}
     return evidence
@@ -108,10 +109,10 @@ def _run_cases(
     evidence: KernelEvidence,
     mark: Mark = lambda _stretch: None,
 ) -> None:
-    """Run cases, then observations, and write what they give into `evidence`.
+    """Run cases, then observations, and set `cases` and `observed` of `evidence`.
 
-    Its `cases` and `observed` are set. If the profiler lost something, this is called again, with
-    the same inputs, and they are replaced.
+    They are not returned, because the profiler calls this as its work. If the profiler lost
+    something, it calls this again, with the same inputs, and they are replaced.
 
     cases: names of the cases to run; None: all.
     mark: begins a stretch of the profile.
@@ -138,7 +139,8 @@ def _run_cases(
             # Figures are measured by running this kernel, so the profile must see it run.
             rng.begin(CLAIMED)
         else:
-            # Facts alone may be read without running anything on the device.
+            # Facts alone may be read without running anything on the device. What runs for them
+            # belongs to no stretch.
             rng.begin(None)
         evidence["observed"] = attempt(partial(kernel.observe, rng))
 
@@ -256,6 +258,7 @@ def _compute_results(
     outputs = returned if isinstance(returned, Mapping) else {"output": returned}
     results = {name: value.detach().cpu() for name, value in outputs.items()}
     if case.grad_inputs:
+        # The backward pass starts from the same numbers whichever function computed the outputs.
         upstream = [_draw_upstream(rng, name, value) for name, value in outputs.items()]
         differentiated = [leaves[name] for name in case.grad_inputs]
         gradients = torch.autograd.grad(list(outputs.values()), differentiated, upstream)

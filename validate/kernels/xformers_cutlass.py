@@ -66,7 +66,7 @@ def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
     """
 
     def ask_operators(rng: SeededRandom) -> Sequence[str]:
-        """Return the reasons of the forward and the backward operator, each after its name.
+        """Return the reasons of the forward and the backward operator, each as `OPERATOR: REASON`.
 
         Empty: both can run here.
         """

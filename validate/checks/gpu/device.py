@@ -116,7 +116,8 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
         return
     host_gpus = sort_gpus(inventory["gpus"])
     seen_gpus = sort_gpus(evidence["cuda"]["gpus"])
-    # The host's inventory lists whole GPUs; a container may have been given slices of them by MIG.
+    # The host's inventory lists whole GPUs. A container may have been given slices of them by MIG:
+    # then each slice must be of one of these GPUs, and numbers are not compared.
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
@@ -149,9 +150,10 @@ def find_foreign_slices(host_gpus: Sequence[Gpu], seen_gpus: Sequence[Gpu]) -> I
 
 
 def find_view_problems(evidence: DeviceEvidence) -> Iterator[str]:
-    """Yield that libcuda counts no GPU, or how what torch sees differs from what it counts.
+    """Yield a problem if libcuda sees no GPU, or if torch sees other GPUs than libcuda.
 
-    Only compute capabilities are compared. The problem names the GPUs, for people.
+    Only compute capabilities are compared, of the GPUs in the order of `sort_gpus`. The problem
+    names the GPUs, for people.
     """
     cuda_gpus = sort_gpus(evidence["cuda"]["gpus"])
     torch_gpus = sort_gpus(evidence["torch"]["gpus"])

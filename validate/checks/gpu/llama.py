@@ -87,8 +87,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "training": lambda: measure_two_runs(llama),
         }
         for subject, evidence in measure_claimed_subjects(claims, measures):
-            # If the GPU no longer answers, `attempt` returns {"error": ...} in place of the device.
-            # It also takes the place of the evidence's own error, if there is one.
+            # If the GPU no longer answers, `attempt` returns {"error": ...} in place of the device,
+            # and the claim fails with this error. It replaces one of the evidence, if that has one.
             device = attempt(lambda: {"device": runner.device_facts(llama.torch)})
             yield subject, {**evidence, **device, "environment": environment}
 
@@ -222,6 +222,7 @@ def judge_qlora(_subject: str, _expect: object, evidence: QloraEvidence) -> Find
 def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
     """Yield what is wrong with a run of QLoRA, or why it was not a run of QLoRA at all."""
     losses = evidence["losses"]
+    # A loss must be a number above 0; NaN is not.
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
     elif losses[-1] > LARGEST_LAST_LOSS * losses[0]:
@@ -240,9 +241,10 @@ def find_training_problems(evidence: QloraEvidence) -> Iterator[str]:
 
 
 def find_weight_problems(evidence: FirstRun) -> Iterator[str]:
-    """Yield how other weights were trained than the adapters, or adapters were not.
+    """Yield a problem if adapters were not trained, or if other weights than adapters were.
 
-    B is the second matrix of an adapter: it must be 0 at the start, and move in training.
+    B is the second matrix of an adapter: it must be 0 at the start, and move in training. Base
+    weights are all others; they are frozen.
     """
     if not evidence["adapters"]:
         yield "no adapter was attached"

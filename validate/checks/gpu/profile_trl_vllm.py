@@ -97,8 +97,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # A container without a network has only the loopback interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # Everything runs on the first GPU.
+    # Everything runs on the first of the visible GPUs.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    # The evidence of trl's own engine: subject -> evidence; empty until it was measured.
     colocated: Mapping[str, Any] = {}
     for claim in claims:
         if "example" in claim.expect:
@@ -234,7 +235,8 @@ class Sampler:
     def sample(self, sampling: Mapping[str, Any]) -> list[Answer]:
         """Return several answers to each prompt, in the order of the prompts.
 
-        Also counts in `cached_tokens`. `sampling` holds arguments of SamplingParams.
+        Adds to `cached_tokens` how many tokens of prompts came from the prefix cache. `sampling`
+        holds arguments of SamplingParams: `{"temperature": 1.0, "top_p": 0.6}`.
         """
         lora_request = importlib.import_module("vllm.lora.request").LoRARequest
         adapter = None
@@ -319,9 +321,10 @@ def add_noise(model: Any) -> None:
 def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     """Measure trl's own engine in the trainer's process, and return the evidence of its subjects.
 
-    "sleep": the memory that the engine takes, and the share of it that it gives back asleep.
-    "grpo-step": a step of trl's trainer. "weight-sync": the tensors of the engine that differ from
-    the trainer's after a sync, and how many differ before it (the control).
+    - "sleep": the memory that the engine takes, and the share of it that it gives back asleep.
+    - "grpo-step": two steps of trl's trainer (see `_grpo.compare_steps`).
+    - "weight-sync": the names of the engine's tensors that differ from the trainer's after a sync,
+      and how many differ before it (the control).
     """
     # Let torch take what it needs on the GPU by itself, before the engine's share is measured.
     importlib.import_module("torch").zeros(1, device="cuda")
@@ -347,7 +350,7 @@ def measure_colocated_engine() -> Mapping[str, BehaviourEvidence]:
     # weight: the engine must differ until the next sync, and not afterwards.
     generation.sync_weights()
     add_noise(trainer.model)
-    differs_before_sync = compare_weights(trainer)
+    differs_before_sync = compare_weights(trainer)  # name of a tensor -> whether it differs
     generation.sync_weights()
     differs = compare_weights(trainer)
     return {

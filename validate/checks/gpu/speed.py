@@ -259,6 +259,7 @@ def measure_host_threads(torch: Any, _device: str) -> Measured:
         )
         return timing.summarise_times(seconds)["seconds"]
 
+    # The second product also gives torch its own number of threads back.
     gain = time_product(1) / time_product(threads)
     facts: dict[str, float] = {
         "threads": threads,

@@ -136,7 +136,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
             if not is_claimed and name != EAGER:
                 continue
             run = attempt(partial(train, name, torch, "cuda", rows, watch))
-            # Readings of the GPU while it worked: they belong to the conditions.
+            # Readings of the GPU while it worked: they belong to the conditions. A run that raised
+            # an error has none.
             under_load = run.pop("under_load", [])
             if name == EAGER:
                 eager_run = run
@@ -353,9 +354,10 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     if problems or (delays and not disturbances):
         return failed(f"{summary}: {joined([*problems, *delays])}{suspects(evidence)}")
 
-    # What is left of faults are delays that something disturbed. Times that vary too much keep any
-    # bound, so they prove nothing; they are among the disturbances. Other disturbances only make
-    # steps slower, so without a delay they do not matter.
+    # Nothing is wrong but, at most, a delay that something disturbed: that proves nothing. Nor does
+    # a time within its bound if times vary much, because the bound is wider the more they vary. All
+    # other disturbances only make steps slower, so without a delay they do not matter.
+    # (`disturbances` has times that vary much as well.)
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
         return unproven(f"{summary}: {joined([*delays, *disturbances])}")
@@ -407,7 +409,8 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
     if losses[-1] >= losses[0] - LEAST_FALL:
         yield f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}"
 
-    # Of the eager model: pairs of losses in bfloat16 and float32, on the same weights.
+    # Only the eager model has a reference: losses in bfloat16, and in float32 on the same weights,
+    # before and after training.
     reference = evidence.get("reference") or {"bfloat16": [], "float32": []}
     for loss, exact in zip(reference["bfloat16"], reference["float32"], strict=True):
         if not abs(loss - exact) <= REFERENCE_SLACK:
@@ -431,8 +434,9 @@ def find_loss_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[s
 def find_peak_problems(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     """Yield why the peak of GPU memory is wrong: it is 0, or above the most that is allowed.
 
-    Allowed is a share of the eager model's peak, and a little more than the recorded one. The
-    summary says what the peak is.
+    Allowed are a share of the eager model's peak, and PEAK_SLACK times the recorded one. The texts
+    do not say what the peak is, because the verdict's summary does. Comparisons are written as
+    `not ... <=`, which NaN does not pass.
     """
     peak = evidence["trained"]["peak"]
     if peak <= 0:
@@ -463,6 +467,7 @@ def find_delays(expect: StepExpect, evidence: StepEvidence) -> Iterator[str]:
     share = expect["at_most"].get("seconds")
     if "eager" in evidence and share:
         eager = evidence["eager"]["time"]
+        # `not ... <=`, because NaN must not pass.
         if not seconds <= share * timing.longest_allowed(eager, timed, margin=0.0):
             actual_share = seconds / eager["seconds"]
             yield f"it takes {actual_share:.2f} of the eager model's time, {share:g} is the most"

@@ -93,6 +93,7 @@ def measure(
         program = [_PROGRAM, str(folder), f"{limit:g}", f"{patience:g}"]
         exit_code, log = run_torchrun(folder, rank_count, program, environment, limit)
 
+        # What all ranks have finished counts even if one of them failed later.
         reports = [read_report(folder / f"rank{rank}") for rank in range(rank_count)]
         for claim in claims:
             if all(claim.subject in report["measured"] for report in reports):
@@ -140,7 +141,8 @@ def describe_failure(
             unfinished.append(f"rank {rank} in {report['begun'] or 'its start'}")
     where = f" ({', '.join(unfinished)})" if unfinished else ""
 
-    # The time was up: which limit was it (`wait_for_torchrun`)?
+    # The time was up. Ranks have LIMIT_SECONDS to start, and `limit` to measure once all of them
+    # have begun a subject (`wait_for_torchrun`): which of the two was it?
     if exit_code is None:
         all_have_begun = all(report["begun"] for report in reports)
         waited = limit if all_have_begun else LIMIT_SECONDS
@@ -150,7 +152,8 @@ def describe_failure(
     root_cause = _ROOT_CAUSE.search(log)
     if root_cause:
         rank, status = int(root_cause[1]), int(root_cause[2])
-        # `describe_exit` returns "killed by ..." for a signal and "ended with ..." for a status.
+        # A negative status is a signal. `describe_exit` returns "killed by ..." for it, and
+        # "ended with ..." for any other status.
         end = f"was {describe_exit(status)}" if status < 0 else describe_exit(status)
         return f"rank {rank} {end}{where}{find_last_message(log, rank)}"
     if exit_code:
@@ -180,7 +183,8 @@ def read_report(file: Path) -> RankReport:
         if "subject" in entry:
             report["measured"][entry["subject"]] = entry["evidence"]
         else:
-            # `pid`, `begun` or `closing`: a later line replaces the subject of an earlier one.
+            # `pid`, `begun` or `closing`. There is a line with `begun` for each claim: the last one
+            # counts.
             report.update(entry)
     return report
 

@@ -355,8 +355,8 @@ def judge_ranks(
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            # What a rank measured says nothing if it ran in the wrong place or beside a failed one.
-            # The first rank with problems of its own is enough.
+            # There is no problem so far. What this rank measured would say nothing if a rank ran in
+            # the wrong place, or failed; and the first rank with problems of its own is enough.
             problems += [f"rank {number}: {problem}" for problem in find_problems(rank)]
     return failed(joined(problems)) if problems else passed(summarise(ranks))
 
@@ -467,6 +467,7 @@ def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> st
         largest_error = max(rank["comparisons"][name]["error"] for rank in ranks)
         parts.append(f"{name} within {largest_error:.1e}")
 
+    # Figures of the first rank stand for all: those of others are within the limits as well.
     for name in requirements.figures:
         parts.append(f"{name} {scientific(ranks[0]['figures'][name])}")
 

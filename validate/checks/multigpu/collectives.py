@@ -183,7 +183,7 @@ def judge_collectives(_subject: str, expect: RanksExpect, evidence: CollectivesE
 def find_inexact_collectives(rank: CollectivesRank) -> Iterator[str]:
     """Yield each collective that is not exact, and each whose result also equals the control's.
 
-    An operation or size that a rank did not report has both faults.
+    An operation or size that the rank did not report counts as both.
     """
     sizes = [str(size) for size in _SIZES]
     for name in OPERATIONS:
@@ -242,7 +242,7 @@ def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportE
 def find_transport_problems(
     rank: TransportRank, link: str, injected: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield why a rank does not use the best transport over this link.
+    """Yield why a rank does not use the best transport over this link (see `judge_transport`).
 
     link: the slowest between the host's GPUs: `nvlink`, `pcie`, or `apart` if two of them
         only reach each other through the host's memory; empty: it is not known.

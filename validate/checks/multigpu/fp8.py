@@ -34,7 +34,7 @@ def rank(worker: Worker, _claim: Claim) -> ComputingRank:
     Under FSDP2 each rank holds a part of the weights and gathers the rest for each layer, here in
     FP8. A CPU cannot multiply FP8 numbers: torchao emulates it there.
     """
-    # One process has nothing to gather.
+    # Under FSDP2 weights are gathered in FP8. One process has nothing to gather.
     model = make_fp8_model(worker, gather_in_fp8=True)
     single_model = make_fp8_model(worker, gather_in_fp8=False)
     float32_model = worker.make_model()

@@ -48,8 +48,8 @@ def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
 
     Each rank has a part of the hidden features of each block: a part of the outputs of its first
     layer (split by columns), and so of the inputs of its second (split by rows). The ranks add up
-    what their parts of the second layer give. The control of the outputs is the first rank's part,
-    not added to the others.
+    what their parts of the second layer give. The control of the outputs is what the first rank
+    would compute without adding up (`compute_first_part`).
     """
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
     model = worker.make_model()

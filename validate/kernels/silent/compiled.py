@@ -45,7 +45,8 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
     """Compare compiled closures over different numbers, and their gradients, with eager ones.
 
     A compiled closure must not compute with the number of another. From the third number on,
-    Inductor makes the number an input of the compiled program, so there are four.
+    Inductor makes the number an input of the compiled program, so there are four: two that are part
+    of a program, and two that are inputs.
     """
     x = (8 * torch.randn(16, 64, device=device)).requires_grad_()
 
@@ -72,7 +73,7 @@ def compile_stale_float(torch: Any, device: str) -> Comparison:
 def compile_scatter(torch: Any, device: str, count: int = 33) -> Comparison:
     """Compare a compiled scatter_reduce, which sums `count` rows into one, with the eager one.
 
-    A row is one random number plus a bias of 5.
+    The fault is about rows that are themselves a sum with one number, here with a bias of 5.
     """
 
     def sum_rows(x: Any, bias: Any, index: Any) -> Any:

@@ -12,8 +12,9 @@ def conv3d_bfloat16(
 ) -> Comparison:
     """Compare a convolution of a large volume in bfloat16, flat in depth, with float32.
 
-    The kernel spans one plane, so the reference is computed plane by plane, as a two-dimensional
-    convolution in float32. Every eighth line of each plane is compared.
+    The fault is about large volumes: by default this one has 1.8 * 10^9 elements. The kernel spans
+    one plane, so the reference is computed plane by plane, as a two-dimensional convolution in
+    float32. Every eighth line of each plane is compared.
     """
     # Each result is a sum of 16 * 1 * 3 * 3 = 144 products. Weights are divided by the root of
     # that, 12, so that results are near 1.

@@ -57,16 +57,18 @@ def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
     x = numbers[:, None, None, None].expand(17, 256, side, side)
     x = x.contiguous(memory_format=torch.channels_last)
     enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
-    # Of each image compare 2 of the channels, 16 of the rows, and the last column.
+    # Of each image compare 2 of the channels, 16 of the rows, and the last column. They must have
+    # the number of the image, which its first pixel has.
     computed = enlarged[:, ::128, :: side // 8, -1].clone()
     return Comparison(computed=computed, reference=x[:, ::128, :1, -1].expand_as(computed))
 
 
 def large_linear(torch: Any, device: str) -> Comparison:
-    """Compare the end of a line, interpolated from over 2^22 to over 2^23 points, with float64.
+    """Compare the last 32 points of a line, interpolated to over 2^23 points, with float64.
 
-    New point i lies at (i + 0.5) / 2 - 0.5 of the old ones, and float32 cannot hold i + 0.5 beyond
-    2^23.
+    The line has half as many points, 0 and 1 in turn, in float32. New point i lies between the old
+    ones at (i + 0.5) / 2 - 0.5. The fault is to compute this place in float32, which cannot hold
+    i + 0.5 beyond 2^23.
     """
     x = torch.tensor([0.0, 1.0], device=device).repeat(2**21 + 2)[None, None]
     exact_x = x.double()
