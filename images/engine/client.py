@@ -98,7 +98,7 @@ class Engine(AbstractContextManager["Engine"]):
             base_url=_with_ssh_port(base_url),
             tls=tls,
             version="auto",
-            timeout=cast(int, _TIMEOUT),
+            timeout=cast(int, _TIMEOUT),  # the SDK's types say int, but it takes a float
             max_pool_size=64,
             # The user's own ssh, with its configuration, keys and agent.
             use_ssh_client=base_url.startswith(_SSH),
@@ -448,6 +448,7 @@ class Engine(AbstractContextManager["Engine"]):
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:
         """Return the digest (`sha256:...`) that a registry has for an image at the moment.
 
+        The engine asks the registry; this is the SDK's `inspect_distribution` with a time limit.
         None if no registry answers within `timeout` seconds. Raises EngineError if the registry
         says that there is no such image, or that we may not have it.
         """

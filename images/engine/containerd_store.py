@@ -193,6 +193,8 @@ def _export_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
         digest = digest_of_member(member.name)
         if not digest or member.size > _LARGEST_MANIFEST:
             continue
+        # The image's digest may be that of an index, which names the manifest. So look with each
+        # new blob whether all that is needed has come.
         blobs[digest] = stream.read()
         with layer_errors(image_id):
             manifest = choose_manifest(blobs.get, image_id, platform)
@@ -218,8 +220,9 @@ def find_layers(
 ) -> dict[str, StoredLayer]:
     """Return the layers of an image by diff ID; empty unless each of them can be read here.
 
-    `diff_ids`: those of all its layers, the lowest first. Raises ValueError, LookupError or
-    TypeError for a damaged manifest.
+    `diff_ids`: those of all its layers, the lowest first, as the manifest has their blobs. Raises
+    ValueError, LookupError or TypeError for a damaged manifest, or one with another number of
+    layers.
     """
     if identity.manifest is None:
         return {}
@@ -310,6 +313,7 @@ class ContainerdLayer(StoredLayer):
             for member in tar:
                 path = member.name.strip("/")
                 content = tar.extractfile(member) if path in wanted else None
+                # None for a folder, as for a path that is not wanted.
                 if content:
                     yield path, content.read(most)
 

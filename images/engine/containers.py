@@ -183,7 +183,7 @@ class Container:
         """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
-        unfinished = {"stdout": bytearray(), "stderr": bytearray()}
+        unfinished = {"stdout": bytearray(), "stderr": bytearray()}  # the last line of each so far
         printed = 0
         has_ended = False
         try:
@@ -393,7 +393,7 @@ def remove(sdk: Any, container_id: str) -> None:
 def sweep(sdk: Any) -> tuple[str, ...]:
     """Remove the containers, with their volumes, that killed commands of this machine left behind.
 
-    Returns their names. Raises EngineError.
+    Returns their names, or the beginnings of their IDs. Raises EngineError.
     """
     removed = []
     with engine_errors("what killed runs left behind"):

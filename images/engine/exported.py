@@ -128,6 +128,7 @@ def _parts_of_layout(
     engine: Engine, info: ImageInfo, wanted: Collection[str]
 ) -> Iterator[ImagePart]:
     """Yield configuration and wanted layers from an export of containerd's store (see `parts`)."""
+    # The export names a layer by the digest of its blob, as the manifest does.
     manifest = containerd_store.read_manifest(engine, engine.inspect_raw(info.handle))
     diff_ids_by_blob: dict[str, str] = {}
     for diff_id, blob in zip(info.layers, manifest.layers, strict=True):

@@ -166,7 +166,7 @@ def find_hidden(layers: Sequence[Sequence[LayerEntry]]) -> Iterator[tuple[int, s
 
     A file that is replaced by one of equal content does not count. Layer 0 is the lowest.
     """
-    visible = tree(layers)
+    visible = tree(layers)  # a hard link has the content of its file there
     for number, layer in enumerate(layers):
         for entry in layer:
             if entry.kind != "file":

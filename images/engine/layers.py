@@ -144,6 +144,7 @@ def canonical_diff_ids(
     """
 
     def find_or_compute(layer: StoredLayer) -> str:
+        """Return the canonical diff ID of a layer: the recorded one, or the digest of its tar."""
         return known.get(layer.diff_id) or canonical_diff_id(layer)
 
     with layer_errors(where):

@@ -118,6 +118,7 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
     control, a result that is wrong on purpose, must not pass. What raises is not silent:
     validate/judge.py (apply_judge) makes it FAIL, whatever is known.
     """
+    # The function did not run: too little memory was free.
     if "free" in evidence:
         return judge_memory(expect, evidence)
 

@@ -241,13 +241,15 @@ def load_result(run: Run, out: Path, training_dtype: Any) -> Callable[[Any], Any
             bnb_4bit_compute_dtype=torch.float32,
         )
     model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, **options)
-    # The numbers are now rounded as they were in training. Compute with them in float32.
+    # The numbers are now rounded as they were in training. Compute with them in float32. Weights
+    # that are not in bfloat16 are in float32 already, or are 4-bit codes.
     for parameter in model.parameters():
         if parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()
     if has_adapter:
         model = importlib.import_module("peft").PeftModel.from_pretrained(model, out)
-    # In training mode bitsandbytes dequantises on a CPU, too. In inference it may repack the
-    # weights and multiply in bfloat16.
+    # Stay in training mode, in which bitsandbytes dequantises on a CPU as well: in inference mode
+    # it may repack the weights there and multiply in bfloat16. Nothing is random in it, because no
+    # layer has a dropout.
     model.train()
     return lambda tokens: model(tokens.to(run.device)).logits

@@ -235,7 +235,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
         facts={
             "ranks": rank_count,
             "compiled": run.inductor_modules,
-            "said": str(result.get("said", "")),
+            "said": str(result.get("said", "")),  # what the trained model answered to a question
         },
     )
 

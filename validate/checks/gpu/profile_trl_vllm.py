@@ -296,7 +296,8 @@ def compare_probabilities(
         for answer in answers:
             prompt = prompts[answer.prompt_number]
             row = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
-            # The logits at a token predict the next one.
+            # The logits at a token predict the next one, so those of the answer begin at the last
+            # token of the prompt.
             logits = model(row).logits[0, len(prompt) - 1 : -1].float()
             scores = log_probabilities(logits, row[0, len(prompt) :], **sampling)
             ratios = (scores.cpu() - torch.tensor(answer.log_probabilities)).exp()
@@ -420,8 +421,9 @@ def judge_rollout(subject: str, _expect: object, evidence: BehaviourEvidence) ->
     An engine with the cache switched off must not have used it. Of an engine that is started
     without this setting nothing is expected: vLLM decides whether it has the cache.
     """
-    equal = {}
     at_least = dict.fromkeys(CONTROLS, LEAST_OUTSIDE_OF_CONTROL)
+    equal = {}
+    # The subject is that of an engine, whose arguments say whether it has the prefix cache.
     has_cache: bool | None = ENGINES[subject].get("enable_prefix_caching")
     if has_cache is True:
         at_least["cached"] = 1

@@ -76,8 +76,8 @@ def _tensor_error(computed: Any, reference: Any) -> float:
 def leave_end_unwritten(torch: Any, computed: Any) -> list[Any]:
     """Return copies of a result's tensors, in which the last 64th of each is 0.
 
-    A kernel leaves such a part unwritten if its index has 32 bits and runs over. It is the result
-    that must be noticed as wrong, where a fault brings none of its own.
+    A kernel leaves such a part unwritten if its index has 32 bits and runs over. This is the
+    control of a fault whose function returns no wrong result of its own.
     """
     results = []
     for tensor in _as_list(torch, computed):
