@@ -63,7 +63,7 @@ def _report_torch() -> None:
                 "capability": [properties.major, properties.minor],
                 "memory": properties.total_memory,
                 "unified": bool(getattr(properties, "is_integrated", 0)),
-                # An architecture is written as in `sm_90`.
+                # 90 for compute capability 9.0, as in `sm_90`.
                 "assembled": _triton_assembles(properties.major * 10 + properties.minor),
             }
             report(gpu=gpu)

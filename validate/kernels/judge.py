@@ -285,8 +285,8 @@ def _write_five_digits(value: object) -> str:
 def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Iterator[str]:
     """Yield why it cannot have been this kernel that ran.
 
-    Called only if the profiler lost nothing. Yields nothing if the kernel's own may be among
-    kernels whose names are not known.
+    Called only if the profiler lost nothing. An unknown kernel is never held against it, because it
+    may be its own.
     """
     profile = evidence["kernels"]
     patterns = expect["expected_kernels"]

@@ -354,10 +354,10 @@ def judge(_subject: str, expect: StepExpect, evidence: StepEvidence) -> Finding:
     if problems or (delays and not disturbances):
         return failed(f"{summary}: {joined([*problems, *delays])}{suspects(evidence)}")
 
-    # Nothing is wrong but, at most, a delay that something disturbed: that proves nothing. Nor does
-    # a time within its bound if times vary much, because the bound is wider the more they vary. All
-    # other disturbances only make steps slower, so without a delay they do not matter.
-    # (`disturbances` has times that vary much as well.)
+    # Nothing is proved in two cases. Either a step takes too long, but something disturbed the
+    # measurement. Or times vary too much: the bound of a time is wider the more it varies, so any
+    # time would be within it (this is one of the disturbances, too). Other disturbances only make
+    # steps slower, so without a delay they do not matter.
     is_noisy = any(timed["spread"] > timing.NOISY for timed in times)
     if delays or is_noisy:
         return unproven(f"{summary}: {joined([*delays, *disturbances])}")

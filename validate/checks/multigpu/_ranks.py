@@ -355,8 +355,8 @@ def judge_ranks(
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            # There is no problem so far. What this rank measured would say nothing if a rank ran in
-            # the wrong place, or failed; and the first rank with problems of its own is enough.
+            # Look at what a rank measured only while there is no problem. It says nothing if a rank
+            # ran in the wrong place or raised an error, and one rank with problems is enough.
             problems += [f"rank {number}: {problem}" for problem in find_problems(rank)]
     return failed(joined(problems)) if problems else passed(summarise(ranks))
 
