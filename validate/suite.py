@@ -107,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Without --tier, all tiers.
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    # `run` needs it, and receive_key makes /proc/self/environ unreadable: read it now. The result
-    # is cached.
+    # Read the environment now, for `run` to take it from the cache: receive_key makes
+    # /proc/self/environ unreadable.
     user_environment.of_this_process()
     key = channel.receive_key()
     records = run(

@@ -477,8 +477,9 @@ def _is_library_name(name: str) -> bool:
 
     `libz.so` or `libz.so.1.3`, but not `libz.so.txt`.
     """
-    _, suffix, version = name.rpartition(".so.")
-    return name.endswith(".so") or (suffix != "" and version.replace(".", "").isdigit())
+    _, separator, version = name.rpartition(".so.")
+    has_version = separator != "" and version.replace(".", "").isdigit()
+    return name.endswith(".so") or has_version
 
 
 _PRELOADED = ("libnvrtc", "libnvJitLink")

@@ -226,6 +226,7 @@ def _search_path(
 def _in_debians_order(package_folders: Sequence[str], prefix: str) -> list[str]:
     """Return folders of packages in the order of Debian's Python: /usr/local before /usr."""
 
+    # False sorts before True: /usr/local comes first, then what is below `prefix`.
     def place(folder: str) -> tuple[bool, bool, str]:
         is_local = folder.startswith("/usr/local/")
         is_below_prefix = folder.startswith(f"{prefix}/lib")

@@ -75,6 +75,7 @@ def survey(user_file: Path, package_folders: Sequence[str] = ()) -> dict[str, An
     found_environments = environments.find_environments(
         package_folders or environments.package_folders(), user.environ
     )
+    # Folders that were asked for are surveyed alone, without the image's toolkits.
     toolkits = [] if package_folders else list(_find_toolkits())
     libraries = _find_libraries(found_environments, toolkits)
 

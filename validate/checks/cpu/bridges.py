@@ -105,6 +105,7 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
     broken = [name for name, shared in evidence["shared"].items() if shared is not True]
     if broken or not evidence["shared"]:
         return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
+    # The sum of 0 to 5.
     if evidence["copied_sum"] != 15.0:
         return failed(f"a copied array sums up to {evidence['copied_sum']}, not 15.0")
     return passed(
@@ -114,6 +115,8 @@ def judge_numpy(_subject: str, _expect: object, evidence: NumpyEvidence) -> Find
 
 def judge_nms(_subject: str, _expect: object, evidence: NmsEvidence) -> Finding:
     """Judge that nms drops the overlapping box with the lower score, and none in the control."""
+    # By score, the order is 1, 0, 2. Box 0 must be dropped: box 1 overlaps it and has a higher
+    # score.
     if evidence["kept"] != [1, 2]:
         return failed(f"nms keeps {evidence['kept']} of three boxes, [1, 2] is right")
     if evidence["control"] != [1, 0, 2]:

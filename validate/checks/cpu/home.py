@@ -177,6 +177,7 @@ def judge(_subject: str, expect: HomeExpect, evidence: HomeEvidence) -> Finding:
     if (uid, gid) != (expect["uid"], expect["gid"]):
         return unproven(f"the probe ran as {uid}:{gid}, not {expect['uid']}:{expect['gid']}")
     mount = evidence["mounted"]
+    # Without a mount, `mode` is that of the folder itself, or why it can't be looked at.
     if not mount["mounted"]:
         return unproven(f"nothing is mounted on {folder} ({mount['mode']})")
     if not expect["writable"]:

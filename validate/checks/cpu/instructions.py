@@ -192,9 +192,9 @@ def count_in_data(machine: Machine, path: str, data: mmap.mmap) -> NativeCode:
     # Looked for only in a file with many: in all files it would take most of the time.
     asks = False
     if is_many(count, code_bytes):
-        asks = imports_check(path) or any(
-            asks_processor_in(data, begin, end) for begin, end in code_ranges
-        )
+        asks = imports_check(path)
+        if not asks:
+            asks = any(asks_processor_in(data, begin, end) for begin, end in code_ranges)
 
     # Evidence of x86 has no key `sve`.
     if is_arm:

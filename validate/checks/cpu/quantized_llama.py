@@ -130,6 +130,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Evidence]]:
     importlib.import_module("torch")
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         llama = SavedLlama(Path(folder))
+        # Only the subjects that are claimed are measured.
         measures: Mapping[str, Callable[[], Evidence]] = {
             "weights": lambda: measure_weights(llama),
             "logits": lambda: measure_logits(llama),
@@ -424,6 +425,7 @@ def describe_mismatches(mismatches: Mapping[str, Mismatch], count: int) -> str:
 
     `mismatches` are by layer; `count` is the number of all layers.
     """
+    # It explains those of a higher order. All layers are expected to be alike, hence `N of N`.
     first = min(mismatches.values(), key=lambda mismatch: mismatch.order)
     names = [name for name, mismatch in mismatches.items() if mismatch.order == first.order]
     return (

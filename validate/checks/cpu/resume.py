@@ -86,6 +86,7 @@ def train(
 
     transformers = importlib.import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(model_folder)
+    # One entry for each forward pass: only their number matters.
     forward_passes: list[None] = []
     model.register_forward_hook(lambda *_: forward_passes.append(None))
     trainer = make_trainer(
@@ -98,7 +99,7 @@ def train(
         save_steps=_HALF_WAY,
     )
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    # A step has one forward pass.
+    # Each step has one forward pass, so this is the number of steps that this run took itself.
     return TrainingRun(trainer, len(forward_passes))
 
 

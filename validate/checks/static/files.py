@@ -82,6 +82,7 @@ class FilesEvidence(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
     """Compare every file that a RECORD lists with its hash there, once for all claims."""
     _, _, distributions = installed.read_user_python()
+    # Folders of sys.path that a package manager filled.
     left_out: set[str] = set()
     for claim in claims:
         left_out.update(claim.expect.get("aside", ()))

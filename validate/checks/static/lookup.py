@@ -345,8 +345,8 @@ def describe(hidden: Hidden) -> str:
 def hides_ours(program: Hidden, our_folders: Sequence[str]) -> bool:
     """Return whether a program hides one in our own folders of the PATH.
 
-    Two packages in our folders may bring the same program (cmake's wheel and Debian's cmake), which
-    hides nothing of ours. A file there that no package owns does.
+    If it lies outside of our folders, it does. If it lies in one of them itself, it does so only if
+    no package owns it: two packages may bring the same program (cmake's wheel and Debian's cmake).
     """
     if os.path.dirname(program["hides"]) not in our_folders:  # noqa: PTH120
         return False

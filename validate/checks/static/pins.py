@@ -182,8 +182,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, PinEvidence | LockEv
     owners = installed.names_of_owners(distributions)
     providers = list_providers(distributions)
 
-    # Python's import searches the entries of sys.path one after another. For each there is a
-    # finder of Python's own, which tells the file of a module without importing it.
+    # Python's import asks a finder for each entry of sys.path, one after another. The same finders
+    # are asked here: they name the file of a module without importing it.
     loaders = list_loaders(user, start)
     folders = list(start.path)
     # Python looks first in the folder in which it starts.

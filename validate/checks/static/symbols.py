@@ -136,7 +136,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
         symbols, unreadable = read_symbols(tasks)
         needed_symbols = sum(len(symbols[task.path].undefined) for task in tasks)
 
-        # Libraries that need a symbol which no file of their scope exports.
+        # What each library or program lacks, for those that need a symbol which no file of their
+        # scope exports.
         lacking = []
         for task in tasks:
             lacking_symbols = find_lacking(task, symbols)
@@ -145,6 +146,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
         lacking.sort(key=lambda library: library["path"])
         lacking_paths = {library["path"] for library in lacking}
 
+        # Those that the evidence names: the list is cut, `lacking_count` counts all.
         listed_libraries: list[LackingLibrary] = []
         for library in lacking[:_MOST_LISTED]:
             alternatives = find_alternatives(library["path"], tasks, symbols, lacking_paths)
