@@ -152,7 +152,7 @@ def write_inputs(
 ) -> None:
     """Write inputs.json beside a rendered context: what another builder can't know of the image.
 
-    `record_built_elsewhere` makes the image's build.json from it. `base`: what the image stands on.
+    `make_build_record` makes the image's build.json from it. `base`: what the image stands on.
     `gathered`: the wheels that no index has. `source`: commit and locks.
     """
     inputs = {
@@ -189,9 +189,7 @@ def bake(images: Sequence[Image], repository: str = "") -> dict[str, Any]:
     return {"group": {"default": {"targets": list(targets)}}, "target": targets}
 
 
-def record_built_elsewhere(
-    folder: Path, info: ImageInfo, missing: Mapping[str, str]
-) -> dict[str, Any]:
+def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
     """Return the build.json of an image that `docker build` or buildx made of a rendered context.
 
     `folder`: where `render` wrote the context and its inputs.json. `missing`: optional package ->

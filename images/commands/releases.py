@@ -115,7 +115,7 @@ def print_result(result: PublishResult) -> None:
     for tag, reference in result.indexes.items():
         typer.echo(f"{reference} (index for several platforms: {tag})")
     typer.echo(f"tags: {' '.join(result.tags)}")
-    for reason in (*result.left_out, *result.unmoved_aliases):
+    for reason in (*result.left_out, *result.unmoved_tags):
         common.say(reason)
     if not result.signed:
         common.say("not signed: give --key cosign.key (publish) or cosign.pub (promote)")

@@ -115,7 +115,7 @@ def validate(
             # The ID means the same image until the end, even if the candidate is built anew.
             image_to_judge = info.handle
             missing = image_labels.declared_missing(named_image, info.labels)
-            build_record = run_files.record_built_elsewhere(folder, info, missing)
+            build_record = run_files.make_build_record(folder, info, missing)
         _remove_earlier_run(folder)
         measured = validating.validate_image(
             docker_engine,

@@ -29,10 +29,9 @@ class PublishResult:
 
     images: Sequence[PublishedImage]
     tags: tuple[str, ...]
-    unmoved_aliases: tuple[str, ...]
-    """For each alias that stayed where it was, a sentence with the reason.
-
-    Promotion also lists the other tags of an index that nobody signed (`keep_signed_changes`)."""
+    unmoved_tags: tuple[str, ...]
+    """For each tag that stayed where it was, a sentence with the reason. It is an alias, or after a
+    promotion any tag of an index that nobody signed (`keep_signed_changes`)."""
     signed: bool
     indexes: Mapping[str, str] = field(default_factory=dict)
     """Tag -> `HOST/NAME@sha256:...` of the index for several platforms that it names."""
@@ -144,12 +143,12 @@ class Release:
         tags.move(self.target, changes)
 
         named_tags = []
-        unmoved_aliases = []
+        unmoved_tags = []
         indexes = {}
         for change in changes:
             # Aliases, or any tags of an index that nobody signed: no other tag is ever left.
             if change.action is Action.LEAVE:
-                unmoved_aliases.append(f"{change.tag} stays: {change.reason}")
+                unmoved_tags.append(f"{change.tag} stays: {change.reason}")
             else:
                 named_tags.append(change.tag)
             if change.after.is_index and change.kind is TagKind.NAME:
@@ -157,7 +156,7 @@ class Release:
         return PublishResult(
             images=stored,
             tags=tuple(named_tags),
-            unmoved_aliases=tuple(unmoved_aliases),
+            unmoved_tags=tuple(unmoved_tags),
             signed=bool(self.key),
             indexes=indexes,
             left_out=tuple(left_out),

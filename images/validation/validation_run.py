@@ -215,7 +215,8 @@ def read_files(engine: Engine, image: ImageInfo, evidence: GrowingEvidence) -> C
     # What is known beforehand to be unproven is measured neither here nor later.
     to_measure = about_files.where(lambda claim: not claim.unproven)
     if to_measure.claims:
-        # Files of the image that mounts hide in the container: no probe must call them missing.
+        # Files of the image that our mounts hide in the container: nobody knows what they hold, so
+        # a check reports them.
         covered = own_python.find_covered_files(engine, image)
         own_python.measure_files(
             engine,

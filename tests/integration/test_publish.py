@@ -210,7 +210,7 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     digest = done.images[0].reference.partition("@")[2]
     fixed = done.tags[0]
     assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.digest[7:19]}", fixed)
-    assert done.tags == (fixed, NAME, "latest", "cu126") and not done.unmoved_aliases
+    assert done.tags == (fixed, NAME, "latest", "cu126") and not done.unmoved_tags
     assert names(options.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
     with Registry(options.repository) as source:
         remote = attachments.load(source, source.get(NAME))

@@ -215,6 +215,7 @@ def link_of(inventory: Inventory | None) -> str:
     """Return the slowest link between two of the host's GPUs; empty if the host could not tell."""
     if not inventory or not inventory.links:
         return ""
+    # Imported only here: without several GPUs there are no links.
     from images.hardware.inventory import Link
 
     # Link lists them from the fastest to the slowest.

@@ -100,7 +100,7 @@ def test_an_image_built_elsewhere_is_recorded_with_what_was_rendered(tmp_path: P
     wheels = render(tmp_path / NAME).digests()
     missing = {"flash-attn": "no wheel"}
 
-    record = run_files.record_built_elsewhere(tmp_path / NAME, image_with(FITTING_LABELS), missing)
+    record = run_files.make_build_record(tmp_path / NAME, image_with(FITTING_LABELS), missing)
 
     assert record["digest"] == IMAGE.digest
     assert record["base"] == {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
@@ -113,7 +113,7 @@ def test_the_provenance_of_an_image_built_elsewhere_follows_from_its_record(
     tmp_path: Path,
 ) -> None:
     render(tmp_path / NAME)
-    record = run_files.record_built_elsewhere(tmp_path / NAME, image_with(FITTING_LABELS), {})
+    record = run_files.make_build_record(tmp_path / NAME, image_with(FITTING_LABELS), {})
 
     predicate = provenance.make_predicate(
         record, name=ImageName.parse(NAME), revision=REVISION, created=IMAGE.created
@@ -140,9 +140,9 @@ def test_an_image_whose_labels_contradict_its_rendered_context_is_refused(
     other_image = image_with(FITTING_LABELS | contradiction)
 
     with pytest.raises(UserError, match="its labels say otherwise"):
-        run_files.record_built_elsewhere(tmp_path / NAME, other_image, {})
+        run_files.make_build_record(tmp_path / NAME, other_image, {})
 
 
 def test_an_image_without_a_rendered_context_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not what `nox -s render` wrote"):
-        run_files.record_built_elsewhere(tmp_path / NAME, image_with({}), {})
+        run_files.make_build_record(tmp_path / NAME, image_with({}), {})

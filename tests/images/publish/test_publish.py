@@ -202,7 +202,7 @@ def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(
 
     result = publisher.publish(PIP)
 
-    assert "latest stays: the gpu tier was not judged" in result.unmoved_aliases
+    assert "latest stays: the gpu tier was not judged" in result.unmoved_tags
     assert "latest" not in result.tags
     warning = "2 attachments count for nothing: --key did not sign them"
     assert any(warning in message for message in publisher.messages)
@@ -245,7 +245,7 @@ def test_a_tier_that_was_added_without_the_key_opens_nothing_for_the_key(
 
     result = publisher.publish(PIP)
 
-    assert "latest stays: the gpu tier was not judged" in result.unmoved_aliases
+    assert "latest stays: the gpu tier was not judged" in result.unmoved_tags
     assert publisher.signed_statements() == ONE_OF_EACH
 
 

@@ -192,7 +192,7 @@ def test_aliases_name_only_the_images_that_open_their_gate(repositories: Reposit
 
 
 @pytest.mark.parametrize(
-    ("faults", "unmoved_aliases"),
+    ("faults", "unmoved_tags"),
     [
         pytest.param(
             "pytorch#144643 pytorch#196678",
@@ -206,15 +206,15 @@ def test_no_alias_names_an_image_with_a_silent_fault_that_ordinary_training_meet
     repositories: Repositories,
     monkeypatch: pytest.MonkeyPatch,
     faults: str,
-    unmoved_aliases: list[str],
+    unmoved_tags: list[str],
 ) -> None:
     monkeypatch.setitem(LABELS, "torch", "2.13.0")
     monkeypatch.setitem(LABELS, "silent-faults", faults)
 
     result = repositories.promote(AMD64_NAME, 1)
 
-    assert len(result.unmoved_aliases) == len(unmoved_aliases)
-    for sentence, beginning in zip(result.unmoved_aliases, unmoved_aliases, strict=True):
+    assert len(result.unmoved_tags) == len(unmoved_tags)
+    for sentence, beginning in zip(result.unmoved_tags, unmoved_tags, strict=True):
         assert beginning in sentence
 
 
@@ -264,7 +264,7 @@ def test_an_image_that_failed_since_is_left_out_of_the_next_index(
     assert digest_of(newer_amd64) != digest_of(older_amd64)
     assert repositories.index_in_production() == {"linux/amd64": digest_of(newer_amd64)}
     assert repositories.digest_in_production("latest") == alias_before
-    assert newer_amd64.unmoved_aliases == (
+    assert newer_amd64.unmoved_tags == (
         "latest stays: it has an image for linux/arm64, and this has none",
     )
 

@@ -270,7 +270,7 @@ def test_a_promotion_leaves_an_alias_that_the_key_did_not_sign(
     result = promote(by_digest, production.repository, POLICY, key=KEY)
 
     assert set(result.tags) == {NAME, dated_tag_of(image)}
-    (sentence,) = result.unmoved_aliases
+    (sentence,) = result.unmoved_tags
     assert sentence.startswith("latest stays: the key did not sign")
     assert not tag_fault(production, NAME)
     assert not tag_fault(production, dated_tag_of(image))
@@ -311,7 +311,7 @@ def test_the_name_of_a_row_stays_if_its_index_was_put_together_in_production(
         sign(target, image, name, dated_tag_of(image))
         result = promote(Reference(target.repository, name), production.repository, policy, key=KEY)
         tags_by_name[name] = [tag.replace(dated_tag_of(image), "DATED") for tag in result.tags]
-        unmoved += result.unmoved_aliases
+        unmoved += result.unmoved_tags
 
     assert set(tags_by_name[row[0]]) == {"DATED"}
     assert set(tags_by_name[row[1]]) == {"DATED", row[1]}
