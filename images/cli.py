@@ -101,7 +101,8 @@ def main() -> NoReturn:
         sys.exit(error.code)
     # Before OSError, of which it is a kind.
     except BrokenPipeError:
-        # Whoever read the output has stopped. Python would complain when it flushes stdout.
+        # Whoever read the output has stopped, which counts as an interrupt. Python would complain
+        # when it flushes stdout, so that leads to /dev/null from here on.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_INTERRUPTED)
     except OSError as error:

@@ -151,12 +151,12 @@ def publish_image(
 def pull_if_missing(engine: Engine, reference: str, platform: Platform) -> None:
     """Pull an image that the engine lacks, if the reference names a place in a registry.
 
-    Raises UserError.
+    A name in the engine names no such place. Raises UserError if the image can't be pulled.
     """
     try:
         Reference.parse(reference)
     except UserError:
-        # It is a name in the engine.
+        # It is a name in the engine: there is nothing to pull it from.
         return
     if engine.find(reference) is None:
         engine.pull(reference, platform=platform)

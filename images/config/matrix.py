@@ -46,7 +46,7 @@ class Sources:
         platforms: that is in none of these images, and must not change their digests.
         """
         # No image has anything of what `nightly` says, and `prefix` only changes its name in the
-        # engine. pydantic's form for the key `platforms` of all rows of `images`: `__all__`.
+        # engine. `__all__` is pydantic's word for every row of a list: here, of `images`.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,

@@ -94,6 +94,7 @@ def render(
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
+    # Packages that no lock needs to install: the base or a wheel brings them.
     provided = {*base.installed, *image.choose_compiled_wheels(wheels)}
     files = _lock_files(image, locks, provided)
     if base.packages:
@@ -112,6 +113,7 @@ def render(
         files[f"wheels/{name}"] = wheel
 
     index = "" if offline else index_arguments(image)
+    # The installer's wheel is in the context only if a wheelhouse or an offline build brings it.
     installers = [name for name in sorted(wheels) if name.startswith("uv-")]
     dockerfile = (
         environment()

@@ -256,7 +256,8 @@ def print_requirements(packages: Iterable[Package], platform: str = "x86_64") ->
     `platform` is uv's name of the platform that the wheels are for (`x86_64-manylinux_2_36`). The
     file's first line names its processor.
     """
-    # Locks are made for our platforms only. The default is there for the types.
+    # `of_machine` knows the processor, as locks are made for our platforms only: `or` is there for
+    # the types.
     machine_name = platform.partition("-")[0]
     image_platform = of_machine(machine_name) or Platform.AMD64
     text = _HEADER.format(image_platform.spoken)

@@ -145,8 +145,8 @@ def resolve_packages(
     Raises UserError as `resolve_versions` does, and for a package without a hashed wheel on an
     index (a local file, a checkout).
     """
-    # Pages of the index must be read anew (--refresh). With dependencies, `resolve_versions` has
-    # just done that; without, nothing has.
+    # uv must read the pages of the index anew (--refresh). With dependencies, `resolve_versions`
+    # has made it do so just before; without, no other call has.
     options = () if dependencies else ("--no-deps", "--refresh")
     text = _compile(requirements, target, options, "pylock.toml", run, where, chosen=chosen)
     rows = tomllib.loads(text).get("packages", [])
@@ -193,6 +193,7 @@ def _compile(
     with tempfile.TemporaryDirectory() as scratch:
 
         def write(name: str, lines: Iterable[str]) -> str:
+            """Write a file of these lines for uv, and return its path."""
             path = Path(scratch, name)
             path.write_text("".join(f"{line}\n" for line in lines))
             return str(path)
@@ -200,6 +201,7 @@ def _compile(
         constraints = [f"{name}=={version}" for name, version in (chosen or {}).items()]
         arguments = ["pip", "compile", write("asked.in", requirements)]
         arguments += ["--quiet", "--no-config", "--no-header", "--no-progress", "--color", "never"]
+        # Only wheels, but for the packages of `--no-binary` below.
         arguments += ["--only-binary", ":all:"]
         arguments += ["--python", sys.executable, "--no-python-downloads"]
         arguments += ["--python-version", target.python, "--python-platform", target.platform]

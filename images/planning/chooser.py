@@ -530,7 +530,9 @@ def answer(image: ImageSummary, machine: Machine, options: Options) -> Answer:
     If the machine has several GPUs, the image must fit each of them.
     """
     fit_by_arch = {arch: image.fit(arch) for arch in machine.archs}
+    # _FITS has the best fit first.
     worst_fit = max(fit_by_arch.values(), key=_FITS.index)
+    # A GPU without a name in the table of models counts under the name that its driver gives it.
     models_here = {model_of(gpu) for gpu in machine.gpus}
     return Answer(
         image=image,
@@ -710,8 +712,8 @@ def _wrong_arch(
         return
     for arch, fit in fit_by_arch.items():
         # `fit` follows CUDA's rule that code also runs on newer GPUs of its major. For GPUs that
-        # are built into an ARM board or superchip, we trust it only where it was tried: on those
-        # that the image names. A graphics card in an ARM server needs no trial.
+        # are built into an ARM board or superchip, we trust that rule only where it was tried: on
+        # those that the image names. A graphics card in an ARM server needs no trial.
         is_built_in = machine.arm and arch not in _CARDS
         is_untried = is_built_in and arch.capability not in image.archs
         if fit == "no" or is_untried:

@@ -380,6 +380,7 @@ def _make_candidate(
                 declined[f"{package} {versions.pop(package)}"] = (reason,)
 
     torch_facts = facts.torch[versions["torch"]]
+    # There is such a wheel: otherwise, `_reasons_without_candidate` has refused the image.
     wheel_cuda = stack.choose_variant(torch_facts, name.cuda) or name.cuda
     if name.arch:
         requested_archs = [name.arch]

@@ -150,6 +150,7 @@ def build_wheel(
         _compile(engine, recipe, context, tag, log, host, progress, label)
         # The container is never started: it only gives access to the files of the built image.
         with engine.container(ContainerSpec(tag, ["true"])) as container:
+            # The name of the wheel, and what the compilers did (templates/wheel/record.py).
             built: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
             content = container.get_file(f"/wheel/{built['wheel']}")
         verdict = judge_wheel(engine, tag, image, recipe, content, options.facts, log)
@@ -295,9 +296,9 @@ def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) ->
         if (claim.check, claim.subject) in checked:
             claims.append(claim)
 
-    # Each kernel in its libraries must have machine code for each architecture. Which of
-    # the libraries have kernels is not known: so none is under `files`, which must have some, and
-    # all are under `also`, which may have some.
+    # Each kernel in its libraries must have machine code for each architecture. Which libraries
+    # have kernels is not known: so none is among `files`, which must have some, and all are among
+    # `also`, which may have some.
     if recipe.archs:
         required_code = machine_code([Arch.parse(arch) for arch in recipe.archs])
         code_claim = kernel_code_claim(
@@ -334,6 +335,7 @@ def builder_context(
     `jobs` is the number of compilers at once. Raises UserError if a lock is missing, or if the
     folder of source archives lacks the recipe's.
     """
+    # The locks of what is installed beside torch, and what the steps of every image's build read.
     image_lock = lock_file.read(image, options.locks)
     locks = {"torch": image_lock.files["torch.txt"], "tools": image_lock.files["tools.txt"]}
     if recipe.provider is NvccProvider.WHEELS:
@@ -346,6 +348,8 @@ def builder_context(
         files["locks/debian.txt"] = base.packages
     files |= host
 
+    # What the steps of compiling read: our programs, the patch, which the recipe names by its hash,
+    # the variables, and the source archive with its hash.
     for path in FOLDER.iterdir():
         if path.suffix in (".sh", ".py"):
             files[f"recipe/{path.name}"] = path.read_bytes()

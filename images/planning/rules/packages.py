@@ -141,6 +141,8 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
             continue
         if any(_release_fits(candidate, package, version, releases) for version in releases):
             continue
+        # The reason is for users who want to install it. Other packages import such a package
+        # wherever it is installed: without kernels for this torch, it would break them.
         oldest, newest = min(releases, key=Version), max(releases, key=Version)
         reasons[package] = (
             f"no release from {oldest} to {newest} is made for torch {candidate.torch} with "
@@ -422,6 +424,7 @@ def _clashes(candidate: Candidate) -> Iterator[str]:
             if specifier.operator == "==" and "*" not in specifier.version:
                 exact_demands.setdefault(demand.name, (specifier.version, demand.by))
 
+    # A clash: what one package requires leaves out the exact version that another one requires.
     for by, name, requirement in demands:
         if name not in exact_demands:
             continue
