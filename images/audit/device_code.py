@@ -126,7 +126,7 @@ def _without_unused_variants(libraries: Sequence[LibraryCode], cuda: str) -> lis
     bitsandbytes has one variant for each CUDA, and loads the one that is nearest to torch's. All
     libraries are returned if there are no variants, or `cuda`, torch's version, is not known.
     """
-    # The variants: those that have a CUDA in their name.
+    # Only variants have a CUDA in their name. Libraries without one are returned in any case.
     cuda_by_path: dict[str, Minor] = {}
     for library in libraries:
         version = _CUDA_IN_NAME.search(library.path)

@@ -134,7 +134,7 @@ def _file_claims(environment: SurveyedEnvironment) -> list[Claim]:
     expect = {
         # Files that may be there without an owner -> why.
         "unowned": dict(expectations.START_FILES),
-        # Folders that are not compared.
+        # Not compared: dpkg keeps the hashes of Debian's own packages, and most have no RECORD.
         "aside": [DEBIANS],
         # For _judge_files: the packages that conda installed.
         "conda": sorted(conda_packages),
@@ -490,7 +490,7 @@ def _judge_files(subject: str, expect: Any, evidence: FilesEvidence) -> Finding:
     for file in evidence["wrong"]:
         # An owner is a name and a version, such as `numpy 2.0.2`.
         owner_names = {owner.partition(" ")[0] for owner in file["owners"]}
-        # It is a fault if any owner is a package that pip installed.
+        # One owner that conda did not install is enough: the RECORD of that one should still hold.
         if not owner_names <= conda_packages:
             wrong.append(file)
     in_conflict = [file for file in evidence["in_conflict"] if _is_code(file["path"])]
@@ -551,7 +551,6 @@ def _judge_libraries(subject: str, expect: Any, evidence: LibrariesEvidence) -> 
         return passed("there is no shared library in this environment")
     linked: list[LinkedLibrary] = []
     for library in evidence["linked"]:
-        # The packages that the library's own packages require.
         required: set[str] = set()
         for owner in library["owners"]:
             required.update(expect["requires"].get(owner, ()))

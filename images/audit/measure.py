@@ -80,7 +80,7 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     claims, survey_evidence = _claims_about_environment(environment, survey_of_image, options)
     claims += expected.image_claims()
     claims += expected.rule_claims(survey.OF_IMAGE)
-    # Environments that are not audited stand in the verdict, too.
+    # An environment that nobody looked at must not seem sound: each gets an unproven claim.
     other_prefixes = [str(other["prefix"]) for other in environments[1:]]
     claims += expected.unaudited_claims(
         dict.fromkeys(other_prefixes, "only the environment that PATH finds first is audited")

@@ -166,7 +166,7 @@ def bring_back(task: Task, machine: str, folder: Path) -> Measured:
         # The image itself, whatever has got its tag by now.
         info = engine.inspect(Evidence.loads(evidence).digest)
         if task.reference:
-            # It was pulled.
+            # A pulled image has its reference already, and no build.json.
             reference, build = task.reference, ""
         else:
             reference = push_by_digest(engine, info, task.staging) if task.staging else ""

@@ -223,7 +223,7 @@ class Search:
         culprits moved. The first one, by which the culprits were found, is always returned, and
         first; if it gets no verdict here, then as the canary failed it.
         """
-        # Validate the control with only the culprits moved, in every tier of these claims.
+        # The bisection judged the first claim's tier only; the other claims may be of other tiers.
         tiers = {claim.tier for claim in worse}
         result = self._validate(culprits, tuple(tier for tier in Tier if tier in tiers))
         judged_claims: dict[str, ClaimRow] = {}

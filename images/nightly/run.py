@@ -46,7 +46,8 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     versions that fit together there is only the control. Appends a line to the results as soon as
     it is known. Raises UserError: no lock, or an index or an engine that does not answer.
     """
-    # The control.
+    # The control is built even if there will be no canary: it shows that the committed lock can
+    # still be built from nothing.
     control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
     control_result = options.validate(control, options.tiers, Job.CONTROL)
     control_line = _append_result(planned, control, Job.CONTROL, (), control_result, options)
@@ -61,7 +62,6 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     if why_kept:
         return without_canary(Outcome.UNCHANGED, versions=control.hash, cause=why_kept)
 
-    # Choose the newest versions.
     options.progress(planned.name, "resolving the newest versions")
     try:
         canary = _resolve_canary(control, planned.name, options)
@@ -72,13 +72,12 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
     if not changes:
         return without_canary(Outcome.UNCHANGED, versions=control.hash)
 
-    # The canary.
     moved_pins = ", ".join(str(change) for change in changes if change.pinned)
     options.progress(planned.name, f"canary: {moved_pins}")
     canary_result = options.validate(canary, options.tiers, Job.CANARY)
     canary_line = _append_result(planned, canary, Job.CANARY, changes, canary_result, options)
 
-    # Search for what breaks it.
+    # Empty for a canary that lost no claim: then `breakages` bisects nothing.
     worse = bisection.find_regressions(control_result, canary_result)
     search = bisection.Search(
         planned=planned, control=control, canary=canary, changes=changes, options=options

@@ -565,7 +565,8 @@ def write_layers(target: Registry, tag: str, layers: Sequence[Descriptor]) -> No
 
     It is the manifest of an image, because registries and clients take the tag for one.
     """
-    # The configuration that belongs to these layers. It says nothing of its own.
+    # The manifest of an image must name a configuration. This one has the fields that cosign
+    # writes.
     data = {
         "architecture": "",
         "created": _NO_DATE,

@@ -155,7 +155,7 @@ def judge_by_claims(run: Evidence, claims: ClaimSet, tiers: Sequence[Tier] = ())
         if claim.probe == RECORDS_PROBE and claim.unproven:
             unknown_packages.add(claim.subject)
 
-    # Give each claim the reason why this evidence cannot prove it, if there is one.
+    # A claim that is unproven already keeps its reason, whatever the run measured.
     claims_with_reasons: list[Claim] = []
     for claim in claims.in_tiers(tiers).claims:
         unproven = claim.unproven
@@ -185,7 +185,8 @@ def unproven_reason(claim: Claim, measured: Claim | None, unknown_packages: Coll
     if claim.probe == measured.probe == ORIGIN_PROBE:
         return ""
 
-    # For any other claim, then and today must expect the same, and ask the same probe.
+    # Every other probe recorded only what its claim asked for then. So the evidence proves nothing
+    # about another expectation of today.
     expect_today = plain_json(claim.expect)
     expect_then = plain_json(measured.expect)
     if claim.probe == RECORDS_PROBE:

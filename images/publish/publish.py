@@ -155,7 +155,7 @@ def publish(
             else:
                 require_same_layers(published, manifest)
 
-        # Attach statements, decide what tags shall name, and move them last.
+        # Tags move last, so whatever somebody pulls by them has its statements and signatures.
         stored = [attach_statements(engine, target, image, published, options)]
         changes, left_out = release.plan(stored)
         if options.key:

@@ -95,7 +95,7 @@ def push(
     into the manifest. Raises UserError, also if the engine's store does not match the image ID.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    # Find the layers that need not be sent. An image may repeat a layer, as the empty one.
+    # An image may repeat a layer, such as the empty one: it is looked up and sent once.
     diff_ids = tuple(dict.fromkeys(info.layers))
     blobs = find_pushed_layers(target, cache, diff_ids)
     missing = [diff_id for diff_id in diff_ids if diff_id not in blobs]
@@ -110,14 +110,15 @@ def push(
         blobs |= sent_blobs
     progress.finish()
 
-    # Check that the engine gave everything that the image ID stands for.
+    # A store that was changed or is damaged may give other bytes than the image ID stands for, or
+    # lack a layer.
     if oci_digest(config) != info.digest:
         raise changed_in_store(info, "its configuration")
     for diff_id in missing:
         if diff_id not in blobs:
             raise changed_in_store(info, f"layer {diff_id}, which the engine does not give,")
 
-    # Store the configuration, and then the manifest that names everything.
+    # The manifest comes last: a registry takes none that names a missing blob.
     target.put_blob(config)
     layers = [blobs[diff_id] for diff_id in info.layers]
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers, created)
@@ -188,7 +189,8 @@ def send_parts(
             blob = Descriptor(media_type=MEDIA_TYPE, digest=spooled.digest, size=spooled.size)
             sent_blobs[diff_id] = blob
 
-            # Wait until the disk has room for one more layer, and stop early if sending failed.
+            # Wait until the disk has room for one more layer. `result` raises the error of a layer
+            # that could not be sent, so that no more are read.
             room.acquire()
             for future in sending:
                 if future.done():

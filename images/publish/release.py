@@ -74,7 +74,7 @@ class Release:
 
         Call this before anything is sent. Only tags of kind NAME are checked.
         """
-        # The names of single images.
+        # The name that the index has is checked below, together with all images of the index.
         for version in versions:
             if not self._is_index_name(version.name):
                 self._require_name_follows(version.name, [version])
@@ -389,7 +389,7 @@ def promote(
         )
         release.require_follows(versions)
 
-        # Copy the images; no tag names them yet.
+        # Copy the images without tags: the checks that follow may still refuse them.
         target.check_access()
         stored: list[PublishedImage] = []
         for image in images:
@@ -398,7 +398,8 @@ def promote(
             # A failed run may be attached in the target only: it counts, too.
             stored.append(verify.require_publishable(copied, policy, key))
 
-        # Copy the signatures of indexes, and then move the tags.
+        # The signatures of indexes are copied before `keep_signed_changes` looks for them in the
+        # target. Those of images came with `copy_image`.
         changes, left_out = release.plan(stored)
         for digest in {change.after.digest for change in changes if change.after.is_index}:
             attachments.copy_attachments(source, target, digest, key)

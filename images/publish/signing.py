@@ -153,7 +153,7 @@ def is_signature(signature: str, content: bytes, key: str) -> bool:
         try:
             _cosign(["verify-blob", *options, str(subject)], f"--key {key}")
         except CosignError as error:
-            # The answer is no; any other error is not about the signature.
+            # cosign fails, too, for a signature by another key: then the answer is no.
             if error.is_refusal:
                 return False
             raise

@@ -217,7 +217,8 @@ class Statement:
         files = []
         for attached in self.predicate["configuration"]:
             packed = base64.b64decode(attached["content"], validate=True)
-            # Unpack no more than this many bytes, whatever the file would give.
+            # An attacker's file may unpack to far more: `decompress` stops at the limit, short of
+            # the end (`eof`).
             decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             files.append(decompressor.decompress(packed, _LARGEST_EVIDENCE))
             if not decompressor.eof:
@@ -351,7 +352,8 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
     runs = [without_open_origin(run) for run in runs]
     expected = summarize(runs, exception)
 
-    # The lists of tests: none may be called passed, or kept silent as failed, without reason.
+    # It may claim less than the evidence shows: fewer passed tests, or more failed ones. `origin`
+    # may have passed by records that were made after the run.
     unearned = set(predicate["passedTests"]) - set(expected["passedTests"]) - {_ORIGIN_TEST}
     concealed = set(expected["failedTests"]) - set(predicate["failedTests"])
     if unearned:
@@ -372,7 +374,6 @@ def find_test_result_faults(statement: Statement, runs: Sequence[Attestation]) -
         if entry["result"] == PASSED and not passed:
             yield f"the {name} tier did not pass"
 
-    # The whole.
     results = [entry["result"] for entry in predicate[TIERS].values()]
     if predicate["result"] == PASSED and any(result != PASSED for result in results):
         yield "it says PASSED, and not every tier passed"

@@ -219,7 +219,7 @@ def find_refusal(
     `new` has the new image, or each image of a new index. `drop_platforms` says whether a NAME may
     lose a platform. `absent` has the reasons why images for other platforms are missing.
     """
-    # Something that is not ours, or not ours alone.
+    # Empty if an image is missing or not ours, even a single one of an index.
     old = load_versions(target, before)
     if not old:
         then = (
@@ -228,7 +228,6 @@ def find_refusal(
         )
         return Refusal(f"{tag} names an image that is not ours", then)
 
-    # A newer image.
     step_back = find_step_back(old, new)
     if step_back:
         return refuse_step_back(tag, step_back)
@@ -238,7 +237,7 @@ def find_refusal(
         reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
         return Refusal(reason, "build anew")
 
-    # Platforms that the new index has not.
+    # An alias may lose no platform, whatever `drop_platforms` says for a NAME.
     new_platforms = [version.platform for version in new]
     lost = [version.platform for version in old if version.platform not in new_platforms]
     if lost and (kind is TagKind.ALIAS or not drop_platforms):
@@ -373,7 +372,7 @@ def move_or_restore(target: Registry, changes: Sequence[TagChange], stop: thread
             if target.get(change.tag).digest != change.after.digest:
                 raise moved_by_others(target, change.tag)
     except Exception as error:
-        # Put the tags back, the last one first.
+        # Go on after a tag that can't be put back: the others may still be.
         stuck = []
         for change in reversed(touched):
             if not restore(target, change):

@@ -62,7 +62,7 @@ def verify(
     if manifest.is_index:
         results.append(check_index(manifest, images))
     for image in images:
-        # Of an index, the results of each image begin with its platform.
+        # The images of an index share one list of results: their platform tells them apart.
         prefix = f"{image.platform} " if manifest.is_index else ""
         for check in check_image(image, policy, key, unsigned=unsigned):
             results.append(replace(check, subject=f"{prefix}{check.subject}"))
@@ -99,7 +99,7 @@ def check_signatures(image: PublishedImage, key: str) -> tuple[Check, PublishedI
     try:
         trusted = attachments.drop_untrusted(image, key)
     except UserError as error:
-        # cosign could not tell.
+        # cosign could not tell who signed. That is a FAIL, too, and the other checks go on.
         return Check.of("signature", [error.problems[0].cause]), image
 
     faults = []
@@ -181,8 +181,8 @@ def find_tag_faults(
     except UserError as error:
         return [error.problems[0].cause]
 
-    # The tags that may name it. An index has the name of its first image, and the date of its
-    # newest one.
+    # The tags that `publish` gives it. An index shares the name of its first image, which is that
+    # for linux/amd64, and has the date of its newest one.
     name = versions[0].name
     newest = max(version.created for version in versions)
     image_id = manifest.digest if manifest.is_index else images[0].image_id
@@ -221,7 +221,7 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
         cause = "the key signed nothing that is attached to it"
         raise failed(image.reference, cause, "is it the key of who published it?")
 
-    # The trusted statements must be true of this image, and must open the gate.
+    # A signature shows who stated something, not that it is true of this image.
     require_sound(trusted)
     policy.require_open(
         image.reference,
@@ -354,7 +354,7 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
         if platforms.count(platform) > 1:
             faults.append(f"two images are for {platform}")
 
-    # Each image must be for the platform that the index says.
+    # Docker pulls by the platform that the index lists, so it must be the image's own.
     for platform, image in zip(platforms, images, strict=True):
         if platform != image.platform:
             faults.append(
@@ -362,7 +362,7 @@ def check_index(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
                 f"and is for {image.platform or 'none'}"
             )
 
-    # All must be from one row. An image without a readable name has none.
+    # `row_name` is empty for an image without a readable name, which belongs to no row.
     rows = {row_name(image) for image in images}
     if len(rows) > 1 or "" in rows:
         names = ", ".join(image.name or "nothing" for image in images)

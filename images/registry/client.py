@@ -261,7 +261,7 @@ class Registry:
             self._cancel_upload(location)
             return False
 
-        # It was linked. Compare its size, if that is known.
+        # It was linked. The registry's copy may be damaged, which its size shows.
         if size is None:
             return True
         return self.has_blob(digest, size)
@@ -327,7 +327,8 @@ class Registry:
         Returns what `work` returns. Raises the fifth TransientError, any other RegistryError at
         once, and Stopped if `stopping` is set during a pause.
         """
-        # The first four calls. After each that fails, wait, as long as the registry asks for.
+        # The first four calls. After each that fails, wait as long as the registry asks for, but a
+        # minute at most; or for `pause`, if it does not say or what it says can't be read.
         for pause in PAUSES:
             try:
                 return work()

@@ -62,7 +62,6 @@ class Reference:
 
         A tag before a digest is ignored.
         """
-        # Cut the text into HOST/NAME, TAG and DIGEST.
         name, at_sign, digest = text.partition("@")
         before_colon, colon, tag = name.rpartition(":")
         # In `localhost:5000/images`, the colon belongs to the port.

@@ -82,7 +82,6 @@ def _driver_rows(
     for driver in _driver_bounds(images):
         machine = Machine(gpus=(model,), archs=(arch,), driver=driver, arm=arm)
         answers = _answers(machine, images, profiles)
-        # A new range begins only where the answers change.
         if not ranges or ranges[-1][1] != answers:
             ranges.append((driver, answers))
 

@@ -204,12 +204,12 @@ def compare_build(
     if not runs:
         return "no run of its gpu tier is recorded, of any build", False
 
-    # The same image.
+    # An equal ID says more than equal layers, so look for it in every run first.
     for run in runs:
         if image_id == run.digest:
             return f"this build is, bit for bit, the image whose gpu tier got {_result(run)}", True
 
-    # Another image with the same layers and settings.
+    # An empty payload is not known, so it equals no other, not even an empty one.
     for run in runs:
         if payload and payload == run.payload:
             same = f"the layers and settings of the image whose gpu tier got {_result(run)}"

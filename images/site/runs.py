@@ -193,6 +193,6 @@ def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
         if verdict.image != name:
             cause = f"its attestation is of {verdict.image}, the tag says {name}"
             raise failed(image.reference, cause, "publish it anew")
-        # Make the line that runs.jsonl would have of it, and read that as any other.
+        # Made into a line first, as runs.jsonl has them, so that both sources are read alike.
         line = records.make_run_line(attestation.evidence, verdict, f"attestation-{number}")
         yield _run_of_record(line, f"{image.reference} (attestation {number})")
