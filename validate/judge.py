@@ -132,7 +132,7 @@ def _judge_claim(claim: Claim, evidence: Evidence, judging: Judge | None) -> Cla
     if fault and finding.status in (Status.FAIL, Status.KNOWN):
         finding = unproven(f"{OF_HOST}{fault}; here: {finding.reason}")
 
-    # The verdict's evidence says, too, how a probe ended that did not complete.
+    # What was measured does not tell why a probe ended early: its exit status and log may.
     if record and record.outcome is not Outcome.COMPLETED:
         measured["probe"] = {
             "outcome": str(record.outcome),
@@ -204,12 +204,12 @@ def _decide(
         return unproven(claim.unproven)
     if judging is None:
         return unproven(f"this suite has no judge for {claim.check}")
-    # What was never tried is UNPROVEN.
+    # A probe that was not run says nothing about the image.
     if record is None:
         return unproven(f"{claim.probe} was not run")
     if record.outcome is Outcome.MISSING:
         return unproven(f"this suite has no probe {claim.probe}")
-    # What was tried and ended early is FAIL.
+    # The probe did run: a check that did not finish is a FAIL.
     if measurement is None:
         return _nothing_measured(claim, record)
 

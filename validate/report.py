@@ -49,7 +49,6 @@ def lines(
         for hint in hints.find([fault]):
             report.append(f"    {advice(hint)}")
 
-    # Claims that do not hold are listed; those that hold are counted, unless all are asked for.
     for status in (*_OPEN, *_HELD):
         claims = verdict.claims_with(status)
         if everything or status in _OPEN:

@@ -104,7 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 0
 
-    # Without --tier, all tiers.
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
     # Read the environment now, for `run` to take it from the cache: receive_key makes
@@ -200,7 +199,7 @@ def run(
     """
     probes = []
     to_measure = [claim for claim in claims.measurable_inside().claims if not claim.unproven]
-    # Each probe once, in the order of the claims.
+    # Several claims may have the same probe, which measures all of them in one run.
     for probe in dict.fromkeys(claim.probe for claim in to_measure):
         if checks.file_of(probe) is None:
             yield Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
@@ -524,7 +523,7 @@ def _measure_probe(
             if claim not in applicable:
                 write(claim.subject, 0.0, {})
         if applicable:
-            # A measurement took the time since the one before it.
+            # Evidence comes as soon as it is measured, so it took the time since the one before it.
             started = time.monotonic()
             for subject, evidence in checks.import_check(probe).measure(applicable):
                 write(subject, time.monotonic() - started, evidence)

@@ -421,7 +421,7 @@ class Engine(AbstractContextManager["Engine"]):
         config = configuration.canonical_bytes(built, self.steps(image_id))
         repository, tag = parse_repository_tag(name)
         full_name = f"{repository}:{tag or 'latest'}"
-        # Load an archive with the new configuration. It needs no layers: the engine has them.
+        # An archive to load needs no layers: the engine has them.
         if self.facts.containerd_images:
             # Without a new configuration, loading still gives the image its name and unpacks it.
             manifest = containerd_store.read_manifest(self, built)
@@ -433,7 +433,7 @@ class Engine(AbstractContextManager["Engine"]):
             return self.inspect(image_id)
         info = self.load(files, name)
 
-        # Remove the image as it was built, unless it is the same one or has a name of its own.
+        # Nobody needs the image as it was built any longer, unless somebody gave it a name.
         former = self.find(image_id)
         if former and former.handle != info.handle and not former.tags:
             # It can't be removed while a container of an earlier build uses it.

@@ -105,13 +105,14 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
     steps = engine.steps(info.handle)
     as_stored = configuration.payload(info, steps)
 
-    # The same image, with canonical diff IDs in place of those that this engine gives its layers.
+    # Recorded layers have canonical diff IDs. Those that this engine gives depend on its version
+    # and its store.
     canonical_layers = []
     for diff_id in info.layers:
         canonical_layers.append(canonical_ids.get(diff_id) or known.get(diff_id, diff_id))
     with_canonical_layers = replace(info, layers=tuple(canonical_layers))
 
-    # The suite's layer, if the image has one and it can be read.
+    # There is none if the image has no suite, or if the store can't be read here.
     strange_paths: tuple[str, ...] = ()
     suite_layer = layers.get(as_stored.get(SUITE, ""))
     if suite_layer:
@@ -237,7 +238,8 @@ def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
 def in_canonical_form(tar: LayerTar) -> LayerTar:
     """Return a layer's tar in canonical form (see `canonical_diff_id`)."""
     members = [member._replace(header=without_names(member.header)) for member in tar.members]
-    # A tar in the order of whole paths is brought into the order of a walk; any other order stays.
+    # Docker sorts whole paths if a step gave a layer that the store had already (see
+    # `canonical_diff_id`). Any other order stays.
     if _paths(members) == sorted(_paths(members)):
         # The order of a walk: a folder's entries come directly after it.
         members.sort(key=lambda member: member.path.rstrip(b"/").split(b"/"))

@@ -240,7 +240,7 @@ class Work:
         with self._lock:
             self._ends[key] = end
         try:
-            # Was `cancel` called before the block was registered, or while it ran?
+            # A `cancel` before the block was registered could not stop it: so it must not begin.
             if self.cancelled.is_set():
                 raise Cancelled
             yield

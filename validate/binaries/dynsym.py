@@ -140,7 +140,7 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
     if last < first:
         return int(first)
 
-    # Follow its symbols to the one that is marked as the last.
+    # The lowest bit of a hash marks the last symbol of its bucket.
     hash_offset = buckets_offset + bucket_count * 4 + (last - first) * 4
     while last < _MOST_SYMBOLS:
         (symbol_hash,) = struct.unpack("<I", table.bytes_at(_GNU_HASH, 4, skip=hash_offset))

@@ -53,7 +53,8 @@ def inspect() -> Inspection:
     )
     inspection = interpret(driver, torch, _inspect_machine())
 
-    # Add which GPUs the packages' kernels are compiled for, as the image's claims say.
+    # Of a package, the process reports only the version. The image's claims say which GPUs it has
+    # code for.
     stack = replace(inspection.stack, code=claimed_code(CLAIMS))
     return replace(inspection, stack=stack)
 
@@ -90,7 +91,7 @@ def interpret(driver: Sequence[Facts], torch: Sequence[Facts], machine: Hardware
     sees, or the driver's if torch can't be imported. `machine`: everything but the GPUs and the
     driver.
     """
-    # What NVML says. It stays like this if NVML said nothing.
+    # It stays like this if NVML failed: then no line has `managed`.
     by_nvml: Facts = {"driver": "", "gpus": []}
     for facts in driver:
         if "managed" in facts:

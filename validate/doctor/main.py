@@ -78,7 +78,7 @@ def _write_facts(inspection: Inspection) -> Iterator[str]:
     """Yield the lines of the report that name the GPUs, torch, the machine and its disks."""
     machine, stack = inspection.hardware, inspection.stack
 
-    # GPUs of one model are one line, with their number.
+    # GPUs of one model are equal, so a machine with eight of them gets one line.
     driver = f", driver {machine.driver}" if machine.driver else ""
     for gpu in dict.fromkeys(machine.gpus):
         yield f"GPU       {machine.gpus.count(gpu)} x {_describe_gpu(gpu)}{driver}"

@@ -312,7 +312,7 @@ def train_in_plain_torch(
     torch = importlib.import_module("torch")
     if learning_rate is None:
         learning_rate = result.learning_rate
-    # The parameters: A and B of each adapter, or all weights.
+    # With adapters, only their A and B are trained, and the weights below them are frozen.
     start: Mapping[str, Any] = result.start
     if result.adapters:
         start = flatten_pairs(result.adapters.start)

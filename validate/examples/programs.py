@@ -49,7 +49,8 @@ def read_qlora(run: Run) -> TrainingResult:
     start = round_to_nf4(read_tensors(run.model), read_shape(run.model))
     adapters = draw_adapters(run, run.config["lora"])
 
-    # Load the saved adapters over the same 4-bit weights.
+    # Here peft loads the saved files, over weights quantised as in training. For `saved` our own
+    # code reads them, and evidence.compare_reloaded_model compares the logits of both.
     torch = importlib.import_module("torch")
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
@@ -78,7 +79,8 @@ def read_preferences(run: Run) -> TrainingResult:
     batch_size = int(settings["per_device_train_batch_size"])
     saved = run.folder / run.result()["saved"]
 
-    # Load what was saved, as a user does.
+    # Here peft loads the saved files. For `saved` our own code reads them, and
+    # evidence.compare_reloaded_model compares the logits of both.
     transformers = importlib.import_module("transformers")
     peft = importlib.import_module("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(run.model).to(run.device)
@@ -182,7 +184,8 @@ def read_unsloth(run: Run) -> TrainingResult:
     )
     adapters = Adapters(scale=lora["lora_alpha"] / lora["r"], start=copy_adapters(tuned))
 
-    # Load the saved adapters, as a user does.
+    # Here unsloth loads the saved files. For `saved` our own code reads them, and
+    # evidence.compare_reloaded_model compares the logits of both.
     saved = str(run.folder / run.result()["saved"])
     saved_model, _ = fast_language_model.from_pretrained(
         saved, max_seq_length=length, load_in_4bit=True
@@ -210,7 +213,7 @@ def describe_full_training(run: Run, compute_logits: Callable[[Any], Any]) -> Tr
     rows = read_rows(run)
     trained_count = len(rows) - int(run.config["held_out"])
     order = shuffle_row_numbers(trained_count, int(settings["seed"]))
-    # All held-out rows, in the order of the file.
+    # The Trainer evaluates all of them, without shuffling.
     held_out_rows = rows[trained_count:]
     held_out_batches = stack_batches(
         held_out_rows,

@@ -85,7 +85,7 @@ def watch_gpu(torch: Any) -> Iterator[tuple[Watch, Conditions]]:
             time.sleep(0.3)
         lowest_busy = min(reading.get("busy", 0) for reading in readings)
 
-        # Clocks and limits are those of the last reading.
+        # All other numbers are those of the last reading, the one nearest to the work.
         free, total = torch.cuda.mem_get_info()
         before = {**readings[-1], "busy": lowest_busy}
         yield watch, {"before": before, "others": total - free}

@@ -41,7 +41,7 @@ def packed_case(dtype: str, varlen: Callable[..., Any], rng: SeededRandom) -> Ca
         torch = importlib.import_module("torch")
         ends = torch.tensor(_LENGTHS).cumsum(0).tolist()
         starts = torch.tensor([0, *ends], dtype=torch.int32, device=query.device)
-        # Take the batch of one off, and swap heads and tokens. Afterwards undo both.
+        # From (1, heads, tokens, dim) to the kernel's (tokens, heads, dim), and back.
         query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         output = varlen(query, key, value, starts, max(_LENGTHS), causal=True)
         return output.transpose(0, 1)[None]

@@ -132,7 +132,7 @@ def describe(
     names_by_mark = _split_at_marks(names)
     works = names[:1] == [LEAD_IN] and len(names_by_mark) == len(stretches)
 
-    # Sort the names by pattern. A name may match several; those that match none are `others`.
+    # A name may match several patterns, and then it belongs to each.
     seen = set(chain.from_iterable(names_by_mark))
     matching = {}
     for pattern in patterns:

@@ -77,8 +77,8 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if is_every_case_gated and not capability:
         return not_applicable(listed(gated))
 
-    # Are the results right, and are its libraries loaded? If the profiler lost nothing: was it this
-    # kernel that ran?
+    # Wrong results are a FAIL even if the profiler lost kernels. Which kernels ran is judged only
+    # if it lost none.
     problems = [
         *_find_case_problems(expect, evidence["cases"]),
         *_find_observed_problems(expect, evidence.get("observed", {})),
@@ -243,7 +243,7 @@ def _summarise(expect: KernelExpect, evidence: KernelEvidence) -> str:
     for name in expect["figures"]:
         parts.append(f"{name} {_write_five_digits(figures[name]['value'])}")
 
-    # Name one kernel of each part that ran.
+    # `matching` has all names that match a pattern. One of them shows that such a kernel ran.
     kernels = [
         shorten_name(names[0]) for names in evidence["kernels"]["matching"].values() if names
     ]
@@ -297,7 +297,7 @@ def _find_wrong_kernels(expect: KernelExpect, evidence: KernelEvidence) -> Itera
         yield from _find_missing_patterns(patterns, matched, profile["others"])
         return
 
-    # In each case by itself: did another kernel run, or none?
+    # Case by case, so that a kernel that ran in one case does not stand in for another case's.
     names_by_case = _read_own_kernels(evidence)
     faults: list[str] = []
     for case, names in names_by_case.items():

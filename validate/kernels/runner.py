@@ -74,8 +74,7 @@ def examine(
         _run_cases(torch, subject, kernel, cases, device, evidence)
         return evidence
 
-    # Ask whether this GPU can run the kernel. No versions are given: the host knew them when it
-    # made the claim.
+    # No versions are given: the host knew them when it made the claim.
     evidence = {"device": device_facts(torch)}
     reason = kernel.supports(_read_capability(torch), {})
     if reason:
@@ -165,7 +164,8 @@ def compare(rng: SeededRandom, make_case: Callable[[SeededRandom], Case]) -> Cas
     torch = rng.torch
     dtype = getattr(torch, case.dtype)
 
-    # The exact results, on the CPU.
+    # The exact results start from rounded inputs, which the kernel gets too: so its error is not
+    # that of rounding the inputs.
     exact_dtype = torch.float64 if dtype.is_floating_point else torch.int64
     rounded = {name: _cast(value, dtype) for name, value in case.inputs.items()}
     exact_inputs = {name: _cast(value, exact_dtype) for name, value in rounded.items()}

@@ -58,7 +58,7 @@ def large_nearest(torch: Any, device: str, side: int = 512) -> Comparison:
     x = x.contiguous(memory_format=torch.channels_last)
     enlarged = torch.nn.functional.interpolate(x, scale_factor=2, mode="nearest")
     # Of each image compare 2 of the channels, 16 of the rows, and the last column. They must have
-    # the number of the image, which its first pixel has.
+    # the number of the image, which fills all of `x`.
     computed = enlarged[:, ::128, :: side // 8, -1].clone()
     return Comparison(computed=computed, reference=x[:, ::128, :1, -1].expand_as(computed))
 
