@@ -173,14 +173,14 @@ def compare_steps(policy: Policy, trainer: Any) -> Mapping[str, object]:
 
     # `old_scores`: the log-probabilities of the policy that sampled, before it is moved.
     first_deviations, old_scores = compare_step(trainer, batch, shape, completions, old_scores=None)
-    # Move each weight against its gradient, by the same distance.
+    # Move the policy away from the one that sampled, so that their ratio is no longer 1.
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.sub_(_MOVE * parameter.grad.sign())
     second_deviations, _ = compare_step(trainer, batch, shape, completions, old_scores)
 
-    # Report the larger deviation of both steps. The controls leave a ratio out, which changes
-    # nothing in the first step, where the policy's ratio is 1: only the second one counts.
+    # Report the larger deviation of both steps. Controls count from the second step only: in the
+    # first one the policy's ratio is 1, and leaving it out changes nothing.
     figures: dict[str, object] = {}
     for name in first_deviations:
         if name.startswith("control"):
@@ -287,7 +287,7 @@ def compare_step(
     weights = trainer.model.state_dict()
 
     plain = plain_step(weights, shape, completions, old_scores)
-    # The wrong gradients of the controls.
+    # Once the policy was moved, a gradient without a ratio is wrong: trl's must be far from it.
     without_policy_ratio = plain_step(weights, shape, completions, old_scores, without="policy")
     without_sampler_ratio = plain_step(weights, shape, completions, old_scores, without="sampler")
     liger_loss, liger_head_gradient = compute_liger_loss(trainer, batch)

@@ -95,8 +95,9 @@ def examine(subject: str, device: str, gigabytes: float = 0, **sizes: int) -> Si
     start = time.perf_counter()
     # The fault's own function computes a result, and the right one in another way.
     comparison = find_function(subject)(torch, device, **sizes)
-    # The control: a result that is wrong on purpose.
     wrong = comparison.wrong
+    # Without a wrong result of the function's own, the computed one with its end set to 0 is the
+    # control.
     if wrong is None:
         wrong = leave_end_unwritten(torch, comparison.computed)
     evidence: SilentEvidence = {
@@ -123,7 +124,6 @@ def judge(_subject: str, expect: SilentExpect, evidence: SilentEvidence) -> Find
         return judge_memory(expect, evidence)
 
     fault, tolerance = expect["fault"], expect["tolerance"]
-    # The verdict on the fault itself: KNOWN of these versions, or FAIL.
     report_fault = known_fault if expect["known"] else failed
     off = f"off by {scientific(evidence['off'])} of the largest value"
     # The result is judged before the control, because a control is made of the result: if that is

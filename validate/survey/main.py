@@ -121,7 +121,6 @@ def _describe_environment(environment: Environment, for_numpy_1: Collection[str]
     """
     folders = tuple(f"{os.path.realpath(folder)}/" for folder in environment.path)
     return {
-        # The fields of Environment, and what they do not tell.
         **asdict(environment),
         "distributions": environments.installed_packages(environment),
         "torch": describe_torch(environment),

@@ -41,7 +41,7 @@ def _matmul(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
     tl.store(out + offset, tl.dot(left, right), mask=mask)
 
 
-# The types of the parameters, and the values of those that are constants.
+# In Triton's notation: `*fp16` is a pointer to float16 numbers.
 SIGNATURE = {"x": "*fp16", "y": "*fp16", "out": "*fp32", "n": "i32"}
 CONSTANTS = {"BLOCK": 32}
 add, softmax, matmul = triton.jit(_add), triton.jit(_softmax), triton.jit(_matmul)

@@ -231,7 +231,8 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
     """
     yield from _constraint_faults(expect["held"], evidence["constraints"])
 
-    # The user can add a package, and it lands in the user's folder.
+    # At the first start of Python, the image makes an environment in the cache folder (`folder`) of
+    # the user. pip must add to it.
     plain = evidence["plain"]
     if plain["code"] != 0:
         yield f"pip can't add a package: {telling_line(plain['said'])}"
@@ -253,7 +254,7 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
         line = telling_line(mover["said"])
         yield f"pip refuses another torch, but not for the constraints: {line}"
 
-    # There was a torch at first, and it is the same at the end.
+    # If there was no torch at first, an equal answer at the end would prove nothing.
     if not evidence["before"]["version"] or evidence["after"] != evidence["before"]:
         yield f"torch was {evidence['before']}, and is {evidence['after']}"
 

@@ -67,7 +67,7 @@ def share_memory() -> NumpyEvidence:
         array = numpy.array([[0, 1, 1], [1, 0, 1]], dtype=name)
         tensor = torch.from_numpy(array)
         has_dtype = str(tensor.dtype) == f"torch.{name}"
-        # Each side writes a one where there was a zero.
+        # Every dtype has a 0 and a 1, bool too. Each side writes a 1 where there was a 0.
         array[0, 0] = 1
         tensor_sees_write = bool(tensor[0, 0] == 1)
         tensor[1, 1] = 1

@@ -99,7 +99,7 @@ def compile_function() -> CompileEvidence:
         "generated": metrics.generated_kernel_count,
         "libraries": libraries,
         "mapped": [name for name in libraries if str(cache / name) in mapped_files],
-        # Of plain torch, of the compiled function, and of a result that is wrong on purpose.
+        # `plain_error` is that of float32 itself: the judge makes the tolerance from it.
         "plain_error": relative_error(function(value, weight), exact),
         "found_error": relative_error(result, exact),
         "control_error": relative_error(result * _CONTROL_SCALE, exact),

@@ -66,7 +66,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FlashAttn4Evidence]]
     when it is imported. The control is an architecture that does not exist: it must fail.
     """
     importlib.import_module("torch")
-    # The first compilation is the control, the others are those of the claims, in their order.
+    # The control is number 0, so that the claims are numbered from 1.
     bogus = claims[0].expect["bogus"]
     compilations = [
         partial(compile_kernels, kernel_arch=_CONTROL_KERNEL, target=bogus, backward=False)

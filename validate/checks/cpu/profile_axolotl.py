@@ -77,7 +77,8 @@ def start_ranks(variables: Mapping[str, str]) -> GroupTimeout:
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={_RANKS}"]
         command += ["--master-addr=127.0.0.1", f"--master-port={find_free_port()}"]
         command += [str(program), folder]
-        # On the CPU, and over this machine's own network alone.
+        # A container without a network has only the loopback interface, which gloo does not choose
+        # by itself.
         environ = {
             **os.environ,
             "ACCELERATE_USE_CPU": "true",

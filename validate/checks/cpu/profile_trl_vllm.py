@@ -82,7 +82,8 @@ def pack_weights(folder: Path, adapters: Any) -> WeightsEvidence:
     for parameter in trainer.model.parameters():
         parameter.data.mul_(_CHANGE)
 
-    # What the server must get: the weights of the model itself, or with its adapters merged.
+    # The server must get the adapters merged. They are merged in a copy, because the trainer's own
+    # model has yet to be sent.
     merged = copy.deepcopy(trainer.model)
     if adapters:
         merged = merged.merge_and_unload()

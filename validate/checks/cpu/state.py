@@ -77,10 +77,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StateEvidence]]:
     """
     environ = user_environment.recorded().environ
     bare_environ = {name: environ.get(name, "") for name in ("PATH", "HOME")}
-    # For each claim, two processes: that of the user, and a bare one.
     for claim in claims:
         expressions = [*claim.expect["state"], _CAPABILITY]
-        # They run at the same time.
+        # Each of the two processes imports torch, so they run at the same time.
         with ThreadPoolExecutor(max_workers=1) as thread:
             bare_future = thread.submit(read_in_new_process, [_CAPABILITY], bare_environ)
             reading = read_in_new_process(expressions, environ)

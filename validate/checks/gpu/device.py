@@ -121,7 +121,7 @@ def find_inventory_problems(inventory: Inventory | None, evidence: DeviceEvidenc
     if any(_MIG_MARK in gpu["name"] for gpu in seen_gpus):
         yield from find_foreign_slices(inventory["gpus"], evidence["cuda"]["gpus"])
     elif len(host_gpus) != len(seen_gpus):
-        # With another number of GPUs, neither they nor the driver are compared any further.
+        # Which GPU is which can't be told then. The driver is not compared, either.
         yield f"the host injected {len(host_gpus)} GPUs, {len(seen_gpus)} are seen"
         return
     else:

@@ -97,7 +97,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # A container without a network has only the loopback interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # Everything runs on the first of the visible GPUs.
+    # With a second GPU, the Trainer would split its batches over both (_examples.measure).
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     # The evidence of trl's own engine: subject -> evidence; empty until it was measured.
     colocated: Mapping[str, Any] = {}
@@ -135,7 +135,7 @@ def measure_rollout(engine: Mapping[str, Any]) -> BehaviourEvidence:
         sampler.adapter_folder = str(folder / "adapter")
         model = add_random_adapter(model, sampler.adapter_folder)
 
-    # Every way to sample, from the same weights.
+    # Sample before the controls below change the weights and leave the adapter out.
     answers = {name: sampler.sample(sampling) for name, sampling in SAMPLINGS.items()}
     samplings = {}
     for name, sampling in SAMPLINGS.items():

@@ -345,7 +345,7 @@ def judge(subject: str, expect: SpeedExpect, evidence: SpeedEvidence) -> Finding
     if is_good:
         return passed(summary)
 
-    # It is out of bounds: a fault of the image, unless something disturbed the measurement.
+    # Out of bounds. A busy GPU or a low power limit, say, is no fault of the image.
     disturbances = list(find_disturbances(evidence))
     if disturbances:
         return unproven(f"{summary}, but {joined(disturbances)}")

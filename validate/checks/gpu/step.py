@@ -153,7 +153,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, StepEvidence]]:
                     "conditions": {**conditions, "under_load": under_load},
                 },
             )
-            # Without a run of the eager model, nothing is compared with it.
+            # If the eager model's run raised an error, there is nothing to compare with.
             if name != EAGER and "trained" in eager_run:
                 evidence["eager"] = eager_run["trained"]
             yield name, evidence

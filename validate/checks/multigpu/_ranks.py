@@ -285,7 +285,8 @@ def compare_training(
     isolated = worker.make_model()
     untrained_weights = gather_weights(single)
 
-    # One backward pass: of this rank's data alone, of the parallel model, and of all data at once.
+    # The loss is a mean and all batches have the same size, so the mean of the ranks' gradients
+    # must be the gradient of all data at once.
     compute_loss(isolated(worker.make_batch(worker.rank))).backward()
     compute_loss(model(worker.make_batch(worker.rank))).backward()
     compute_loss(single(worker.make_batch_of_all_ranks())).backward()
@@ -295,7 +296,8 @@ def compare_training(
         {"not exchanged": gather_gradients(isolated)},
     )
 
-    # STEPS optimizer steps, on the same data in two ways.
+    # `make_batch_of_all_ranks` joins what `make_batch` gives each rank, so both models train on the
+    # same data.
     optimizer = make_optimizer(unwrapped_model.parameters())
     single_optimizer = make_optimizer(single.parameters())
     own_batches = [worker.make_batch(worker.rank, step) for step in range(STEPS)]
@@ -461,7 +463,6 @@ def _find_comparison_problems(
 
 def _summarise(requirements: Requirements, ranks: Sequence[ComputingRank]) -> str:
     """Return what the ranks reported, in a line: `2 ranks: gradients within 6.0e-08, sharded`."""
-    # Comparisons by the largest error of any rank.
     parts = []
     for name in requirements.tolerance:
         largest_error = max(rank["comparisons"][name]["error"] for rank in ranks)

@@ -91,7 +91,8 @@ def run_collectives(worker: Worker, size: int) -> dict[str, CollectiveResult]:
     def sum_over_senders(receiver: int = 0) -> Any:
         return sum(numbers(sender, receiver) for sender in all_ranks)
 
-    # What is sent, and tensors to receive into.
+    # all_reduce and broadcast write their result over what is sent. The others need a tensor for
+    # it.
     reduced = numbers(own_rank)
     scattered = torch.empty_like(index)
     broadcast = numbers(own_rank)

@@ -166,7 +166,7 @@ def measure_four_bit(worker: Worker) -> ComputingRank:
     model = copy.deepcopy(single_model)
     shard_model(model, mesh=worker.make_mesh())
 
-    # The frozen weights, as this rank stores them.
+    # NF4 is packed, several weights in a number, so bytes are counted.
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     stored_dtypes = sorted({str(parameter.dtype) for parameter in frozen})
     local_bytes = 0

@@ -65,7 +65,7 @@ def measure_tensor_parallelism(worker: Worker) -> ComputingRank:
     compute_loss(output).backward()
     compute_loss(single_output).backward()
 
-    # Each rank must hold an equal part of both weights.
+    # Ranks that all hold whole weights would give the same outputs, so look at the parts.
     is_split_evenly = True
     for block in model:
         for weight in (block.up.weight, block.down.weight):

@@ -89,7 +89,6 @@ def compare(database: str, image: ImagePaths) -> Measured:
         if measured_sums.get(path) == expected_sum or path.startswith(_LEFT_OUT):
             continue
         package = owned.packages.get(path, "")
-        # What is there, but has no byte.
         is_emptied = path in measured_sums and not image.facts[path].st_size
         # People edit configuration files and remove them. Nobody empties one: a full disk does.
         if path in owned.configuration and not is_emptied:

@@ -508,7 +508,8 @@ def judge_code(
         if "error" not in file and file["archs"]:
             with_code[path] = file
 
-    # Each pattern of the claim must match a file that holds code.
+    # A pattern that matches no file, or no code, is a fault: a check that finds nothing to look at
+    # has failed.
     may_hold_code = [*with_code, *undecoded]
     for pattern in expect["files"]:
         if not fnmatch.filter(files, pattern):

@@ -210,10 +210,9 @@ def find_credentials(path: str, size: int) -> Iterator[Secret]:
     content = b""
     with contextlib.suppress(OSError), Path(path).open("rb") as stream:
         content = stream.read(credentials.SMALL_BYTES)
-        # A file with zero bytes is taken for a program, for which the limit is lower.
+        # A file with a null byte is taken for a program, for which the limit is lower.
         largest = _LARGEST_PROGRAM if b"\0" in content else _LARGEST_TEXT
         if size <= largest:
-            # The rest of the file.
             content += stream.read()
     for line, kind in credentials.find_in_file(content, path):
         yield {"path": path, "line": line, "kind": kind}

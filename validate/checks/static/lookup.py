@@ -245,12 +245,12 @@ def find_hidden_libraries(user: UserEnvironment, owners: Owners) -> list[Hidden]
             if ".so" not in name:
                 continue
             path = f"{folder}/{name}"
-            # Does another file hide this one?
+            # A file and a link to it, in another folder, do not hide each other.
             first = first_found.setdefault(name, path)
             is_hidden = os.path.realpath(first) != os.path.realpath(path)
             if is_hidden and owners.is_debians(path):
                 hidden.append(describe_pair(first, path, owners))
-            # Does this file hide one of a wheel?
+            # If no wheel has a library of this name, this is `path` itself.
             path_in_wheel = of_wheels.get(name, path)
             if folder in searched_before_wheels and path_in_wheel != path:
                 hidden.append(describe_pair(path, path_in_wheel, owners))

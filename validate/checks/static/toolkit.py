@@ -405,7 +405,7 @@ def reason_against(loader_folder: LoaderFolder, real_home: str) -> str:
 
     `real_home` is the toolkit's folder, without links.
     """
-    # By its own name, and by that of the folder to which it links.
+    # A folder with a harmless name may be a link to one that must not be there.
     for folder in (loader_folder["folder"], loader_folder["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:
