@@ -266,12 +266,13 @@ def of_error(error: Mapping[str, Any]) -> str:
     code, call = error.get("cuda_error"), error.get("cuda_call")
     if code in CUDA_ERRORS:
         return CUDA_ERRORS[code]
-    # Where the driver starts, a library of the driver is missing: the container's tool does not
-    # bring in libnvdxgdmal.so.1 (NVIDIA/nvidia-container-toolkit#520). Later on in a program, the
-    # same number is a symbol that a library of the image lacks.
+    # If a call that starts the driver gives this number, a library of the driver is missing: the
+    # container's tool does not bring in libnvdxgdmal.so.1 (NVIDIA/nvidia-container-toolkit#520). If
+    # any other call gives it, a library of the image lacks a symbol.
     if code == _SYMBOL_NOT_FOUND and call in _STARTING_CALLS:
         return "the container lacks libraries of Windows' driver: its toolkit is too old"
-    # The fabric manager does not run, or the container may not use multicast: NVIDIA/nccl#1672,
+    # `nccl_transport` is there only if NCCL could not start that transport: for this one, the fabric
+    # manager does not run, or the container may not use multicast: NVIDIA/nccl#1672,
     # pytorch/pytorch#177472.
     if error.get("nccl_transport") == "NVLS":
         return "NCCL can't set NVLink SHARP's multicast up"

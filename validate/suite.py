@@ -193,8 +193,8 @@ def run(
     file: the file with these claims, from which probes read them.
     jobs: how many groups of probes run at once.
     timeout: seconds for each probe; None: its own limit, else its tier's.
-    user: the user whose environment is looked at; None: the user of this process. Probes run in
-        this process's environment if another user is given, else in the user's.
+    user: the user whose environment the probes look at; None: this process's own, with which they
+        then also run. Another user's environment is only looked at: they run with os.environ.
     seed: what probes draw random inputs with; None: a new one.
     """
     probes = []

@@ -138,7 +138,8 @@ def tree(
                 replaced = visible.get(entry.path)
                 if replaced and replaced.kind == "folder" and entry.kind != "folder":
                     _remove(visible, entry.path)
-                # A tar has a file before the hard links to it.
+                # The file of a hard link is in the same layer, and comes first. If it is not
+                # there, the link's own entry stays.
                 file = entry
                 if entry.kind == "hard link":
                     file = added.get(entry.link, entry)

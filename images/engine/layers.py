@@ -226,8 +226,9 @@ def change_digest(layer: StoredLayer, below: Sequence[StoredLayer]) -> str:
     hashes = layer.hash_contents()
     lines = []
     for path, entry in after.items():
+        # Within one store, files of equal content have equal `entry.content`, in whatever layer.
         if before.get(path) != entry:
-            # `entry.content` is a text of this store; the hash is the same in every store.
+            # The hash is the same in every store.
             content = hashes[entry.content] if entry.kind == "file" else ""
             lines.append(json.dumps(["is", *entry._replace(content=content)]))
     for path in before.keys() - after.keys():

@@ -65,6 +65,7 @@ def update(
     # Locks share most of their wheels: each is read once.
     measured: set[LockedWheel] = set()
     for name, lock in locks.items():
+        # What was known when the lock was read is in `lock.wheel_records`.
         wheels = [wheel for wheel in lacking(lock) if wheel not in measured]
         if not wheels:
             continue

@@ -618,7 +618,12 @@ def _machine_code_reason(image: ImageSummary, gpu: Arch) -> str:
 
 
 def _driver_reason(image: ImageSummary, machine: Machine) -> str:
-    """Return how the machine's driver serves the image's CUDA, or which driver it needs."""
+    """Return how the machine's driver serves the image's CUDA, or which driver it needs.
+
+    It is shown only for images that the driver runs: _too_old_driver speaks of the others. The
+    image's `native_driver` is the first driver that knows its CUDA, `min_driver` the first that
+    runs it.
+    """
     if not machine.driver:
         return f"needs driver {image.min_driver} or newer"
     if _knows_cuda(machine, image):

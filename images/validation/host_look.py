@@ -86,10 +86,10 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     for _layer, path, content in hidden_files.files:
         for _line, kind in credentials.find_in_file(content, path):
             secrets[path, kind] = None
-    # Files of layer 0, which is the base's, are not listed.
+    # Files of layer 0 are the base's and are not listed; credentials in them count all the same.
     hidden = [f"/{path}" for layer, path, _content in hidden_files.files if layer > 0]
     return {
-        "files": hidden_files.entry_count,
+        "files": hidden_files.entry_count,  # the entries of all layers, hidden or not
         "hidden": hidden[:_MOST_LISTED],
         "secrets": [{"path": f"/{path}", "kind": kind} for path, kind in secrets],
     }

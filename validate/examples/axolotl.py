@@ -182,7 +182,7 @@ def rebuild_batches(run: Run, rank_count: int) -> list[Batch]:
 
     That is the order of the file (`curriculum_sampling`) or the one that the seed gives.
     """
-    # A row has two parts in DPO, a chosen and a rejected answer, and otherwise one.
+    # A row is a tuple of parts: in DPO the chosen and the rejected answer, otherwise one.
     config = run.config
     rows: Sequence[Sequence[Row]]
     if config.get("rl") == "dpo":
@@ -196,6 +196,7 @@ def rebuild_batches(run: Run, rank_count: int) -> list[Batch]:
     else:
         order = shuffle_row_numbers(len(rows), int(config["seed"]))
     batch_size = int(config["micro_batch_size"]) * rank_count
+    # One batch a step. Each is padded to its longest part, and no row is used twice.
     return pad_batches(rows, order, batch_size, int(config["max_steps"]))
 
 

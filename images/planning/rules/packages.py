@@ -477,10 +477,12 @@ def _has_wheel(candidate: Candidate, name: str, version: str) -> bool:
 def _explain_lack(candidate: Candidate, name: str, version: str) -> str:
     """Return what follows from a pinned package that has no wheel, and how to get one.
 
-    An image may lack an optional package; without any other, it can't be built. If nobody can
-    compile a package that is not optional, check_requirements refuses the image for that.
+    Without an optional package the image is built all the same; without a required one it can't be.
+    A required package that nobody can compile gets the command, too, but then check_requirements
+    has refused the image.
     """
     is_optional = name in candidate.optional
+    # Why nobody can compile it. Each reason begins with the cause (_why_without_wheel).
     obstacles = "; ".join(reasons_against_compiling(candidate, name, version))
     if is_optional and obstacles:
         return (

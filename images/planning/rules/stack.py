@@ -177,6 +177,8 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     which the driver compiles there, is a warning. An image of which no architecture was requested
     must have at least one that all its parts have code for.
     """
+    # If architectures were requested, these are the supported ones: so it is empty only without a
+    # request.
     if not candidate.supported_archs:
         parts = " and ".join(candidate.binaries)
         yield refuse(f"no GPU architecture is covered by {parts} together")

@@ -93,10 +93,10 @@ def without_local(version: str) -> str:
 def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Judge whether each installed RECORD is that of its locked wheel.
 
-    A distribution that is missing or of another version is reported by the check `pins`, a file
-    that is not as RECORD says by `files`. The verdict is UNPROVEN if the RECORDs of some locked
-    wheels (`unknown`) are not known, and the others show no fault. Distributions that were built
-    from source (`built`) have no wheel.
+    A distribution of the lock is in one of three tables: `wheels`; `unknown`, if the RECORDs of its
+    wheels are not known; or `built`, if it is compiled from source and has no wheel. UNPROVEN: some
+    are unknown, and the others show no fault. A distribution that is missing or of another version
+    is reported by the check `pins`, a file that is not as RECORD says by `files`.
     """
     if not expect["wheels"]:
         if expect["unknown"]:

@@ -137,9 +137,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | Verb
             yield claim.subject, {"programs": programs}
             continue
 
-        expected: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
-        nccl = read_nccl(start.path, user, expected)
-        libraries = {name: open_library(library) for name, library in expected.items()}
+        to_open: Mapping[str, OpenedLibrary] = claim.expect["libraries"]
+        # The NCCL that torch loads, and which of these libraries it opens itself.
+        nccl = read_nccl(start.path, user, to_open)
+        libraries = {name: open_library(library) for name, library in to_open.items()}
         # The providers come last: they are looked for beside the libibverbs that is open by then.
         providers = open_providers()
         yield claim.subject, {"nccl": nccl, "libraries": libraries, "providers": providers}
