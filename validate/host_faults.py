@@ -271,8 +271,8 @@ def of_error(error: Mapping[str, Any]) -> str:
     # any other call gives it, a library of the image lacks a symbol.
     if code == _SYMBOL_NOT_FOUND and call in _STARTING_CALLS:
         return "the container lacks libraries of Windows' driver: its toolkit is too old"
-    # `nccl_transport` is there only if NCCL could not start that transport: for this one, the fabric
-    # manager does not run, or the container may not use multicast: NVIDIA/nccl#1672,
+    # `nccl_transport` is there only if NCCL could not start that transport. For this one, the
+    # fabric manager does not run, or the container may not use multicast: NVIDIA/nccl#1672,
     # pytorch/pytorch#177472.
     if error.get("nccl_transport") == "NVLS":
         return "NCCL can't set NVLink SHARP's multicast up"
