@@ -88,7 +88,7 @@ def build_all(
             # What `build_or_fail` raises is no error of one image: it ends all.
             wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
-            # Builds that have not begun, then those that run.
+            # `future.cancel` only stops builds that have not begun, `engine.cancel` those that run.
             for future in futures:
                 future.cancel()
             engine.cancel()
@@ -142,14 +142,15 @@ def build_image(
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
 
-        # The base: a pinned digest, or made of the Debian packages in the lock.
+        # The base comes before the context, which leaves out what the base has already.
         root = options.sources.workspace.root
         base = base_images.acquire(
             engine, image.base, options.base, root=root, host=options.host, on_progress=warn
         )
         base_images.require_no_contradiction(image, base)
 
-        # The context: lock, wheels that no index has, suite, Dockerfile.
+        # The context: lock, wheels that no index has, suite, Dockerfile. With --strict, a lacking
+        # wheel raises here, before anything is built.
         source = run_files.build_source(root, lock)
         wheels, claim_context, files = contexts.prepare(image, lock, base, options)
         report_missing(name, wheels, strict=options.strict, warn=warn)
@@ -176,15 +177,14 @@ def build_image(
                 engine, info.handle, claims, tiers, attachment, on_record=say_measured
             )
         except Cancelled:
-            # Not judged: drop the candidate's tag.
+            # Nobody has judged this image, so not even the candidate's tag stays.
             engine.untag(candidate)
             raise
 
-        # The report.
+        # Reports are written whatever the verdict is: they say what stands between image and name.
         run_files.record_build(folder, str(image.name), engine, info, result, base, wheels, source)
         run_files.record_validation(folder, evidence, verdict)
 
-        # The name.
         withheld = naming.why_withheld(verdict, evidence, tiers)
         if not withheld:
             naming.give_name(engine, info.handle, tag)

@@ -302,7 +302,7 @@ def _failure_text(judged: ClaimVerdict) -> str:
 
 def html(verdict: Verdict, host: Mapping[str, Any]) -> str:
     """Return report.html. `host`: the `host` of the evidence (engine, cores, driver, GPUs)."""
-    # Each tier that was judged: its name, what its heading says, its claims.
+    # A tier without claims was not judged, and gets no section.
     tiers = []
     for tier, heading in _TIERS.items():
         claims = [judged for judged in verdict.claims if judged.claim.tier is tier]

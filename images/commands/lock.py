@@ -126,7 +126,7 @@ def lock_debian_packages(
             yield f"locks/{path} is not made: {error.problems[0]}"
             continue
 
-        # A lock that differs only in its day is not written.
+        # A new day alone is no reason to change a file that git tracks.
         if not old or replace(new, day=old.day) != old:
             debian_lock = {path: debian.serialize(new)}
             lock_file.put(debian_lock, folder)

@@ -54,7 +54,8 @@ def render(
     """
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
-    # Without --bake, the build itself fetches the wheels.
+    # Without --bake, an official wheel that is not in the cache counts as one that could not be
+    # fetched: if its package is optional, the image goes without it.
     fetch = None
     if not baking:
         fetch = partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake")

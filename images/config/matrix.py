@@ -309,7 +309,7 @@ def _check_profiles(matrix: Matrix) -> Iterator[Fault]:
         place: yamlfile.Path = ("profiles", name)
         yield from _check_names_of_profile(place, profile)
 
-        # A profile may extend one other profile, which extends none itself.
+        # `with_parent` looks one profile up and no further: it would miss what a third one pins.
         parent = matrix.profiles.get(profile.extends)
         if profile.extends and (parent is None or parent.extends):
             cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
@@ -371,7 +371,7 @@ def _check_names_of_profile(place: yamlfile.Path, profile: Profile) -> Iterator[
 def _check_extensions(matrix: Matrix) -> Iterator[Fault]:
     """Yield extensions of profiles that are no row of `sources`, or whose package is not pinned."""
     for name, profile in matrix.profiles.items():
-        # The profile's own pins, and those of the profile that it extends.
+        # An extension may belong to a package that only the extended profile pins.
         pinned: set[str] = set()
         for profile_or_parent in matrix.with_parent(name):
             for pins in profile_or_parent.stacks.values():

@@ -201,7 +201,7 @@ def resolve(base: Base, now: datetime) -> DebianLock:
         day=f"{now:%Y%m%dT%H%M%SZ}",
         requested=PACKAGES_OF_LAYER,
         base=base_files,
-        # The layer brings only what the base does not have.
+        # `all_files` has those of the base again, as apt sees an empty system in both calls.
         layer={path: digest for path, digest in all_files.items() if path not in base_files},
     )
 
@@ -239,7 +239,7 @@ def _apt_with_fresh_lists(scratch: str, suite: str, architecture: str) -> list[s
 
 def _run_apt(words: Sequence[str]) -> str:
     """Run an apt-get command and return what it prints. Raises UserError if it fails."""
-    # Messages in English.
+    # The last lines that it prints become part of our message, which is in English.
     english = {**os.environ, "LC_ALL": "C"}
     try:
         finished = subprocess.run(
@@ -300,7 +300,7 @@ def mirrors() -> Mapping[str, str]:
     It is the one that a variable (DEBIAN_MIRROR) names, else that of this machine's apt, else
     Debian's own.
     """
-    # The mirrors of this machine's apt, if it is a Debian.
+    # On Ubuntu there is an apt, too: `parse_apt_listing` leaves out archives that are not Debian's.
     listing = ""
     if shutil.which("apt-get"):
         fields = "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)"

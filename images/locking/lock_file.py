@@ -282,7 +282,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     packages, problems = [], []
     for line in lines_of_packages:
-        # The line, with single spaces.
+        # `_ENTRY` has single spaces, but in the file each hash is on an indented line of its own.
         entry = " ".join(line.split())
         if not entry:
             continue

@@ -137,7 +137,7 @@ def _wheels(lock: Lock) -> Iterator[LockedWheel]:
         for package in packages:
             if package.name in lock.inputs.from_source:
                 continue
-            # A hash for each wheel that fits: there may be several.
+            # An index may have several wheels of a version that fit: any of them may be installed.
             for digest in package.hashes:
                 yield LockedWheel(package=package, digest=digest)
 

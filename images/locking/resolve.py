@@ -150,12 +150,12 @@ def resolve(
     requirements: list[str] = []
     for layer in inputs.layers:
         requirements += inputs.requirements(layer)
-    # First one version of everything in the image: canonical name -> version.
+    # All layers at once, as a package has one version in the image: canonical name -> version.
     chosen = uv.resolve_versions(
         requirements, inputs, preferred=preferred or {}, run=run, where=where
     )
 
-    # Then the packages of each layer at these versions, with hashes.
+    # These have no hashes yet: uv is asked again for each layer, and may take no other versions.
     layers = _split_into_layers(inputs, chosen, run, where)
     packages = list(chain.from_iterable(layers.values()))
     problems = list(_find_wrong_builds(image, packages))
@@ -267,7 +267,7 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
     if runtime_version is not None and Minor.parse(runtime_version) == image.wheel_cuda:
         return
 
-    # The runtime of the image's CUDA is not there: name what is there instead.
+    # A runtime of another CUDA may have the name with or without a major.
     runtimes = []
     for name, other_version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):

@@ -201,7 +201,8 @@ def _compile(
         constraints = [f"{name}=={version}" for name, version in (chosen or {}).items()]
         arguments = ["pip", "compile", write("asked.in", requirements)]
         arguments += ["--quiet", "--no-config", "--no-header", "--no-progress", "--color", "never"]
-        # Only wheels, but for the packages of `--no-binary` below.
+        # A source archive would be built while it is installed. `--no-binary` below names the only
+        # packages of which that is wanted.
         arguments += ["--only-binary", ":all:"]
         arguments += ["--python", sys.executable, "--no-python-downloads"]
         arguments += ["--python-version", target.python, "--python-platform", target.platform]

@@ -191,7 +191,8 @@ class Candidate:
                 if not board.unfit:
                     capabilities.add(capability)
 
-        # Each compiler must know a GPU. A toolkit of which nothing is known rules none out.
+        # What is compiled at run time would fail on a GPU that its compiler does not know. A
+        # toolkit of which nothing is known rules none out.
         for known_capabilities in self.compilers.values():
             capabilities.intersection_update(known_capabilities)
         nvcc_archs = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs

@@ -119,7 +119,7 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         if text_words and text_words <= words:
             candidates[name] = words
 
-    # A model is most general if no other candidate does with fewer of its words.
+    # If several are left, none has only some of another's words: the text is ambiguous.
     most_general = []
     for name, words in candidates.items():
         if not any(other_words < words for other_words in candidates.values()):
@@ -128,8 +128,6 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         (name,) = most_general
         return name, models()[name]
 
-    # The error names the models between which the text does not decide. If no model has all words,
-    # it names those of similar spelling.
     similar = most_general
     if not similar:
         name_by_words = {model_words(name): name for name in models()}

@@ -107,7 +107,6 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     """
     names, conditions = [], []
     for text in texts:
-        # An alias stands for an image's name.
         selector = selectors.parse(sources.matrix.aliases.get(text, text))
         # Only conditions have a key: the rest are names, and globs of names.
         if selector.key:
@@ -131,7 +130,8 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     if matching:
         return tuple(matching)
 
-    # Nothing is left. Is one of the conditions to blame, or only their combination?
+    # Raises an error if no image at all meets one of the conditions. Otherwise only the combination
+    # is to blame.
     _require_matches(conditions, candidates, sources)
     cause = "each matches something, but no image matches all of them"
     then = f"drop one; `{command('plan')}` lists all images"
@@ -371,7 +371,8 @@ def _make_candidate(
         if package not in row.without:
             versions[package] = version
 
-    # Optional packages without a wheel for aarch64 are left out, with the reason.
+    # `declined` only gives a warning in the plan (`warn_about_missing_wheels`): the image is not
+    # refused because of an optional package.
     declined = {}
     if name.platform is Platform.ARM64:
         for package in matrix.optional:

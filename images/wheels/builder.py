@@ -285,7 +285,7 @@ def _wheel_claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) ->
 
     They are judged in the image in which it was compiled, not in `image`, for which it is made.
     """
-    # What that image has of the pins: those of torch's layer, and the new wheel.
+    # Claims about other pins would fail: that image has only torch's layer and the new wheel.
     new_pin = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
     builder_image = replace(image, pins=(*pins_of_torch_layer(image), new_pin), prebuilt=())
 
@@ -391,7 +391,7 @@ def _compile_variables(recipe: Recipe) -> dict[str, str]:
     # For host.sh, which stands in for gcc: the processors that host code is compiled for.
     if recipe.cpu:
         variables["TRUETAG_CPU"] = recipe.cpu
-    # Variables of the recipe replace ours of the same name.
+    # Last, so that a recipe may set any of these otherwise.
     variables.update(recipe.environment)
     return variables
 

@@ -115,12 +115,12 @@ def import_claims(image: Image) -> Iterator[Claim]:
 def native_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims `native`: Python loads the compiled code of packages."""
     image = context.image
-    # Packages whose wheels have compiled code.
     for pin in image.pins:
         if has_native_code(context, pin):
             yield native_claim(pin, native_expectation(context, pin))
 
-    # Packages whose extensions are compiled for the image.
+    # The lock has these as pure Python. While nobody has compiled the extensions, the claim is
+    # there, too, but unproven (`lacking`).
     for pin in image.pins:
         extensions = expectations.EXTENSIONS.get(pin.name)
         if pin.extensions and extensions:
@@ -297,7 +297,7 @@ def user_folder_claims(image: Image) -> Iterator[Claim]:
 
     expectations.yaml has a row for each way: who runs, what is mounted, and whether it is writable.
     """
-    # Variables that name a folder in the folder of caches.
+    # Each of these must still name its folder in the container, whoever runs there.
     caches = {}
     for name, value in user_overlay.variables(image).items():
         if value.startswith(user_overlay.CACHE):

@@ -220,7 +220,7 @@ def expectation_of(example: Example, bounds: Bounds | None) -> ExampleExpect:
         at_most["merge_deviation"] = bounds.merge
         at_least["control_unmerged"] = CONTROL_FACTOR * bounds.merge
 
-    # What the example's row says replaces or adds to this.
+    # The example's row comes last, and wins: under FSDP2, say, the norms are expected not to move.
     return {
         "example": example.run(),
         "equal": equal | dict(example.equal),

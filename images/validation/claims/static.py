@@ -109,8 +109,8 @@ def lock_claim(context: ClaimContext) -> Claim:
     if not context.custom_base:
         for layer in image.layers:
             versions.update(context.locked.get(layer, {}))
-    # A base that we make ourselves has a Debian suite. One from a registry may hold more than the
-    # lock.
+    # A base with a Debian suite could be made here, of Debian's packages alone. Any other one, such
+    # as Ubuntu's, may hold more than the lock.
     is_own_base = image.base.suite is not None
     expect: LockExpect = {"versions": versions, "closed": is_own_base}
     return claim(
