@@ -146,7 +146,8 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
             raise wrong(
                 str(folder),
                 "has no interpreter in its bin/",
-                "make the environment again: it is not whole",
+                "create the environment anew (`python3 -m venv`, `uv venv` or `conda create`), "
+                "then audit it again",
             )
         environment = survey_of_folder["environments"][0]
 

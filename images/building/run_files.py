@@ -196,7 +196,10 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
     why the image goes without it. Raises UserError if no context was rendered there, or if the
     image's labels contradict its inputs: it is another image, or was built from another matrix.
     """
-    render_again = f"render and build it anew: `{command('render', folder.name)}`"
+    render_again = (
+        f"`{command('render', folder.name)}` writes the folder anew; build the image from it, "
+        "then validate that image"
+    )
     try:
         inputs = json.loads((folder / INPUTS).read_bytes())
         expected_labels = {
@@ -208,16 +211,20 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
         made_from = {key: inputs[key] for key in ("base", "wheels", "commit", "locks")}
     except (OSError, ValueError, LookupError, TypeError) as error:
         cause = f"is not what `{command('render')}` wrote: {error}"
-        then = f"{render_again}, with the same --out"
+        then = f"{render_again}, all with the same --out"
         raise wrong(str(folder / INPUTS), cause, then) from None
 
     contradictions = []
     for key, expected in expected_labels.items():
         label = info.labels.get(f"{LABELS}.{key}", "")
         if label != expected:
-            contradictions.append(f"{key} is {label or 'not said'}, rendered was {expected}")
+            has = label or "missing"
+            contradictions.append(f"{key} is {has}, {folder / INPUTS} has {expected}")
     if contradictions:
-        cause = f"its labels say otherwise: {'; '.join(contradictions)}"
+        cause = (
+            "its labels are not those of the folder that `render` wrote: "
+            f"{'; '.join(contradictions)}"
+        )
         raise failed(info.digest[:19], cause, render_again)
 
     return {

@@ -71,9 +71,11 @@ def build(
     host = host_settings()
     for image in images:
         for text in image.warnings:
-            common.say(f"{image.name}: {text}")
+            common.say(f"{image.name}: warning: {text}")
     for warning in host.warnings:
-        common.say(warning)
+        common.say(f"warning: {warning}")
+    if any(image.warnings for image in images):
+        common.say("Warnings do not stop the build; what can be done about one is said in it.")
 
     with (
         private_engine.open_engine(engine, on_progress=common.say) as docker_engine,
@@ -104,8 +106,11 @@ def build(
         # `withheld` says why the image does not get its name; empty: it has it.
         common.show(report.lines(result.verdict, everything=everything))
         if result.withheld:
-            cause = f"{result.withheld}: it stays {result.tag}-candidate"
-            then = f"read {page}; `docker run --rm -it {result.tag}-candidate` looks inside"
+            cause = f"{result.withheld}: it gets no name and stays {result.tag}-candidate"
+            then = (
+                f"read the reasons in {page} (`docker run --rm -it {result.tag}-candidate` looks "
+                "inside); when the cause is mended, build again"
+            )
             problems.append(Problem(where=result.name, cause=cause, then=then))
         else:
             recorded = _recorded_gpu_runs(result, sources)
@@ -142,7 +147,10 @@ def _wheel_finder(
     # Wheels are compiled for the bases of the matrix. They need not run on another one.
     is_custom_base = options.base != AUTO
     if is_custom_base and compiles:
-        then = "compile it on that base yourself; --wheelhouse FOLDER takes the wheel"
+        then = (
+            "leave --compile out; a wheel that you compile on that base yourself is taken from "
+            "--wheelhouse FOLDER"
+        )
         raise wrong("--compile", "compiles for the bases of the matrix only", then)
     if is_custom_base:
         return lambda _image, _pin: None

@@ -90,7 +90,7 @@ def choose(
 
     profiles = sorted({summary.profile for summary in summaries if summary.profile})
     if profile not in ("none", *profiles):
-        then = f"there are none, {', '.join(profiles)}" if profiles else "there is only none"
+        then = f"--profile takes {', '.join(('none', *profiles))}"
         raise wrong(f"--profile {profile}", "no image has this profile", then)
     options = chooser.Options(
         profile=None if profile == "none" else profile,

@@ -64,12 +64,14 @@ def select_accepted(
     planned = plan.select(selectors, sources)
     if exactly_one and len(planned) != 1:
         names = ", ".join(image.name for image in planned)
-        raise wrong(" ".join(selectors), f"means {len(planned)} images: {names}", "name one")
+        raise wrong(
+            " ".join(selectors), f"means {len(planned)} images: {names}", "name one of them"
+        )
 
     refused = [image for image in planned if not image.image]
     is_named = any(image.name in selectors for image in refused)
     if refused and (is_named or len(refused) == len(planned)):
-        then = f"`{command('plan')}` shows all images"
+        then = f"choose another image: `{command('plan')}` lists them"
         problems = []
         for image in refused:
             cause = f"is refused: {'; '.join(image.reasons)}"

@@ -156,7 +156,7 @@ def make_pull_tasks(template: Task, references: Sequence[str], sources: Sources)
     for text in references:
         name, _, reference = text.partition("=")
         if "/" not in reference or "@sha256:" not in reference:
-            then = f"push it, and name it by its digest: {REFERENCE}"
+            then = f"push the image to a registry, and name it by its digest: {REFERENCE}"
             raise wrong(f"--image {text}", "is nothing that a worker can pull", then)
         (image,) = common.select_accepted([name], sources, exactly_one=True)
         tasks.append(replace(template, image=str(image.name), reference=reference))

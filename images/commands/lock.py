@@ -52,9 +52,9 @@ def lock(
     again = f"`{command('lock', *(selectors or ()))}`"
     changed = lock_file.differing(files, folder)
     if check and changed:
-        problems = [
-            Problem(where=f"locks/{path}", cause="is not current", then=again) for path in changed
-        ]
+        cause = "is not what locking writes today"
+        then = f"{again}, without --check, writes it"
+        problems = [Problem(where=f"locks/{path}", cause=cause, then=then) for path in changed]
         raise UserError(problems, code=1)
     if not check:
         lock_file.write(files, folder)
@@ -86,11 +86,14 @@ def _unreachable_error(unreachable: Mapping[str, Sequence[Problem]]) -> UserErro
         for failure in failures:
             images_by_host.setdefault(host, []).append(failure.where)
 
-    then = f"`{command('lock')}` where it answers; their present locks stay as they are"
+    then = (
+        f"`{command('lock')}` again where this index can be reached; until then, builds take the "
+        "locks that these images have"
+    )
     problems = []
     for host, names in images_by_host.items():
         cause = (
-            f"the package index does not answer: {len(names)} images were not locked "
+            f"this package index does not answer: {len(names)} images were not locked "
             f"({', '.join(names)})"
         )
         problems.append(Problem(where=host, cause=cause, then=then))
@@ -203,7 +206,7 @@ def _check_records(images: Sequence[Image], folder: Path, then: str) -> str:
 
     problems = []
     for release in sorted(releases):
-        cause = f"does not have the RECORD of {release}"
+        cause = f"does not have the RECORD of {release} (its wheel's list of files)"
         problems.append(Problem(where=f"locks/{wheel_records.FILE}", cause=cause, then=then))
     if problems:
         raise UserError(problems, code=1)

@@ -67,7 +67,7 @@ def nightly(
     folder = require_writable(out or sources.workspace.out / "nightly")
     selected = list(selectors or sources.matrix.nightly.track)
     if not selected:
-        then = "name images, or track some under `nightly` in matrix.yaml"
+        then = "name images in the command, or list some under `nightly: track` in matrix.yaml"
         raise wrong("nightly", "no image is tracked", then)
     accepted = {str(image.name) for image in common.select_accepted(selected, sources)}
     tracked = [planned for planned in plan.select(selected, sources) if planned.name in accepted]

@@ -95,8 +95,12 @@ def require_writable(folder: Path) -> Path:
     while not os.path.lexists(existing):
         existing = existing.parent
     if not existing.is_dir():
-        raise wrong(str(existing), "is no folder", "name another one")
+        raise wrong(str(existing), "is no folder", "name another one with --out")
     if not os.access(existing, os.W_OK | os.X_OK):
         cause = "may not be written by this user"
-        raise wrong(str(existing), cause, "change its permissions, or name another folder")
+        then = "change its permissions, or name another folder with --out"
+        if existing != folder.absolute():
+            cause += f", and {folder} would have to be made in it"
+            then = f"make {folder} yourself, writable for this user, or name another with --out"
+        raise wrong(str(existing), cause, then)
     return folder

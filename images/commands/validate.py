@@ -144,7 +144,12 @@ def validate(
         typer.echo(f"{reference} stands on {named_image.name}: {text}", err=as_json)
     _show(measured.verdict, reference, everything, as_json=as_json)
     if withheld:
-        raise failed(reference, f"{withheld}: it gets no name", f"read {folder}/report.md")
+        cause = f"{withheld}: it does not get the name {named_image.local_name}"
+        then = (
+            f"read the reasons in {folder}/report.md; when the cause is mended, build it again and "
+            "give the command again (without --tag, an image is judged and not named)"
+        )
+        raise failed(reference, cause, then)
     failures = measured.verdict.claims_with(Status.FAIL)
     raise typer.Exit(1 if any(failure.claim.required for failure in failures) else 0)
 

@@ -102,7 +102,11 @@ def _read(path: Path) -> str:
         then += ", or name another one with --matrix"
         raise wrong(paths.shown(path), "is missing", then) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise wrong(paths.shown(path), f"can't be read: {error}", "fix the file") from None
+        raise wrong(
+            paths.shown(path),
+            f"can't be read: {error}",
+            "make it a text in UTF-8 that you may read",
+        ) from None
 
 
 class Fault(NamedTuple):

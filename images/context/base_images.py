@@ -17,13 +17,13 @@ from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext, Origin
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
-from images.errors import failed, wrong
+from images.errors import command, failed, wrong
 from images.locking import debian
 from images.locking.debian import DebianLock
 from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
-_PIN = "`python -m tools.pin` writes it, in a checkout"
+_PIN = "correct the file; in a checkout of truetag, `python -m tools.pin` writes it anew"
 AUTO = "auto"
 """In place of a reference: the base that the matrix names, however it can be had."""
 BOOTSTRAPPED = "truetag-base"
@@ -71,7 +71,8 @@ def acquire(
         # Only a Debian suite can be made of packages.
         if base.suite is None:
             cause = (
-                "no registry answers, and it is no Debian suite that could be made from a mirror"
+                "no registry answers, and only bases of Debian can be made without one, "
+                "from a Debian mirror"
             )
             then = "connect to a registry, or give a base you have: --base REF"
             raise failed(base.reference, cause, then)
@@ -92,7 +93,7 @@ def _acquire_custom(
         info = engine.pull(reference, platform=base.platform)
     elif info.architecture != base.platform.architecture:
         cause = f"is for {info.architecture}, the image is for {base.platform}"
-        raise wrong(reference, cause, "give a base of that platform: --base REF")
+        raise wrong(reference, cause, f"name a base for {base.platform} with --base REF")
     return _describe(engine, info, reference, "custom")
 
 
@@ -215,7 +216,11 @@ def require_no_contradiction(image: Image, base: BaseContext) -> None:
         )
     if contradictions:
         cause = f"contradicts the pins of {image.name}: {'; '.join(contradictions)}"
-        raise wrong(base.reference, cause, "pin what it has in matrix.yaml, or take another base")
+        then = (
+            "name another base with --base REF; or pin these versions in matrix.yaml, then "
+            f"`{command('lock', str(image.name))}`"
+        )
+        raise wrong(base.reference, cause, then)
 
 
 def satisfies(installed: str, pin: Pin) -> bool:
@@ -260,7 +265,7 @@ def read_python(engine: Engine, reference: str) -> BaseContext:
     if finished.code != 0:
         output = (finished.stderr or finished.stdout).strip()
         cause = f"its python3 can't be run: {output[-300:]}"
-        raise wrong(reference, cause, "give another base with --base REF")
+        raise wrong(reference, cause, "name another base with --base REF")
     return add_python(plain, finished.stdout)
 
 
@@ -311,5 +316,6 @@ def pinned(root: Path) -> Mapping[str, str]:
     if not isinstance(data, dict) or not all(
         str(value).startswith("sha256:") for value in data.values()
     ):
-        raise wrong(PINS_FILE, "is not `reference: sha256:...`", _PIN)
+        cause = "has an entry that does not read `REFERENCE: sha256:DIGEST`"
+        raise wrong(PINS_FILE, cause, _PIN)
     return data

@@ -171,7 +171,10 @@ def _run_mmdebstrap(command: Sequence[str], suite: str, host: HostSettings) -> I
     if process.returncode != 0:
         failure = classify("", messages)  # "": there is no error of BuildKit, only these lines
         cause = f"failed: {host.redact(failure.line or failure.cause)}"
-        then = f"is there space in /tmp? {debian.how_to_remake()}"
+        then = (
+            "if /tmp is full, free space there and build again; if packages can't be had, "
+            f"{debian.how_to_remake()}"
+        )
         raise failed(f"mmdebstrap {suite}", cause, then)
 
 

@@ -147,7 +147,10 @@ class Trace:
                 image_id = message["aux"]["ID"]
         if not image_id:
             cause = "the engine ended the build without an image and without an error"
-            then = "is the engine still running (`docker info`)? its log tells more"
+            then = (
+                "see whether the engine still runs (`docker info`) and what its log says "
+                "(`journalctl -u docker`); then build again"
+            )
             raise failed("build", cause, then)
         return image_id
 

@@ -381,7 +381,9 @@ class Engine(AbstractContextManager["Engine"]):
         ):
             for message in messages:
                 if "error" in message:
-                    raise failed(name, f"can't be loaded: {message['error']}")
+                    cause = f"the engine can't load it: {message['error']}"
+                    then = "see whether the engine's disk is full (`docker system df`), then retry"
+                    raise failed(name, cause, then)
         return self.inspect(name)
 
     @contextmanager
@@ -467,7 +469,7 @@ class Engine(AbstractContextManager["Engine"]):
             if kind not in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE):
                 return None
             cause = f"the registry refuses it: {reason}"
-            problem = Problem(where=ref, cause=cause, then="check the name, or `docker login`")
+            problem = Problem(where=ref, cause=cause, then=_PULL_HINT)
             raise EngineError(problem, kind) from None
         except _UNREACHABLE:
             return None
@@ -592,7 +594,11 @@ def _named_engine(url: str | None) -> _NamedEngine | None:
         cause = f"can't be read: {error}"
         raise wrong("docker context", cause, "`docker context use default`") from None
     if context is None:
-        raise wrong("docker context", "the current context does not exist", "`docker context ls`")
+        then = (
+            "`docker context ls` lists those that exist; `docker context use NAME` chooses one, "
+            "unless DOCKER_CONTEXT names another"
+        )
+        raise wrong("docker context", "the current context does not exist", then)
     # The default context stands for the usual sockets.
     if context.name == "default" or not context.Host:
         return None

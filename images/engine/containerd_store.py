@@ -57,6 +57,11 @@ _MANIFESTS = "manifests"
 _ENTRIES = "layer-entries-1"
 """Folder of the cache with the entries of layers. A change of LayerEntry takes another number."""
 _OWNER = LayerEntry._fields.index("owner")
+DAMAGED_HINT = (
+    "remove the image (`docker image rm`), then pull it again, or build it again with --no-cache; "
+    "if its export lacks a part then too, the engine's disk may be damaged"
+)
+"""What to do about an image whose export lacks a part."""
 _LARGEST_MANIFEST = 4 << 20
 """Bytes; registries accept no larger one (OCI distribution specification)."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -151,8 +156,9 @@ def incomplete(name: str) -> EngineError:
     """Return the error that the store lacks layers of a pulled image (see `with_configuration`)."""
     cause = "the engine did not fetch all layers of this image, as it had some from another image"
     then = (
-        "take the engine that built it; or remove this image, and the images and the build cache "
-        "that share layers with it (`docker builder prune --all`), and pull it again"
+        "use the engine that built it (--engine URL); or remove this image, the images and cache "
+        "that share layers with it (`docker image rm`, `docker builder prune --all`), and pull it"
+        " again"
     )
     return EngineError(Problem(where=name, cause=cause, then=then))
 
@@ -202,8 +208,8 @@ def _export_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
             with suppress(OSError):
                 cache.write_whole(_cached_manifest(image_id, platform), manifest.content)
             return manifest
-    cause = "the engine's export has no manifest of it"
-    then = "is the engine's disk whole? build or pull the image anew"
+    cause = "the engine exported it without its manifest, the list of its layers"
+    then = DAMAGED_HINT
     raise EngineError(Problem(where=image_id, cause=cause, then=then))
 
 

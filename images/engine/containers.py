@@ -105,9 +105,14 @@ def _broken_connection(error: Exception, where: str) -> EngineError:
     root = innermost_error(error)
     # With a file name, it is a file of ours that could not be read while the request was sent.
     if isinstance(root, OSError) and root.filename:
-        return EngineError(Problem(where=where, cause=f"{root.strerror}: {root.filename}"))
+        cause = f"a file for the engine can't be read: {root.filename}: {root.strerror}"
+        then = "make this file readable, then give the command again"
+        return EngineError(Problem(where=where, cause=cause, then=then))
     cause = f"the connection to the engine broke: {root_cause(error)}"
-    then = "is the engine still running (`docker info`), and its disk not full?"
+    then = (
+        "see whether the engine still runs (`docker info`) and its disk has space "
+        "(`docker system df`), then give the command again"
+    )
     return EngineError(Problem(where=where, cause=cause, then=then))
 
 
@@ -192,7 +197,7 @@ class Container:
                     printed += sum(len(chunk or b"") for chunk in chunks)
                     if most is not None and printed > most:
                         cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
-                        then = "run it alone to see what it prints"
+                        then = "`docker run --rm IMAGE` shows what the image prints at its start"
                         raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
                     for stream, chunk in zip(unfinished, chunks, strict=True):
                         for line in _complete_lines(unfinished[stream], chunk or b""):
@@ -303,7 +308,8 @@ class Container:
             timer.cancel()
         if expired.is_set():
             cause = f"did not end within {seconds:g} s and was stopped"
-            problem = Problem(where=self.name, cause=cause, then="run it alone, or longer")
+            then = "give the command again when this machine has less to do"
+            problem = Problem(where=self.name, cause=cause, then=then)
             raise Stopped(problem, code=1)
 
 

@@ -152,8 +152,8 @@ def _parts_of_layout(
 
 def no_configuration(digest: str) -> EngineError:
     """Return the error that an engine's export of an image does not have its configuration."""
-    cause = "the engine's export has no configuration of this digest"
-    then = "is the engine's disk whole? build or pull the image anew"
+    cause = "the engine exported an image without the configuration that has this digest"
+    then = containerd_store.DAMAGED_HINT
     return EngineError(Problem(where=digest, cause=cause, then=then))
 
 

@@ -80,7 +80,9 @@ def choose(mode: GpuMode, host: HostState) -> Attachment:
     if mode is not GpuMode.AUTO:
         cause = no_runtime if mode is GpuMode.NVIDIA else no_driver
         if cause:
-            raise wrong(f"--gpus {mode}", cause, "`--gpus auto` takes what there is")
+            raise wrong(
+                f"--gpus {mode}", cause, "`--gpus auto` takes the way that this machine has"
+            )
         return _attachment(mode, "asked for", host)
     if not no_runtime:
         return _attachment(GpuMode.NVIDIA, "chosen by auto", host)

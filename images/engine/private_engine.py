@@ -82,7 +82,7 @@ def _start() -> Engine:
     log = home / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
         cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
-        raise failed(str(home), cause, "set XDG_CACHE_HOME to a shorter one")
+        raise failed(str(home), cause, "set XDG_CACHE_HOME to a folder with a shorter path")
     # A process number from before a reboot may belong to any program now.
     if _running() is None:
         (home / "dockerd.pid").unlink(missing_ok=True)
@@ -151,8 +151,11 @@ def stop(*, wipe: bool = False) -> bool:
             deadline = time.monotonic() + _STOP_SECONDS
             while _running() is not None:
                 if time.monotonic() > deadline:
-                    cause = f"process {pid} does not end"
-                    then = f"read {private_home()}/dockerd.log"
+                    cause = f"its process {pid} did not end within {_STOP_SECONDS:.0f} s"
+                    then = (
+                        f"read {private_home()}/dockerd.log for the reason, then give the command "
+                        "again"
+                    )
                     raise failed("private engine", cause, then)
                 time.sleep(0.2)
             _remove_bridge()
@@ -267,7 +270,7 @@ def discard(home: Path) -> None:
         subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
     if mounts := mounts_below(store):
         cause = "is mounted, and what is in there must not be deleted"
-        raise failed(str(mounts[0]), cause, f"`umount {mounts[0]}`")
+        raise failed(str(mounts[0]), cause, f"`umount {mounts[0]}`, then wipe again")
     if store.exists():
         store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
     if errors := delete_discarded(home):

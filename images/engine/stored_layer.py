@@ -128,6 +128,10 @@ def layer_errors(where: str) -> Iterator[None]:
         try:
             yield
         except (*_DAMAGE, tarfile.TarError, gzip.BadGzipFile) as error:
-            then = "is its disk whole? build the image anew, or take another engine with --engine"
+            then = (
+                "remove the image (`docker image rm`), then build or pull it again; if its layer "
+                "can't be read then either, use another engine (--engine URL): this one's disk may "
+                "be damaged"
+            )
             problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
             raise EngineError(problem) from None

@@ -158,7 +158,7 @@ def _parse_lines(lines: str) -> dict[str, str]:
 def how_to_remake() -> str:
     """Return the next step for a lock that can't be used."""
     lock_command = command("lock", "NAME", "--upgrade")
-    return f"`{lock_command}` of an image on that base makes its lock anew"
+    return f"`{lock_command}`, where NAME is an image on that base, makes its lock anew"
 
 
 def require(base: Base, locks: Path) -> DebianLock:
@@ -167,8 +167,8 @@ def require(base: Base, locks: Path) -> DebianLock:
     if lock is None:
         cause = "no lock names the Debian packages that the base is made of"
         then = (
-            f"`{command('lock', 'NAME')}` of an image on that base makes it, "
-            "on a machine with apt; or --base REF"
+            f"`{command('lock', 'NAME')}`, where NAME is an image on that base, makes it on a "
+            "machine with apt; or build on an image that you have: --base REF"
         )
         raise wrong(paths.shown(locks / lock_path(base)), cause, then)
     return lock
@@ -252,8 +252,8 @@ def _run_apt(words: Sequence[str]) -> str:
         last_lines = finished.stderr.strip().splitlines()[-3:]
         cause = "; ".join(last_lines) or f"ended with {finished.returncode}"
         then = (
-            "are the mirrors right (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), "
-            "is debian-archive-keyring installed?"
+            "check the mirrors (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), and that "
+            "debian-archive-keyring is installed; then give the command again"
         )
         raise failed("Debian's packages", cause, then)
     return finished.stdout

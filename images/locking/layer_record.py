@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from images.config import paths
 from images.errors import wrong
 from images.host.cache import write_whole
 
@@ -80,7 +81,8 @@ def read(locks: Path) -> LayerRecord:
         return _RECORD.validate_json(file.read_bytes())
     except ValidationError as error:
         cause = f"is no record of layers: {error.errors()[0]['msg']}"
-        raise wrong(str(file), cause, "restore it from git") from None
+        then = f"restore it from git: `git checkout {paths.shown(file)}`"
+        raise wrong(paths.shown(file), cause, then) from None
 
 
 def known_forms(record: LayerRecord) -> dict[str, str]:
@@ -131,10 +133,13 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
             builds = ", ".join(map(str, known.builds))
             # The first twelve digits after `sha256:`.
             digits_here, digits_before = measured.diff_id[7:19], known.diff_id[7:19]
-            cause = f"is {digits_here} here, and was {digits_before} before ({builds})"
+            cause = (
+                f"has the digest {digits_here} here, and had {digits_before} before ({builds}), "
+                "by the same recipe"
+            )
             then = (
-                "find out what differs (--beside FILE names the files); "
-                "only then delete the old row"
+                "find out what differs (`python -m tools.reproduce NAME --beside FILE` names the "
+                f"files); only then delete the old row from locks/{FILE} and record it again"
             )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
         updated[measured.recipe] = _with_build(known, measured, build)

@@ -150,11 +150,12 @@ def _measure(url: str, session: requests.Session) -> WheelRecord:
     try:
         rows = _read_rows(url, session)
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, ValueError) as error:
+        cause = f"the list of files in this wheel can't be read from its index: {error}"
         then = (
-            f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, "
-            "one that answers range requests"
+            f"`{command('lock')}` again; if that fails too, set UV_DEFAULT_INDEX to another index, "
+            "one that answers range requests (PyPI does)"
         )
-        raise failed(wheel_records.file_of(url), f"can't be read: {error}", then) from None
+        raise failed(wheel_records.file_of(url), cause, then) from None
     # The names of libraries may end in versions (`libcudart.so.12`).
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return WheelRecord(record=wheel_contents.digest_of(rows), native=native)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from images.config.names import Minor
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.locking import lock_file, uv
 from images.locking.inputs import LockInputs, Package, distribution, lock_inputs
 from images.locking.lock_file import Lock
@@ -253,8 +253,8 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
             release = f"{package.name} {package.version}"
             cause = f"{release} is {kind}; the image wants CUDA {image.wheel_cuda}"
             then = (
-                "resolve with the plain index: no find-links, no extra index, "
-                "no mirror that adds builds of its own"
+                "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) to PyPI or a mirror that adds no builds "
+                f"of its own, then `{command('lock', image.lock_name)}`"
             )
             yield Problem(where=where, cause=cause, then=then)
 
@@ -280,5 +280,9 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
     yield Problem(
         where=where,
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
-        then="does the index have the variant that images/data/facts.yaml says?",
+        then=(
+            "set UV_DEFAULT_INDEX to an index that has torch as PyPI has it, then "
+            f"`{command('lock', image.lock_name)}`; if it is that, correct this torch's `variants` "
+            "in images/data/facts.yaml"
+        ),
     )

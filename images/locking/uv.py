@@ -246,7 +246,8 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
             f"the index gives no sha256 for {release}: "
             "its files could not be checked when they are installed"
         )
-        raise wrong(where, cause, "resolve from an index that gives hashes (PyPI does)")
+        then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does), then lock again"
+        raise wrong(where, cause, then)
     return Package(name=name, version=row["version"], hashes=tuple(sorted(hashes)))
 
 
@@ -276,7 +277,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {reason}"
-        then = "move one of the pins that it names in matrix.yaml"
+        then = "change one of the pins that uv names in matrix.yaml, then lock again"
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
@@ -288,9 +289,10 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         if is_only_index:
             other = "no other index has this torch"
         else:
-            other = "UV_DEFAULT_INDEX names another index"
+            other = "or set UV_DEFAULT_INDEX to another index"
         then = (
-            f"`{command('lock', where)}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
+            f"`{command('lock', where)}` where {host} can be reached; set HTTPS_PROXY if that "
+            f"takes a proxy; {other}"
         )
         error = IndexUnreachable if is_only_index else UserError
         return error(Problem(where=where, cause=cause, then=then), code=1)

@@ -139,7 +139,8 @@ class PublishedImage:
             except statements.UNREADABLE as error:
                 fault = f"its test result can't be read: {type(error).__name__}: {error}"
             if fault:
-                raise failed(self.reference, fault, "don't use it")
+                then = "don't use this image; who publishes it must validate and publish it anew"
+                raise failed(self.reference, fault, then)
         return tuple(runs.values())
 
     def _find_test_result_fault(self, test_result: Statement, runs: Sequence[Attestation]) -> str:
@@ -231,7 +232,7 @@ def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]
         return (load(source, manifest),)
     if not manifest.manifests:
         where = f"{source.repository}@{manifest.digest}"
-        raise failed(where, "is an empty index", "publish its images anew")
+        raise failed(where, "is an index without images", "publish the images anew")
     return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
 
 
@@ -521,8 +522,14 @@ def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
     sizes = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
     for digest, size in sizes.items():
         if not target.mount(digest, source.repository, size):
-            cause = f"the registry does not mount {digest[:19]} of {source.repository}"
-            then = "both repositories must be readable with the same login"
+            cause = (
+                f"the registry refuses to link {digest[:19]} from {source.repository}, which is "
+                "how an image is copied between its repositories"
+            )
+            then = (
+                f"`docker login {target.repository.host}` with an account that may read "
+                f"{source.repository} and write {target.repository}; then give the command again"
+            )
             raise failed(str(target.repository), cause, then)
 
 

@@ -110,7 +110,7 @@ class ReleasePolicy:
 
         # An image that only lacks what needs a GPU may still be published in a staging repository:
         # suggest that.
-        then = "fix the image, or validate it again"
+        then = "mend what the reason names and build the image again, or validate it again"
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
         )

@@ -26,8 +26,8 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     path = folder / "build.json"
     build = command("build", name)
     then = (
-        f"publish first where `{build}` was run (its folder holds build.json), "
-        "with the same options"
+        f"publish where `{build}` was run, or name the folder of that build, which holds its "
+        "build.json, with --attestation; or build the image again, then publish it"
     )
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
@@ -37,7 +37,10 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
     if digest != image_id:
-        raise failed(str(path), "is the record of another build", then)
+        cause = (
+            f"is the record of another build, of {str(digest)[:19]}: this image is {image_id[:19]}"
+        )
+        raise failed(str(path), cause, then)
     return record
 
 

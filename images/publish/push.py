@@ -228,7 +228,11 @@ def changed_in_store(info: ImageInfo, what: str) -> UserError:
     cause = (
         f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     )
-    return failed(info.digest, cause, "build the image anew")
+    then = (
+        "remove the image (`docker image rm`), build it again with --no-cache, and publish it; if "
+        "that gives the same error, the engine's disk may be damaged: use another engine"
+    )
+    return failed(next(iter(info.tags), info.digest), cause, then)
 
 
 def read_chunks(spooled: SpooledBlob, target: Registry, progress: PushProgress) -> Iterator[bytes]:

@@ -336,7 +336,10 @@ def load_validated(
     image = attachments.load(registry, manifest)
     if image.image_id != image_id:
         cause = f"is {image.image_id[:19]}, not the image that was validated ({image_id[:19]})"
-        raise failed(where, cause, "build anew: such tags are never moved")
+        then = (
+            "such tags are never moved: build and validate the image again, then publish that build"
+        )
+        raise failed(where, cause, then)
     return image
 
 
@@ -437,11 +440,12 @@ def require_own_index(source: Registry, index: Manifest, images: Sequence[Publis
     index, with the same digest.
     """
     where = f"{source.repository}@{index.digest}"
+    then = f"publish its images anew to {source.repository}, which writes the index anew"
     check = verify.check_index(index, images)
     if check.status is not Status.PASS:
-        raise failed(where, check.reason, "publish its images anew")
+        raise failed(where, check.reason, then)
     if index.digest != attachments.make_index(images).digest:
-        raise failed(where, "is no index as `publish` writes it", "publish its images anew")
+        raise failed(where, "is no index as `publish` writes it", then)
 
 
 def require_signed_tag(

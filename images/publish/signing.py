@@ -84,7 +84,7 @@ def require_password(key: str) -> None:
         # The user pressed Ctrl-D.
         pass
     then = f"set {_PASSWORD} to it, or to nothing where the key has none"
-    raise wrong(f"--key {key}", "cosign wants its password, and nobody is here", then)
+    raise wrong(f"--key {key}", "cosign needs its password, and there is no terminal", then)
 
 
 @contextmanager
@@ -192,7 +192,8 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         cause = f"cosign can't be run: {error}"
-        raise CosignError(Problem(where=where, cause=cause, then="`cosign version`")) from None
+        then = "make `cosign version` work, then give the command again"
+        raise CosignError(Problem(where=where, cause=cause, then=then)) from None
     if done.returncode == 0:
         return done.stdout
 

@@ -226,7 +226,9 @@ def find_refusal(
             "delete this tag if nobody needs what it names, then publish again; "
             "or publish to another repository"
         )
-        return Refusal(f"{tag} names an image that is not ours", then)
+        return Refusal(
+            f"{tag} names an image that is not ours (it is missing, or lacks our labels)", then
+        )
 
     step_back = find_step_back(old, new)
     if step_back:
@@ -235,7 +237,7 @@ def find_refusal(
     # Another manifest with the same name, day and twelve digits.
     if kind is TagKind.IMMUTABLE:
         reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
-        return Refusal(reason, "build anew")
+        return Refusal(reason, "build and validate the image again, then publish that build")
 
     # An alias may lose no platform, whatever `drop_platforms` says for a NAME.
     new_platforms = [version.platform for version in new]
@@ -246,7 +248,7 @@ def find_refusal(
             reason += f": {'; '.join(absent)}"
         then = (
             "publish that image anew, too, or give a --gate that it opens; "
-            "--drop-platforms lets it go"
+            "with --drop-platforms, the tag loses it"
         )
         return Refusal(reason, then)
     return None

@@ -219,7 +219,8 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
     trusted = attachments.drop_untrusted(image, key)
     if key and not trusted.statements:
         cause = "the key signed nothing that is attached to it"
-        raise failed(image.reference, cause, "is it the key of who published it?")
+        then = "name the public key of who published it with --key; if it is that, don't use it"
+        raise failed(image.reference, cause, then)
 
     # A signature shows who stated something, not that it is true of this image.
     require_sound(trusted)

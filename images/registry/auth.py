@@ -46,7 +46,8 @@ def docker_credentials(host: str) -> Credentials | None:
         # The SDK takes None for Docker Hub.
         entry: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
     except (DockerException, OSError, ValueError):
-        raise failed(host, "its credentials can't be read", f"`docker login {host}`") from None
+        cause = "its credentials can't be read from Docker's configuration"
+        raise failed(host, cause, f"`docker login {host}`") from None
     if not entry:
         return None
     # Credential helpers spell the keys differently than Docker's configuration file.

@@ -157,7 +157,9 @@ class Registry:
         if manifest is None:
             where = str(Reference(self.repository, identifier))
             cause = "the registry has no such image"
-            raise RegistryError(Problem(where=where, cause=cause, then="check the name"), 404)
+            raise RegistryError(
+                Problem(where=where, cause=cause, then="check its name and tag"), 404
+            )
         return manifest
 
     def put(self, manifest: Manifest, tag: str = "") -> None:

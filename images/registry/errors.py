@@ -45,7 +45,7 @@ def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         then = f"`docker login {repository.host}`, with an account that may write there"
     else:
-        then = _NEXT.get(status, "does the registry run? try again later")
+        then = _NEXT.get(status, "see whether the registry runs, then give the command again later")
     return Problem(where=str(repository), cause=cause, then=then)
 
 
@@ -86,5 +86,6 @@ def json_object(answer: requests.Response) -> dict[str, Any]:
     if not isinstance(data, dict):
         where = urlsplit(answer.url).netloc
         cause = "its answer is not a JSON object"
-        raise RegistryError(Problem(where=where, cause=cause, then="is it a registry?"))
+        then = "check the address: it may be no registry, or a proxy answered instead"
+        raise RegistryError(Problem(where=where, cause=cause, then=then))
     return data

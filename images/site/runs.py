@@ -192,7 +192,7 @@ def _attested_runs(name: str, image: PublishedImage) -> Iterator[Run]:
         verdict = attestation.verdict
         if verdict.image != name:
             cause = f"its attestation is of {verdict.image}, the tag says {name}"
-            raise failed(image.reference, cause, "publish it anew")
+            raise failed(image.reference, cause, f"publish {name} anew, or delete this tag")
         # Made into a line first, as runs.jsonl has them, so that both sources are read alike.
         line = records.make_run_line(attestation.evidence, verdict, f"attestation-{number}")
         yield _run_of_record(line, f"{image.reference} (attestation {number})")

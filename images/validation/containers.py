@@ -379,8 +379,8 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
             " something there stopped it"
         )
         then = (
-            "validate it again; if it ends so each time,"
-            " see what the image starts beside its programs"
+            "validate it again; if it ends so each time, look for what the image starts with every"
+            " process (an ENTRYPOINT, LD_PRELOAD, sitecustomize.py)"
         )
         raise failed(image_label(image), cause, then)
 

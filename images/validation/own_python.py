@@ -93,7 +93,9 @@ def measure_files(
     )
     # Our own Python starts in any image. But the suite stops at once if it finds no Python of the
     # image, whose packages it is to read.
-    require_end(image, "files", run, then="is it an image with a Python on its PATH?")
+    name = image_label(image)
+    then = f"`docker run --rm {name} python3 --version` must work: it needs a Python on its PATH"
+    require_end(image, "files", run, then=then)
 
 
 def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) -> dict[str, Any]:
@@ -118,7 +120,8 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
     tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
     cause = f"could not be read: {tail or 'nothing was printed'}"
     then = (
-        "`docker image inspect` says whether it is a Linux image with a Python; report it if it is"
+        f"see whether `docker run --rm {image_label(image)} python3 --version` works; "
+        "if it does, report this as an issue of truetag"
     )
     raise failed(image_label(image), cause, then)
 
@@ -195,7 +198,8 @@ def require_start_files(container: Container, image: ImageInfo) -> None:
             container.get_file(path, most=1)
         except FileNotFoundError:
             cause = f"its {path} is no file, and an engine reads that at each start"
-            raise failed(image_label(image), cause, "make it a file") from None
+            then = f"remove {path} in the image, or make it a regular file, and build it again"
+            raise failed(image_label(image), cause, then) from None
 
 
 def run_over_files(

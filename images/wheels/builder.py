@@ -272,7 +272,7 @@ def judge_wheel(
         problem = Problem(
             where=f"{recipe.distribution} {recipe.version}",
             cause=cause,
-            then=f"it is not kept; what did the compiler do? {log}",
+            then=f"the wheel is not kept; read what the compiler did in {log}",
         )
         problems.append(problem)
     if problems:
@@ -410,7 +410,9 @@ def _source_archive(recipe: Recipe, folder: Path) -> Path:
         f"holds no source archive of {recipe.distribution} {recipe.version} "
         f"with sha256 {recipe.sdist}"
     )
-    raise wrong(str(folder), cause, "`pip download --no-binary :all: --no-deps` gets it")
+    release = f"{recipe.distribution}=={recipe.version}"
+    then = f"`pip download --no-binary :all: --no-deps --dest {folder} {release}` gets it"
+    raise wrong(str(folder), cause, then)
 
 
 def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:

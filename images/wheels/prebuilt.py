@@ -254,8 +254,8 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
             f"{', '.join(sorted(set(lacking)))}"
         )
         then = (
-            "`pip download --no-deps NAME==VERSION` on a machine with a network, "
-            "then --wheelhouse FOLDER"
+            "`pip download --no-deps --dest FOLDER NAME==VERSION` on a machine with a network, "
+            "then name that folder with --wheelhouse FOLDER"
         )
         raise wrong(str(wheelhouse or "--offline without --wheelhouse"), cause, then)
     return wheels
@@ -301,7 +301,7 @@ def _in_wheelhouse(pin: Pin, image: Image, wheels: Sequence[Path]) -> Path | Non
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
         cause = f"two wheels fit {pin.requirement}: {names}"
-        raise wrong(str(fitting[0].parent), cause, "keep one")
+        raise wrong(str(fitting[0].parent), cause, "leave only one of them in this folder")
     return fitting[0] if fitting else None
 
 

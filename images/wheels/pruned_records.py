@@ -102,7 +102,8 @@ def _download(url: str, digest: str, target: Path) -> None:
     actual_digest = sha256_of_file(target)
     if actual_digest != digest:
         cause = f"has sha256 {actual_digest}, the lock has {digest}: refused"
-        raise failed(file_name, cause, "ask whoever serves the index")
+        then = "ask who runs the index, or set UV_DEFAULT_INDEX to another one"
+        raise failed(file_name, cause, then)
 
 
 def _run_pruner(program: Mapping[str, bytes], folder: Path, record: Path, wheel_name: str) -> None:

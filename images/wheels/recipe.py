@@ -158,7 +158,7 @@ def _version(image: Image, package: str, source: SourceRow) -> str:
             f"compiles on torch {source.torch} (`sources.{package}.torch`), "
             f"the image has {torch.version}"
         )
-        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
+        raise wrong(f"{package} for {image.name}", cause, "compile it for another image")
     pin = image.pin(source.distribution or package)
     version = pin.version if pin else max(source.releases, key=Version)
     if version not in source.releases:
@@ -179,7 +179,7 @@ def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch,
     if not archs:
         image_archs = " ".join(map(str, image.archs))
         cause = f"compiles for {minimum} and newer, the image is for {image_archs}"
-        raise wrong(f"{package} for {image.name}", cause, "leave it out of this image")
+        raise wrong(f"{package} for {image.name}", cause, "compile it for another image")
     return archs
 
 

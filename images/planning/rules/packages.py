@@ -181,7 +181,7 @@ def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
 
     if without_kernels:
         archs = _joined(without_kernels)
-        yield warn(f"xformers has no kernels for {archs}, so torch's own attention runs there")
+        yield warn(f"xformers has no kernels for {archs}, so it calls torch's own attention there")
     if refused:
         yield warn(
             f"xformers refuses {_joined(refused)} as too new for its CUTLASS and FlashAttention 3 "
@@ -253,12 +253,16 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
     for name, reason in candidate.profile.waived.items():
         requirements = ", ".join(_requirements_of(candidate, name))
         if not requirements:
-            yield warn(f"nothing requires {name}, which the matrix waives: {reason}")
+            yield warn(
+                f"no package of the image requires {name}: take it out of `waived` of the profile "
+                f"{candidate.name.profile}, or of the one that it extends, in matrix.yaml (its "
+                f"reason there: {reason})"
+            )
         elif name in candidate.pins:
             instead = f"the image has {name} {candidate.pins[name]} instead"
-            yield warn(f"{requirements}, but {instead} (waived): {reason}")
+            yield warn(f"{requirements}, but {instead} (waived in matrix.yaml): {reason}")
         else:
-            yield warn(f"{requirements}, but the image lacks it (waived): {reason}")
+            yield warn(f"{requirements}, but the image lacks it (waived in matrix.yaml): {reason}")
 
     for override, reason in candidate.overrides.items():
         yield warn(f"{override} replaces the version that packages require: {reason}")
@@ -292,7 +296,7 @@ def warn_about_silent_faults(candidate: Candidate) -> Iterator[Finding]:
 
     if issues_of_rare_faults:
         issues = ", ".join(sorted(issues_of_rare_faults))
-        yield warn(f"silently wrong at rare shapes or in rare programs: {issues}")
+        yield warn(f"silently wrong at rare shapes or in rare programs, see the issues {issues}")
 
 
 def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ def test_an_image_whose_labels_contradict_its_rendered_context_is_refused(
     render(tmp_path / NAME)
     other_image = image_with(FITTING_LABELS | contradiction)
 
-    with pytest.raises(UserError, match="its labels say otherwise"):
+    with pytest.raises(UserError, match="its labels are not those"):
         run_files.make_build_record(tmp_path / NAME, other_image, {})
 
 

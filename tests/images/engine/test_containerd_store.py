@@ -125,7 +125,7 @@ def test_what_buildkit_says_of_its_image_saves_the_export(tmp_path: Path) -> Non
 
 def test_an_image_without_a_manifest_is_an_error_with_a_next_step(tmp_path: Path) -> None:
     remote = engine(tmp_path, local=False)
-    with pytest.raises(EngineError, match="has no manifest of it") as error:
+    with pytest.raises(EngineError, match="without its manifest") as error:
         containerd_store.identify(remote, {**INSPECTED, "Id": "sha256:other"})
     assert error.value.problems[0].then
 
