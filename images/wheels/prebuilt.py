@@ -160,7 +160,7 @@ def _why_no_extensions(pin: Pin, image: Image, in_base: Collection[str]) -> _Rea
     """Return why an image goes without the compiled extensions of a package."""
     extensions = f"{pin.requirement}'s compiled extensions"
     if pin.name in in_base:
-        return _Reason(f"{extensions}: the base brings its own {pin.name}", "build on another base")
+        return _Reason(f"{extensions}: the base brings its own {pin.name}", "build without --base")
     return _Reason(
         f"{extensions}, which were not compiled for this image",
         f"{_compile_command(pin, image)} compiles them",
@@ -196,7 +196,7 @@ def _search_wheel(
     # The user may give any build of a package. But a file that is called as the official one must
     # be that: otherwise it is damaged, or somebody replaced it.
     if own_wheel and official_wheel and own_wheel.name == official_wheel.filename:
-        then = "put the official file there, or give a wheel of your own another build's name"
+        then = "put the official file there, or give your own wheel the name of another build"
         require_hash(own_wheel, official_wheel, then)
 
     wheel = own_wheel or compiled(image, pin)
@@ -207,7 +207,7 @@ def _search_wheel(
     except NotFetched as error:
         problem = error.problems[0]
     if pin.compiled:
-        then = f"{problem.then}, {_compile_command(pin, image)} compiles one"
+        then = f"{problem.then}; or {_compile_command(pin, image)} compiles one"
         problem = replace(problem, then=then)
     return _Search(None, problem)
 
@@ -340,7 +340,7 @@ def obtain(wheel: Prebuilt, *, cache: Path, fetch: Fetch | None = None) -> Path:
                 f"the official wheel of {wheel.name} {wheel.version} could not be fetched: "
                 f"{root_cause(error)}"
             )
-            then = "--wheelhouse FOLDER takes it from a folder"
+            then = "download it elsewhere, and name its folder with --wheelhouse FOLDER"
             raise NotFetched(Problem(where=host_name, cause=cause, then=then)) from None
         then = (
             "nothing was kept; ask whoever serves it: the release's file was replaced, or "

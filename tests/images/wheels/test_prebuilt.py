@@ -174,7 +174,8 @@ def test_an_optional_package_that_cannot_be_had_is_missing_with_its_reason(tmp_p
     )
     assert wheels.details["flash-attn"] == (
         "the official wheel of flash-attn 2.8.3 could not be fetched: "
-        "no route to host (github.com); --wheelhouse FOLDER takes it from a folder, "
+        "no route to host (github.com); download it elsewhere, and name its folder with "
+        "--wheelhouse FOLDER; or "
         "`nox -s wheels -- cu126-torch27 flash-attn` compiles one"
     )
 
@@ -408,7 +409,7 @@ def test_a_download_that_breaks_off_leaves_nothing_in_the_cache(
     problem = error.value.problems[0]
     assert problem.where == "127.0.0.1"
     assert re.search(cause, problem.cause)
-    assert problem.then == "--wheelhouse FOLDER takes it from a folder"
+    assert problem.then == "download it elsewhere, and name its folder with --wheelhouse FOLDER"
     assert names_in(tmp_path) == []
 
 
