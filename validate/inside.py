@@ -10,18 +10,26 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from validate import checks, host_faults, report, suite, terminal
 from validate.claims import ClaimSet, Tier
+from validate.derived import (
+    DECLARATION,
+    NOTHING_DECLARED,
+    RULES,
+    derived_claims,
+    parse_declaration,
+)
 from validate.environment import host, nvml
 from validate.evidence import Evidence
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
 CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
-"""The image's claims: the build puts them beside the suite."""
+"""The claims of the image that our build made: it puts them beside the suite."""
 _CANNOT_RUN = 2
 """The exit status of wrong arguments, missing claims, and where nothing can be written."""
 
@@ -29,7 +37,7 @@ _CANNOT_RUN = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and judge this image, print the verdict, and return the exit status.
 
-    0: no claim failed; 1: a claim failed; 2: it could not be measured.
+    0: no required claim failed; 1: one failed; 2: it could not be measured.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -54,18 +62,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdict = explain(judge(claims, evidence, tiers))
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
     _print_verdict(verdict, not_run, as_json=options.json, everything=options.all)
-    return 1 if verdict.claims_with(Status.FAIL) else 0
+    return 1 if verdict.overall is Status.FAIL else 0
 
 
 def _measurable_claims() -> ClaimSet:
     """Return the image's claims, without those that only the engine's host can measure.
 
-    Also left out are probes that a validation run starts as root or as an unknown user: here there
-    is only the user of the container.
+    A container does not know whether its image stands on ours. So it is held to the claims of such
+    an image, which hold for our own image, too. Also left out are probes that a validation run
+    starts as root or as an unknown user: here there is only the user of the container.
 
-    Raises OSError, ValueError, LookupError or TypeError if the file of claims cannot be read.
+    Raises OSError, ValueError, LookupError or TypeError if a file cannot be read.
     """
-    claims = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8")).measurable_inside()
+    base = ClaimSet.loads(CLAIMS.read_text(encoding="utf-8"))
+    rules = json.loads(CLAIMS.with_name(RULES).read_text(encoding="utf-8"))
+    declaration = Path(DECLARATION)
+    declared = NOTHING_DECLARED
+    if declaration.is_file():
+        declared = parse_declaration(declaration.read_text(encoding="utf-8"))
+    claims = derived_claims(base, rules, declared).measurable_inside()
     of_other_users = []
     for claim in claims.claims:
         if checks.settings(claim.probe).run_as is not checks.RunAs.IMAGE_USER:
@@ -86,12 +101,16 @@ def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
         "the slowest take a minute or two\n"
     )
     records = []
-    for record in suite.run(claims, CLAIMS, jobs=len(os.sched_getaffinity(0))):
-        records.append(record)
-        sys.stderr.write(
-            f"{len(records)}/{count}  measured {record.probe} in {record.seconds:.1f} s "
-            f"({record.outcome})\n"
-        )
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
+        # Probes are processes of their own, and read their claims from this file.
+        file.write(claims.dumps())
+        file.flush()
+        for record in suite.run(claims, Path(file.name), jobs=len(os.sched_getaffinity(0))):
+            records.append(record)
+            sys.stderr.write(
+                f"{len(records)}/{count}  measured {record.probe} in {record.seconds:.1f} s "
+                f"({record.outcome})\n"
+            )
 
     faults = host_faults.of_machine(host.read())
     # A container cannot know the digest of its image.

@@ -8,6 +8,7 @@ from typing import Any
 
 from validate import hints
 from validate.claims import Tier
+from validate.derived import ADDITIONS_CLAIM, STANDS_ON
 from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
@@ -71,12 +72,28 @@ def lines(
 
 
 def _title(verdict: Verdict, reference: str) -> str:
-    """Return the first line: the image, the start of its digest if it has one, the verdict."""
+    """Return the first line: the image, the start of its digest if it has one, the verdict.
+
+    A derived image is described: `my-training, an image on cu126-torch25 with 14 packages more`.
+    """
     image = verdict.image
-    if reference not in ("", verdict.image):
-        image = f"{reference}, by the claims of {verdict.image}"
+    if image.startswith(STANDS_ON):
+        image += _packages_more(verdict)
+        image = f"{reference}, {image}" if reference else image
+    elif reference not in ("", image):
+        image = f"{reference}, by the claims of {image}"
     parts = [image, verdict.digest[:_DIGEST_CHARACTERS], str(verdict.overall)]
     return "  ".join(part for part in parts if part)
+
+
+def _packages_more(verdict: Verdict) -> str:
+    """Return ` with 14 packages more`; empty if the packages of the image were not listed."""
+    for judged in verdict.claims:
+        if judged.claim.key == ADDITIONS_CLAIM and "installed" in judged.evidence:
+            added = judged.evidence["installed"].keys() - set(judged.claim.expect["pinned"])
+            count = len(added) or "no"
+            return f" with {count} package{'' if len(added) == 1 else 's'} more"
+    return ""
 
 
 def _count_by_tier(claims: Sequence[ClaimVerdict]) -> str:

@@ -23,6 +23,7 @@ import json
 import os
 import queue
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,6 +175,8 @@ class RunSettings:
     """How many groups run at once, and how many forks of a group."""
     timeout: float | None
     """In seconds a probe; None: its own limit, else its tier's."""
+    python: str
+    """The Python of the image's user: it runs the probes that run the image's code."""
 
 
 def run(
@@ -211,7 +214,13 @@ def run(
     environ = {**_environment_of_probes(probes, user), **seeding.seed_variable(seed)}
     groups, run_alone = _form_groups(probes)
     with tempfile.TemporaryDirectory(prefix="validate-") as scratch:
-        settings = RunSettings(claims=file, scratch=Path(scratch), jobs=jobs, timeout=timeout)
+        settings = RunSettings(
+            claims=file,
+            scratch=Path(scratch),
+            jobs=jobs,
+            timeout=timeout,
+            python=shutil.which("python3", path=environ.get("PATH")) or sys.executable,
+        )
         # While groups run side by side, threads of one that wait must not hold a core.
         yield from _run_side_by_side(groups, settings, {**PASSIVE_WAITING, **environ})
         for probe in run_alone:
@@ -370,9 +379,11 @@ def _group_command(group: Group, settings: RunSettings, records_descriptor: int)
     records_descriptor: the open file to which it writes records.
     """
     # All probes of a group read files, or none does. If they do, the variables and start-up code of
-    # the image must not change this process.
-    flags = _ISOLATED if _reads_files(group.probes[0]) else ()
-    command = [sys.executable, *flags, str(_PACKAGE)]
+    # the image must not change this process. Else it is the Python that a user would start.
+    if _reads_files(group.probes[0]):
+        command = [sys.executable, *_ISOLATED, str(_PACKAGE)]
+    else:
+        command = [settings.python, str(_PACKAGE)]
     command += ["--claims", str(settings.claims)]
     command += ["--records", str(records_descriptor)]
     command += ["--scratch", str(settings.scratch)]

@@ -3,6 +3,7 @@
 Here are also the options of a build.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,12 +22,14 @@ from images.host import cache
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
+from images.validation.child import derived_rules
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
 from images.wheels import prebuilt
 from images.wheels.prebuilt import Fetch, FindWheel
 from validate.claims import Tier
+from validate.derived import RULES
 
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
@@ -98,6 +101,17 @@ class Prepared(NamedTuple):
     """The build context: path -> content, or file here."""
 
 
+def suite_of_image(context: ClaimContext, sources: Sources) -> dict[str, bytes]:
+    """Return the suite that an image carries: path -> content.
+
+    With it go the image's claims, and the rules for images that are built on top of it.
+    """
+    files = dict(suite_files(image_claims(context)))
+    rules = derived_rules(context.image, sources)
+    files[RULES] = json.dumps(rules, indent=1, sort_keys=True).encode()
+    return files
+
+
 def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) -> Prepared:
     """Gather wheels, make the suite that goes into the image, and render the Dockerfile.
 
@@ -129,7 +143,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         custom_base=base.origin == "custom",
         outside=prebuilt.record_digests(image, gathered.files.values()),
     )
-    suite = suite_files(image_claims(claim_context))
+    suite = suite_of_image(claim_context, options.sources)
 
     # The recipe of the layers, which a label names.
     image_origin = origin.of_build(

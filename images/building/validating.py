@@ -13,19 +13,26 @@ from typing import NamedTuple
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context import origin
-from images.engine import Engine, configuration, host_gpus
+from images.engine import Engine, ImageInfo, configuration, host_gpus
 from images.engine.gpus import NO_GPU, Attachment
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, wrong
 from images.hardware.inventory import GpuMode
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, validation_run
-from images.validation.child import Changes
+from images.validation import child, own_python, validation_run
+from images.validation.child import Changes, derived_rules
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from validate.claims import ClaimSet, Tier
+from validate.derived import (
+    DECLARATION,
+    NOTHING_DECLARED,
+    Declaration,
+    derived_claims,
+    parse_declaration,
+)
 from validate.evidence import Evidence, Record
 from validate.judge import Verdict, explain, judge
 
@@ -75,7 +82,19 @@ def validate_image(
         say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
 
     steps = engine.steps(info.handle)
-    claims = claims_of(image, sources, info.labels, steps, tiers, only=only, attachment=attachment)
+    declared = NOTHING_DECLARED
+    if configuration.steps_above(steps):
+        declared = read_declaration(engine, info)
+    claims = claims_of(
+        image,
+        sources,
+        info.labels,
+        steps,
+        tiers,
+        only=only,
+        attachment=attachment,
+        declared=declared,
+    )
     say(f"measuring {reference} ({info.digest[:19]})")
     evidence, verdict = measure_and_judge(
         engine,
@@ -135,13 +154,15 @@ def claims_of(
     *,
     only: Sequence[str] = (),
     attachment: Attachment | None = None,
+    declared: Declaration = NOTHING_DECLARED,
 ) -> ClaimSet:
     """Return the claims that an image with these labels and build steps is held to.
 
     `labels`: see `read_claim_context`. `steps`: all its build steps, the first one first. Any above
     ours make it a derived image. `only`: claims, checks or patterns that name the claims to return
     (Claim.is_named); empty: all. `attachment`: the GPUs of the host; None: claims for any host.
-    `tiers`: those that are measured there.
+    `tiers`: those that are measured there. `declared`: what a derived image declares that it
+    changes on purpose.
 
     Raises UserError: no lock, or a text of `only` that names no claim.
     """
@@ -150,13 +171,7 @@ def claims_of(
         context = context.on_host(attachment, tiers)
     claims = image_claims(context)
     if configuration.steps_above(steps):
-        claims = child.derived_claims(
-            claims,
-            packages_to_replace(image, sources),
-            failing=sources.facts.failing_additions,
-            conflicts=sources.facts.conflicts,
-            has_nvcc=image.name.devel,
-        )
+        claims = derived_claims(claims, derived_rules(image, sources), declared)
     return choose_claims(claims, tiers, only) if only else claims
 
 
@@ -195,18 +210,17 @@ def read_claim_context(image: Image, sources: Sources, labels: Mapping[str, str]
     )
 
 
-def packages_to_replace(image: Image, sources: Sources) -> dict[str, str]:
-    """Return the packages that a derived image must not bring: name -> why, and the remedy."""
-    reasons = {}
-    for name, replacement in sources.facts.replaced.items():
-        reasons[name] = f"it is no longer maintained: take {replacement.by}"
-    # Packages of which no release is made for the image's torch.
-    for name, reason in image.unfit.items():
-        remedy = (
-            f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
-        )
-        reasons[name] = f"{reason}: {remedy} (`plan` lists them)"
-    return reasons
+def read_declaration(engine: Engine, info: ImageInfo) -> Declaration:
+    """Return what a derived image declares in its file DECLARATION; nothing if it has none.
+
+    Raises UserError if the file is not as validate/derived.py describes it.
+    """
+    text = own_python.read_file(engine, info, DECLARATION)
+    try:
+        return parse_declaration(text)
+    except ValueError as error:
+        then = "mend the file in your Dockerfile and build again (docs/extending.md)"
+        raise wrong(f"{DECLARATION} of the image", str(error), then) from None
 
 
 def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:

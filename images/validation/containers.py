@@ -80,13 +80,19 @@ class ContainerPlan:
 
 
 def plan_containers(
-    home: str, claims: ClaimSet, gpus: Attachment, user_file: bytes = b""
+    home: str,
+    claims: ClaimSet,
+    gpus: Attachment,
+    user_file: bytes = b"",
+    *,
+    keep_home: bool = False,
 ) -> list[ContainerPlan]:
     """Return the containers of a validation run, the one that takes longest first.
 
     `home`: the home of the image's user; empty: /root. `user_file`: own_python.user_json of the
-    image. Claims that are known to be unproven are in no container, and a container without claims
-    is left out.
+    image. `keep_home`: the home keeps what the image has in it, such as packages that a derived
+    image's user installed; else it is empty. Claims that are known to be unproven are in no
+    container, and a container without claims is left out.
 
     Only containers of the GPU tiers get GPUs. What attaches them (the driver's libraries,
     LD_LIBRARY_PATH) is thereby never mistaken for a part of the image.
@@ -102,18 +108,21 @@ def plan_containers(
     other_users_probes = {claim.probe for claim in (*as_any_user.claims, *as_user_of_claim.claims)}
     as_image_user = cpu.not_measured_by(other_users_probes)
 
-    # What runs the image's code gets an empty home that it can write to.
-    writable = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
+    # What runs the image's code gets a home that it can write to.
+    home = posixpath.normpath(home or "/root")
+    emptied = list(dict.fromkeys(["/tmp", home]))
+    writable = ["/tmp"] if keep_home else emptied
+    mounts = {home: "volume"} if keep_home and home != "/" else {}
     any_user = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
     plans = [
-        ContainerPlan(name="cpu", claims=as_image_user, writable=writable),
+        ContainerPlan(name="cpu", claims=as_image_user, writable=writable, mounts=mounts),
         ContainerPlan(
             name="static",
             claims=static,
             arguments=USER_OPTION,
             files={SUITE_FOLDER: {"user.json": user_file}},
         ),
-        ContainerPlan(name="any-user", claims=as_any_user, writable=writable, user=any_user),
+        ContainerPlan(name="any-user", claims=as_any_user, writable=emptied, user=any_user),
     ]
     for number, claim in enumerate(as_user_of_claim.claims):
         plan = ContainerPlan(
@@ -128,9 +137,14 @@ def plan_containers(
         one_gpu = claims.in_tiers([Tier.GPU])
         several_gpus = claims.in_tiers([Tier.MULTIGPU])
         plans += [
-            ContainerPlan(name="gpu", claims=one_gpu, writable=writable, gpus=gpus),
+            ContainerPlan(name="gpu", claims=one_gpu, writable=writable, mounts=mounts, gpus=gpus),
             ContainerPlan(
-                name="multigpu", claims=several_gpus, writable=writable, gpus=gpus, has_ranks=True
+                name="multigpu",
+                claims=several_gpus,
+                writable=writable,
+                mounts=mounts,
+                gpus=gpus,
+                has_ranks=True,
             ),
         ]
     return [plan for plan in plans if plan.claims.claims]

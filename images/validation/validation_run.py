@@ -260,7 +260,8 @@ def run_containers(
     An error in one container, or an interrupt, keeps the next ones from starting and is raised.
     """
     home = image.env.get("HOME", "")
-    plans = plan_containers(home, claims, gpus, own_python.user_json(image))
+    is_derived = bool(evidence.host["steps_above"])
+    plans = plan_containers(home, claims, gpus, own_python.user_json(image), keep_home=is_derived)
     stopped = threading.Event()
 
     def measure(plan: ContainerPlan) -> None:

@@ -23,6 +23,8 @@ print(*(f"{name}=={one.version}" for name in ("transformers", "datasets") for on
 before=
 for argument in "$@"; do
   case "$argument" in
+    # Such a build takes the image's own packages, and pip refuses constraints on its tools.
+    --no-build-isolation) unset PIP_BUILD_CONSTRAINT ;;
     -U | -[!-]*U* | --upgrade* | --force-reinstall | -t | --target* | --prefix* | --root* | --require-hashes) kept= ;;
     --requirement=*) ! grep -q -e --hash= "${argument#*=}" 2>/dev/null || kept= ;;
   esac

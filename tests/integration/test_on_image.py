@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from images.building.contexts import suite_of_image
 from images.config.paths import CHECKOUT
 from images.context import labels as image_labels
 from images.context import render
@@ -15,9 +16,7 @@ from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.validation.containers import suite_files
 from tests.support import commands
 from tests.support.broken_images import NAME, SITE
 from tests.support.engine_contents import built
@@ -42,11 +41,8 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
-    suite = suite_files(
-        image_claims(
-            ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing, custom_base=False)
-        )
-    )
+    context_of_claims = ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing)
+    suite = suite_of_image(context_of_claims, SOURCES)
     context = render.render(
         image, lock.files, BaseContext(reference="-", origin="tag"), suite=suite
     )
@@ -113,11 +109,13 @@ def test_an_image_prints_its_verdict_and_what_was_not_run(engine: Engine, few: s
     done = run(engine, few, ["validate", "--tier", "static"])
 
     assert done.code == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[0] == f"{NAME}  PASS"
-    assert f"\n{NAME}: PASS (" in done.stdout
+    assert done.stdout.splitlines()[0] == f"an image on {NAME} with no package more  PASS"
+    assert f"\nan image on {NAME}: PASS (" in done.stdout
     assert "\nnot run: cpu, gpu, multigpu" in done.stdout
     first_line, *_ = done.stderr.splitlines()
-    assert first_line.startswith(f"measuring {NAME}: "), "printed before the first probe ends"
+    assert first_line.startswith(f"measuring an image on {NAME}: "), (
+        "printed before the first probe ends"
+    )
     assert "measured static.pins" in done.stderr, "progress does not get in the way of the verdict"
 
 
@@ -126,7 +124,11 @@ def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, few: str
 
     verdict = json.loads(done.stdout)
     assert done.code == 0
-    assert (verdict["image"], verdict["overall"], verdict["digest"]) == (NAME, "PASS", "")
+    assert (verdict["image"], verdict["overall"], verdict["digest"]) == (
+        f"an image on {NAME}",
+        "PASS",
+        "",
+    )
     assert {row["tier"] for row in verdict["claims"]} == {"static"}
 
 

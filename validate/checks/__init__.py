@@ -41,6 +41,8 @@ SHARED_FILES: Mapping[str, str] = {
     "multigpu.examples": "_examples",
     "cpu.silent": "_silent",
     "gpu.silent": "_silent",
+    "cpu.command": "_command",
+    "gpu.command": "_command",
     "gpu.bitsandbytes": _KERNELS,
     "gpu.compile": _KERNELS,
     "gpu.flash_attn": _KERNELS,

@@ -110,7 +110,38 @@ def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
         for info in sorted(Path(folder).iterdir()):
             if info.suffix in (".dist-info", ".egg-info"):
                 installed.append(_read_distribution(info))
-    return tuple(installed)
+    return tuple(without_copies_of_metadata(installed))
+
+
+def without_copies_of_metadata(installed: Iterable[Distribution]) -> list[Distribution]:
+    """Leave out distributions that are only metadata, copied from a folder that comes later.
+
+    An environment of additions has such copies, so that pip counts the image's packages as
+    installed there (templates/additions/create.py). A copy lists the same files as the distribution
+    itself, and none of them is beside it.
+    """
+    kept: list[Distribution] = []
+    later_versions: set[tuple[str, str]] = set()
+    for distribution in reversed(list(installed)):
+        key = (distribution.name, distribution.version)
+        if key in later_versions and not _has_own_files(distribution):
+            continue
+        later_versions.add(key)
+        kept.append(distribution)
+    return kept[::-1]
+
+
+def _has_own_files(distribution: Distribution) -> bool:
+    """Return whether a file that a distribution lists is there, beside its metadata.
+
+    Its commands don't count: they lie in another folder, and the environment has copies of them.
+    """
+    beside, metadata = f"{distribution.location}/", f"{distribution.info}/"
+    for entry in distribution.entries or ():
+        is_beside = entry.path.startswith(beside) and not entry.path.startswith(metadata)
+        if is_beside and os.path.lexists(entry.path):
+            return True
+    return False
 
 
 def locations(installed: Iterable[Distribution]) -> list[str]:

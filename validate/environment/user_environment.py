@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,7 +50,12 @@ def of_this_process() -> UserEnvironment:
             name, equals, value = os.fsdecode(entry).partition("=")
             if equals:
                 environ[name] = value
-    return UserEnvironment(environ=environ, directory=str(Path.cwd()), python=sys.executable)
+    return UserEnvironment(
+        environ=environ,
+        directory=str(Path.cwd()),
+        python=shutil.which("python3", path=environ.get("PATH")) or sys.executable,
+        user=f"{os.getuid()}:{os.getgid()}",
+    )
 
 
 def as_variable(user: UserEnvironment) -> dict[str, str]:

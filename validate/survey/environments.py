@@ -20,6 +20,9 @@ _FOLDER = re.compile(
     r"(?P<prefix>/.*)?/lib(?:64)?/python(?P<version>\d\.\d+|3)/(?P<kind>site|dist)-packages"
 )
 _PROGRAM_VERSION = re.compile(r"python(\d\.\d+)")
+_ADDED_FOLDER = re.compile(r"import site; site\.addsitedir\('(?P<folder>/[^']+)'\)")
+"""The line by which an environment of additions takes in the image's packages
+(templates/additions/create.py)."""
 _LONGEST_TEXT = 1 << 20
 _LONGEST_INSTALLER = 40
 """Characters of the installer's name that are kept: the file may hold anything."""
@@ -211,7 +214,9 @@ def _search_path(
     # A virtual environment does not look into the folder of `pip install --user`.
     if not venv_settings:
         user_folder = _user_folder(environ, version)
-        if Path(user_folder).is_dir() and user_folder not in folders:
+        # In a home that this user may not enter (HOME=/root), Path.is_dir would raise.
+        is_there = os.path.isdir(user_folder)  # noqa: PTH112
+        if is_there and user_folder not in folders:
             folders.insert(0, user_folder)
 
     from_variable = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry]
@@ -279,7 +284,11 @@ def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
         for file in sorted(Path(package_folder).glob("*.pth")):
             for line in read_text(file).splitlines():
                 entry = line.strip()
-                # A line that begins with `import` names no folder: site.py executes it.
+                added_by_us = _ADDED_FOLDER.fullmatch(entry)
+                if added_by_us:
+                    yield from _with_folders_of_pth_files([added_by_us["folder"]])
+                    continue
+                # Any other line that begins with `import` names no folder: site.py executes it.
                 if not entry or entry.startswith(("#", "import ", "import\t")):
                     continue
                 path = entry if entry.startswith("/") else f"{package_folder}/{entry}"

@@ -1,6 +1,7 @@
 """Derived images: how they are recognised, what they must hold, and how their changes are named."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.cases import cases
 from tests.support.sources import SOURCES
 from validate.checks.static import environment, host_image, hygiene, libraries, pins
 from validate.claims import ORIGIN_PROBE, Claim, ClaimSet
+from validate.derived import derived_claims
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judging import Finding, Status
 
@@ -22,7 +24,7 @@ assert PLANNED.image is not None
 LOCKED = {"torch": {"torch": "2.7.1", "sympy": "1.14.0"}, "libraries": {"fsspec": "2025.10.0"}}
 BASE = image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts, locked=LOCKED))
 """The claims of the base image."""
-DERIVED = child.derived_claims(BASE)
+DERIVED = derived_claims(BASE, child.derived_rules(PLANNED.image, SOURCES))
 """The claims of an image that is derived from it."""
 
 
@@ -85,10 +87,10 @@ def test_the_steps_of_a_derived_image_are_those_above_our_last(
 # --- packages and files ---------------------------------------------------------------------------
 
 
-def test_a_derived_image_has_the_claims_of_its_base_and_one_about_its_state() -> None:
+def test_a_derived_image_has_the_claims_of_its_base_and_some_about_what_it_adds() -> None:
     checks_of_base = {claim.check for claim in BASE.claims}
 
-    assert {claim.check for claim in DERIVED.claims} == checks_of_base | {"state"}
+    assert {claim.check for claim in DERIVED.claims} == checks_of_base | {"added", "state"}
 
 
 def test_a_derived_image_may_add_packages_and_move_no_pin() -> None:
@@ -143,14 +145,13 @@ def test_a_users_cache_in_a_derived_image_is_named() -> None:
 def test_an_addition_that_is_known_to_fail_is_a_fault(
     added: dict[str, str], variables: list[str], has_nvcc: bool, fault: str
 ) -> None:
-    facts = SOURCES.facts
-    claims = child.derived_claims(
-        BASE,
-        {"torchao": "none fits"},
-        failing=facts.failing_additions,
-        conflicts=facts.conflicts,
-        has_nvcc=has_nvcc,
+    assert PLANNED.image is not None
+    base_image = replace(
+        PLANNED.image,
+        name=replace(PLANNED.image.name, devel=has_nvcc),
+        unfit={"torchao": "none fits"},
     )
+    claims = derived_claims(BASE, child.derived_rules(base_image, SOURCES))
     claim = find("pins/additions", claims)
     # Here torchao is an addition, and not one of the base image's packages.
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]

@@ -26,6 +26,7 @@ from tests.support.sources import SOURCES, image
 from validate import checks
 from validate.binaries.kernel_states import Excuses
 from validate.claims import Claim, ClaimSet
+from validate.derived import derived_claims, parse_declaration
 
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
 CLAIM_SCHEMA = jsonschema_rs.Draft202012Validator(
@@ -120,7 +121,10 @@ def test_what_is_expected_has_the_type_that_its_judge_names(
     of_image: Image, *, custom_base: bool
 ) -> None:
     claims = claims_of_image(of_image, custom_base=custom_base)
-    derived = child.derived_claims(claims, {"vllm": "it fails"}, conflicts=SOURCES.facts.conflicts)
+    declared = parse_declaration(
+        '[replaces]\ntorch = "2.0"\n[variables]\nA = "b"\n[commands.smoke]\nrun = "true"'
+    )
+    derived = derived_claims(claims, child.derived_rules(of_image, SOURCES), declared)
 
     for claim in (*claims.claims, *derived.claims):
         expected_type = get_type_hints(checks.judge_of(claim)).get("expect")

@@ -3,6 +3,7 @@
 tests/integration/faults.yaml has what hides something in a real image.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from validate.checks.static import lookup
 from validate.checks.static.lookup import Expected, Hidden, Measured, Owners
 from validate.claims import ImageKind
 from validate.environment import debian, installed
-from validate.environment.user_environment import UserEnvironment
+from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, Status
 
 OUR_PATH = ["/opt/venv/bin", "/usr/local/cuda-12.6/bin", "/usr/bin"]
@@ -129,6 +130,9 @@ def write(file: Path, content: str = "") -> str:
     return str(file)
 
 
+NO_ENVIRONMENT = Start(path=(), optimize=0, modules={}, version="3.11", prefix="/nowhere")
+
+
 def write_program(file: Path) -> str:
     path = write(file)
     file.chmod(0o755)
@@ -143,7 +147,7 @@ def test_a_program_hides_those_of_its_name_in_later_folders_of_the_path(tmp_path
     owners = Owners({debian.real_path(venvs): "python3"}, {debian.real_path(condas): "conda"})
 
     folders = [f"{tmp_path}/{name}" for name in ("conda", "venv", "link", "gone")]
-    first, second = lookup.find_hidden_programs(folders, owners)
+    first, second = lookup.find_hidden_programs(folders, owners, NO_ENVIRONMENT)
 
     assert first == Hidden(path=condas, owner="conda", hides=venvs, hidden_owner="Debian's python3")
     assert second["hides"] == f"{tmp_path}/link/python3"
@@ -154,7 +158,46 @@ def test_a_link_to_the_same_program_is_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("venv")
 
     folders = [f"{tmp_path}/venv", f"{tmp_path}/link"]
-    assert not lookup.find_hidden_programs(folders, Owners({}, {}))
+    assert not lookup.find_hidden_programs(folders, Owners({}, {}), NO_ENVIRONMENT)
+
+
+def write_environment(folder: Path, python: Path) -> None:
+    """Make a virtual environment whose Python is a link, with one command."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    (folder / "bin/python3").symlink_to(python)
+    command = folder / "bin/accelerate"
+    command.write_text(f"#!{folder}/bin/python3\nimport accelerate\n")
+    command.chmod(0o755)
+
+
+def test_the_python_of_another_environment_hides_the_images(tmp_path: Path) -> None:
+    """conda's, or a venv's, in front: both are links to the same interpreter."""
+    python = Path(write_program(tmp_path / "usr/python3"))
+    conda, image = tmp_path / "conda", tmp_path / "venv"
+    for environment in (conda, image):
+        write_environment(environment, python)
+    start = replace(NO_ENVIRONMENT, prefix="/elsewhere", path=(f"{conda}/lib/python3.11",))
+
+    hidden = lookup.find_hidden_programs([f"{conda}/bin", f"{image}/bin"], Owners({}, {}), start)
+
+    assert [Path(row["hides"]).name for row in hidden] == ["accelerate", "python3"]
+
+
+def test_an_environment_of_additions_hides_nothing(tmp_path: Path) -> None:
+    """It takes in the image's packages, and has copies of their commands for its own Python."""
+    python = Path(write_program(tmp_path / "usr/python3"))
+    additions, image = tmp_path / "additions", tmp_path / "venv"
+    for environment in (additions, image):
+        write_environment(environment, python)
+    folders = (f"{additions}/lib/python3.11", f"{image}/lib/python3.11")
+    start = replace(NO_ENVIRONMENT, prefix=str(additions), path=folders)
+
+    hidden = lookup.find_hidden_programs(
+        [f"{additions}/bin", f"{image}/bin"], Owners({}, {}), start
+    )
+
+    assert hidden == []
 
 
 def test_modules_hide_those_of_the_standard_library(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ class EnvironmentExpect(_EnvironmentExpect, total=False):
 
     allowed: list[str]
     """Patterns of variables that a derived image may set to another value."""
+    declared: dict[str, str]
+    """Variables that a derived image declares -> the value that it sets on purpose."""
+    harmless: list[str]
+    """Patterns of variables that need not be reported of a derived image."""
 
 
 class Assignment(TypedDict):
@@ -107,9 +111,7 @@ class PythonStart(TypedDict):
     code: list[StartFile]
 
 
-class EnvironmentEvidence(TypedDict):
-    """Variables, settings files and start-up code of the image. Values are cut."""
-
+class _EnvironmentEvidence(TypedDict):
     required: dict[str, str | None]
     """The value of each required variable; None: it is not set."""
     denied: dict[str, str]
@@ -118,6 +120,13 @@ class EnvironmentEvidence(TypedDict):
     settings_files: dict[str, list[str]]
     """File -> its lines that are no comments. Files that are not there are left out."""
     start: PythonStart
+
+
+class EnvironmentEvidence(_EnvironmentEvidence, total=False):
+    """Variables, settings files and start-up code of the image. Values are cut."""
+
+    unknown: list[str]
+    """Of a derived image: the names of variables that are neither ours nor known to be harmless."""
 
 
 class TextFile(NamedTuple):
@@ -160,6 +169,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
             "settings_files": settings_files,
             "start": python_start,
         }
+        if "harmless" in claim.expect:
+            known = [*claim.expect["required"], *denied, *claim.expect["harmless"]]
+            known += claim.expect["allowed"]
+            evidence["unknown"] = [name for name in environ if not matches(name, known)]
         yield claim.subject, evidence
 
 
@@ -256,7 +269,8 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
 
     That is: a `required` variable has another value, a `denied` one is set, a settings file has
     more than comments, or code that belongs to no package runs whenever Python starts. A derived
-    image may set the variables that a pattern of `allowed` matches.
+    image may set the variables that a pattern of `allowed` matches, and those that it declares.
+    What it sets besides is reported.
     """
     faults = list(find_variable_faults(expect, evidence))
     for path, lines in evidence["settings_files"].items():
@@ -264,7 +278,11 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
             faults.append(f"{path} is not empty: {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
     good = f"{len(expect['required'])} variables as expected, none that misleads"
-    return conclude(faults, f"{good}, no start-up code of unknown owner")
+    good += ", no start-up code of unknown owner"
+    reported = [*sorted(expect.get("declared", {})), *evidence.get("unknown", ())]
+    if reported:
+        good += f"; reported: {listed(reported, limit=10)}"
+    return conclude(faults, good)
 
 
 def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidence) -> Iterator[str]:
@@ -275,15 +293,19 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     """
     required = expect["required"]
     allowed = expect.get("allowed", ())
+    declared = expect.get("declared", {})
     for name, value in evidence["required"].items():
         # A derived image may change an allowed variable, but not unset it.
         is_allowed = bool(value) and matches(name, allowed)
-        if value != required[name] and not is_allowed:
+        is_declared = name in declared and value == declared[name]
+        if value != required[name] and not is_allowed and not is_declared:
             state = "not set" if value is None else repr(value)
             yield f"{name} is {state}, {required[name]!r} is expected"
 
     for name, value in evidence["denied"].items():
-        if name not in required and not matches(name, allowed):
+        # Values of evidence are cut.
+        is_declared = name in declared and value == declared[name][:_LONGEST_VALUE]
+        if name not in required and not matches(name, allowed) and not is_declared:
             yield f"{name}={value} is set: {reason_against(name, expect['denied'])}"
 
     # Lines of files that shells read, such as `export NAME="VALUE"`, with the name of a denied

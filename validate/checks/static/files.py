@@ -11,6 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypedDict
 
 from validate.checks import Settings
@@ -120,7 +121,7 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
     unowned = sorted(find_unowned(distributions))
     without_record: list[WithoutRecord] = []
     for distribution in distributions:
-        if distribution.entries is None:
+        if distribution.entries is None and not is_source_tree(distribution.location):
             without_record.append({"name": distribution.name, "location": distribution.location})
     return {
         "distributions": len(distributions),
@@ -131,6 +132,14 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
         "unowned_count": len(unowned),
         "without_record": without_record,
     }
+
+
+def is_source_tree(folder: str) -> bool:
+    """Return whether a folder of sys.path is a project's source, as of an editable installation.
+
+    Its metadata (`.egg-info`) has no RECORD, because its files were not installed.
+    """
+    return any(Path(folder, name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg"))
 
 
 def recorded_hashes(distributions: Sequence[Distribution]) -> dict[str, dict[str, str]]:

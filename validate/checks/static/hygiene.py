@@ -164,12 +164,13 @@ def inspect_home(path: str) -> Home:
 
 
 def find_leftovers(files: Mapping[str, int], patterns: Iterable[str]) -> dict[str, Leftover]:
-    """Return the leftovers among these files, by the first pattern that each matches.
+    """Return the leftovers among these files, by the longest pattern that each matches.
 
     `files` is path -> bytes.
     """
     # find_pattern(path) returns the first pattern that the path matches, or None.
-    find_pattern = first_of(patterns)
+    # The most specific pattern counts: `*/.cache/venvs/*` before `*/.cache/*`.
+    find_pattern = first_of(sorted(patterns, key=len, reverse=True))
     leftovers: dict[str, Leftover] = {}
     for path, size in files.items():
         pattern = find_pattern(path)

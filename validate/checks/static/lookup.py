@@ -9,6 +9,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from validate.binaries.loader import machine_named
@@ -18,7 +19,7 @@ from validate.claims import Claim, ImageKind
 from validate.environment import debian, installed
 from validate.environment.image_paths import is_link, is_plain_file, read_image_paths
 from validate.environment.installed import Distribution
-from validate.environment.user_environment import UserEnvironment
+from validate.environment.user_environment import Start, UserEnvironment
 from validate.judging import Finding, conclude, listed
 
 SETTINGS = Settings(
@@ -39,6 +40,7 @@ _PLUGINS = {
 """Pattern of a library's name or path -> the program that loads it because it is there (NCCL's user
 guide; openssl-env(7))."""
 _NO_OWNER = ""
+_STANDARD = "the standard library"
 _IN_EVERY_PROJECT = frozenset(
     {"tests", "test", "docs", "examples", "scripts", "tools", "benchmarks"}
 )
@@ -47,12 +49,17 @@ _MODULE = re.compile(r"(?P<name>[A-Za-z_]\w*)(\.py|(\.cpython-\d+-[\w-]+|\.abi3)
 _STANDARD_LIBRARY = re.compile(r".*/python3\.\d+(/lib-dynload)?")
 
 
-class Expected(TypedDict):
-    """What a claim about search paths says."""
-
+class _Expected(TypedDict):
     path: list[str]
     """Folders of the PATH that our build sets."""
     image_kind: ImageKind
+
+
+class Expected(_Expected, total=False):
+    """What a claim about search paths says."""
+
+    packages: list[str]
+    """Of a derived image: the packages of its base image, which nothing may hide."""
 
 
 class Hidden(TypedDict):
@@ -115,7 +122,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     modules = find_hidden_modules(folders_before_standard(user), standard, distributions)
     evidence: Measured = {
         "path": path,
-        "programs": find_hidden_programs(path, owners)[:_MOST_LISTED],
+        "programs": find_hidden_programs(path, owners, start)[:_MOST_LISTED],
         "modules": modules[:_MOST_LISTED],
         "libraries": find_hidden_libraries(user, owners)[:_MOST_LISTED],
         "plugins": find_plugins(loader_folders(user), owners),
@@ -133,11 +140,14 @@ def folders_before_standard(user: UserEnvironment) -> list[str]:
     return folders
 
 
-def find_hidden_programs(folders: Sequence[str], owners: Owners) -> list[Hidden]:
+def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -> list[Hidden]:
     """Return programs that a shell finds in place of others of their name.
 
-    `folders` are those of the PATH, in its order. A relative one is left out.
+    `folders` are those of the PATH, in its order. A relative one is left out. `start` is how the
+    Python starts that users find. An environment of additions has copies of the commands of the
+    image's packages, for this Python: they hide nothing.
     """
+    own_folder = f"{start.prefix}/bin"
     first_found: dict[str, str] = {}
     hidden: list[Hidden] = []
     for folder in folders:
@@ -148,11 +158,45 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners) -> list[Hidden]
             if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113
                 continue
             first = first_found.setdefault(name, path)
-            # It is hidden by the first one, unless both are the same file: /bin is a link to
-            # /usr/bin.
-            if os.path.realpath(first) != os.path.realpath(path):
-                hidden.append(describe_pair(first, path, owners))
+            # It is hidden by the first one, unless both are the same program.
+            if is_same_program(first, path, start):
+                continue
+            if os.path.dirname(first) == own_folder and is_same_script(first, path):  # noqa: PTH120
+                continue
+            hidden.append(describe_pair(first, path, owners))
     return hidden
+
+
+def is_same_program(path: str, other_path: str, start: Start) -> bool:
+    """Return whether two paths are the same file: /bin is a link to /usr/bin.
+
+    The Python of a virtual environment is a link, too, but another program, as it finds other
+    packages. It is the same only if the Python that users start also finds the other's packages.
+    """
+    if os.path.realpath(path) != os.path.realpath(other_path):
+        return False
+    prefix, other_prefix = prefix_of_environment(path), prefix_of_environment(other_path)
+    if not other_prefix or prefix == other_prefix:
+        return True
+    return any(entry.startswith(f"{other_prefix}/") for entry in start.path)
+
+
+def prefix_of_environment(path: str) -> str:
+    """Return the folder of the virtual environment whose Python this is; empty if it is none."""
+    folder, _, name = path.rpartition("/bin/")
+    is_python = name.startswith("python")
+    return folder if is_python and Path(folder, "pyvenv.cfg").is_file() else ""
+
+
+def is_same_script(path: str, other_path: str) -> bool:
+    """Return whether two files are the same script, but for the interpreter in the first line."""
+    texts = []
+    for script in (path, other_path):
+        first_line, _, text = Path(script).read_bytes().partition(b"\n")
+        if not first_line.startswith(b"#!"):
+            return False
+        texts.append(text)
+    return texts[0] == texts[1]
 
 
 def find_hidden_modules(
@@ -168,7 +212,7 @@ def find_hidden_modules(
     known: dict[str, list[tuple[str, str]]] = {}
     for folder in standard:
         for name, _ in list_modules(folder):
-            known.setdefault(name, []).append((folder, "the standard library"))
+            known.setdefault(name, []).append((folder, _STANDARD))
     for distribution in distributions:
         for name in distribution.modules():
             known.setdefault(name, []).append((distribution.location, distribution.name))
@@ -313,8 +357,14 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
         else:
             reported.append(sentence)
 
-    # These hide a module or library that some package brought: in no image is that right.
-    faults += [describe(module) for module in evidence["modules"]]
+    # These hide a module or library that some package brought: in no image is that right. But the
+    # source of an own package may lie beside its installed copy in a derived image.
+    ours = (_STANDARD, *expect.get("packages", ()))
+    for module in evidence["modules"]:
+        if "packages" in expect and module["hidden_owner"] not in ours:
+            reported.append(describe(module))
+        else:
+            faults.append(describe(module))
     faults += [describe(library) for library in evidence["libraries"]]
 
     for path, loaded_by in evidence["plugins"].items():

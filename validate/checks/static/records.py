@@ -62,16 +62,27 @@ class Measured(TypedDict):
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the RECORDs of the installed distributions that each claim names."""
     _, start, distributions = installed.read_user_python()
-    # The folder of the virtual environment. Scripts and headers of wheels lie below it.
     environment = os.path.realpath(start.prefix)
     for claim in claims:
         records: dict[str, list[InstalledRecord]] = {}
         for distribution in distributions:
             # A distribution without a RECORD is reported by the check `files`.
             if distribution.name in claim.expect["wheels"] and distribution.entries is not None:
-                record = _read_record(distribution, environment)
+                prefix = prefix_of(distribution.location, environment)
+                record = _read_record(distribution, prefix)
                 records.setdefault(distribution.name, []).append(record)
         yield claim.subject, {"records": records}
+
+
+def prefix_of(location: str, environment: str) -> str:
+    """Return the folder below which scripts and headers of a distribution lie.
+
+    `location`: its folder of packages, `/opt/venv/lib/python3.11/site-packages`. An environment of
+    additions takes in the packages of another one, so the prefix is not always that of the
+    `environment`, which is taken for a folder of another shape.
+    """
+    prefix, found, _ = os.path.realpath(location).rpartition("/lib/python")
+    return prefix if found else environment
 
 
 def _read_record(distribution: Distribution, environment: str) -> InstalledRecord:

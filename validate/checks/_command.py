@@ -1,0 +1,88 @@
+"""command: check that a program that a derived image declares ends with 0.
+
+People know best what their image is for. A derived image names a program in derived.toml
+(validate/derived.py), and it is run as its user would run it: in the working folder, with the
+image's variables, without a network, and with the GPUs of the tier. Each is a claim `command/NAME`.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from validate.checks import Settings
+from validate.claims import Claim
+from validate.environment import user_environment
+from validate.judging import Finding, failed, passed, telling_line
+
+SETTINGS = Settings(time_limit=3600)
+
+_MOST_PRINTED = 4000
+"""Characters of what the program printed last that are kept."""
+
+
+class CommandExpect(TypedDict):
+    """What the claim about a command says."""
+
+    run: str
+    """A line for `sh -c`."""
+    seconds: int
+    """How long it may take."""
+
+
+class CommandEvidence(TypedDict):
+    """How the command ended."""
+
+    exit_code: int | None
+    """Negative: the number of the signal that ended it. None: it was ended for its time."""
+    seconds: float
+    printed: str
+    """The end of what it printed."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CommandEvidence]]:
+    """Run each command, one after another, and yield how it ended."""
+    user = user_environment.recorded()
+    for claim in claims:
+        yield claim.subject, run(claim.expect["run"], claim.expect["seconds"], user.directory)
+
+
+def run(line: str, seconds: float, folder: str) -> CommandEvidence:
+    """Run a line of a shell in a folder, for at most these seconds, and return how it ended."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", line],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    exit_code: int | None
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        exit_code = process.returncode
+    except subprocess.TimeoutExpired:
+        # It may have started others, which hold the pipe: end all of them.
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        exit_code = None
+    return {
+        "exit_code": exit_code,
+        "seconds": round(time.monotonic() - started, 1),
+        "printed": output.decode("utf-8", "replace")[-_MOST_PRINTED:],
+    }
+
+
+def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Finding:
+    """Fail unless the command ended with 0."""
+    if evidence["exit_code"] is None:
+        return failed(f"{subject}: `{expect['run']}` did not end within {expect['seconds']} s")
+    if evidence["exit_code"] != 0:
+        last = telling_line(evidence["printed"]) or "nothing was printed"
+        return failed(f"{subject}: `{expect['run']}` ended with {evidence['exit_code']}: {last}")
+    return passed(f"`{expect['run']}` ended with 0 after {evidence['seconds']} s")
+
+
+CLAIMS = {"command": judge}

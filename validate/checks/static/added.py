@@ -1,0 +1,129 @@
+"""added: check that the user of a derived image can write where its programs write.
+
+A Dockerfile's WORKDIR makes a folder of root, and so do `RUN mkdir` and COPY. A program of another
+user then ends with "Permission denied": triton-inference-server/server#6488 (working folder),
+dphnAI/sonar#458 (Triton's cache), PaddlePaddle/Paddle#10196 (HOME). The claim is `added/folders`.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TypedDict
+
+from validate.checks import Settings
+from validate.checks.static.modes import User, read_user
+from validate.claims import Claim
+from validate.environment import installed
+from validate.environment.user_environment import UserEnvironment
+from validate.judging import Finding, conclude
+
+SETTINGS = Settings(reads_files_only=True)
+
+WORKING_FOLDER = "the working folder"
+_WRITE_AND_ENTER = 0o3
+"""The rights that making a file in a folder takes, as three bits of a mode."""
+
+
+class FoldersExpect(TypedDict):
+    """What the claim about folders says."""
+
+    variables: list[str]
+    """Variables that name folders to write to: HOME, and those of caches."""
+
+
+class Folder(TypedDict):
+    """A folder that programs write to."""
+
+    path: str
+    exists: bool
+    """If it does not, it can be made in the folder of which mode and owner are given."""
+    owner: int
+    mode: str
+    """In octal digits."""
+    writable: bool
+
+
+class FoldersEvidence(TypedDict):
+    """The folders that programs of the image's user write to."""
+
+    user: str
+    """`1001:1001`"""
+    folders: dict[str, Folder]
+    """What names the folder (`HOME`, or WORKING_FOLDER) -> the folder."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FoldersEvidence]]:
+    """Yield the folders that the image's user writes to, and whether their modes allow it."""
+    environment, _, _ = installed.read_user_python()
+    user = read_user(environment.user)
+    for claim in claims:
+        folders = {}
+        for name, path in list_folders(environment, claim.expect["variables"]).items():
+            folders[name] = inspect_folder(path, user)
+        yield claim.subject, {"user": f"{user.uid}:{user.gid}", "folders": folders}
+
+
+def list_folders(environment: UserEnvironment, variables: Sequence[str]) -> dict[str, str]:
+    """Return the working folder, and those that variables name as far as they are set."""
+    folders = {WORKING_FOLDER: environment.directory}
+    for name in variables:
+        if environment.environ.get(name):
+            folders[name] = environment.environ[name]
+    return folders
+
+
+def inspect_folder(path: str, user: User) -> Folder:
+    """Return whether a user may make files in a folder, by its mode and owner.
+
+    Libraries make a cache that does not exist: then the nearest folder above it that exists counts.
+    """
+    nearest = PurePosixPath(os.path.realpath(path))
+    while not os.path.isdir(nearest):  # noqa: PTH112
+        nearest = nearest.parent
+    facts = os.stat(nearest)  # noqa: PTH116
+    return {
+        "path": path,
+        "exists": str(nearest) == os.path.realpath(path),
+        "owner": facts.st_uid,
+        "mode": f"{stat.S_IMODE(facts.st_mode):o}",
+        "writable": may_write(user, facts),
+    }
+
+
+def may_write(user: User, facts: os.stat_result) -> bool:
+    """Return whether a user may make files in a folder of this mode and owner."""
+    if user.uid == 0:
+        return True
+    # The mode has three bits each for the owner, the group, and all others.
+    if facts.st_uid == user.uid:
+        granted = facts.st_mode >> 6
+    elif facts.st_gid == user.gid:
+        granted = facts.st_mode >> 3
+    else:
+        granted = facts.st_mode
+    return granted & _WRITE_AND_ENTER == _WRITE_AND_ENTER
+
+
+def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> Finding:
+    """Fail where the image's user may not write to a folder that its programs write to."""
+    faults = []
+    for name, folder in evidence["folders"].items():
+        if folder["writable"]:
+            continue
+        owner = f"uid {folder['owner']}'s, mode {folder['mode']}"
+        if not folder["exists"]:
+            owner = f"it can't be made: the folder above is {owner}"
+        faults.append(
+            f"user {evidence['user']} can't write to {name}, {folder['path']} ({owner}): "
+            f"`RUN mkdir -p {folder['path']} && chown {evidence['user']} {folder['path']}` as root"
+        )
+    return conclude(faults, f"user {evidence['user']} can write to {describe(evidence['folders'])}")
+
+
+def describe(folders: Mapping[str, Folder]) -> str:
+    """Return how many folders there are, and the working folder."""
+    return f"{folders[WORKING_FOLDER]['path']} and {len(folders) - 1} folders that variables name"
+
+
+CLAIMS = {"added/folders": judge}

@@ -1,0 +1,355 @@
+"""The claims that an image is held to which stands on ours: a derived image.
+
+A derived image is built by somebody's Dockerfile with `FROM` one of our images, its base image. It
+is held to the claims of its base image, loosened where people rightly change things, and to claims
+about what it adds. What it changes on purpose it may declare in a file, DECLARATION.
+
+The host and the copy of the suite inside an image both make the claims here, so that they come to
+the same verdict. Nothing here reads a file or runs a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from validate.checks.static.pins import AdditionsExpect, KnownConflict, KnownFailure
+from validate.claims import Claim, ClaimSet, ImageKind, Tier
+
+DECLARATION = "/opt/truetag/derived.toml"
+"""The file in a derived image that declares what it changes on purpose."""
+RULES = "derived.json"
+"""The file with DerivedRules, beside the claims in an image."""
+
+_OUR_LABELS = "dev.truetag."
+"""How the names of our own labels begin."""
+_USERS_FILES = "/workspace/*"
+"""The pattern of leftovers that our own images must not have, and where users put their files."""
+_ADDITIONS = "*/.cache/venvs/*"
+"""Where `pip install` of a user other than root puts packages (templates/additions/python.sh)."""
+_REPORTED_LEFTOVERS = ("/var/cache/apt/*",)
+"""Leftovers that are reported and no fault: Debian's official base image cleans them by itself
+(docker-clean), and ours does not."""
+_NOT_REQUIRED = ("image/size", "pins/lock")
+"""Claims that a derived image need not keep. They are measured and shown."""
+_REPLACED = ("hygiene/home",)
+"""Claims of the base image that `added/folders` replaces: a derived image has one user, its own."""
+STANDS_ON = "an image on "
+"""How claims and verdicts call a derived image: `an image on cu126-torch25`. It is never called by
+its base image's name."""
+ADDITIONS_CLAIM = "pins/additions"
+LOCK_CLAIM = "pins/lock"
+"""The claim whose probe lists every installed package, beside the versions of the lock."""
+_TIERS_OF_COMMANDS = (Tier.CPU, Tier.GPU)
+"""The tiers that a command of a derived image may ask for."""
+_COMMAND_SECONDS = 600
+
+
+class DerivedRules(TypedDict):
+    """What the matrix and the facts say about images that stand on one of ours. JSON values."""
+
+    failing: list[KnownFailure]
+    """Packages and variables that are known to fail in this base image."""
+    conflicts: list[KnownConflict]
+    """Releases of packages that fail together in any image."""
+    state: dict[str, list[Any]]
+    """Expression -> the values that it may have after `import torch`."""
+    allowed_variables: list[str]
+    """Patterns of variables that a derived image may set although ours must not have them."""
+    harmless_variables: list[str]
+    """Patterns of variables that are known to change nothing that was validated."""
+    folder_variables: list[str]
+    """Variables that name folders to which programs write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program of a derived image that must end with 0."""
+
+    run: str
+    """A line for `sh -c`, in the image's working folder."""
+    tier: Tier = Tier.CPU
+    seconds: int = _COMMAND_SECONDS
+    """How long it may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a derived image says that it changes on purpose."""
+
+    replaces: Mapping[str, str] = field(default_factory=dict)
+    """Package of the base image -> the version that the derived image has of it."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variable -> the value that it is set to on purpose."""
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    """Name -> a command that must end with 0."""
+
+
+NOTHING_DECLARED = Declaration()
+
+
+def parse_declaration(text: str) -> Declaration:
+    """Return what the content of the file DECLARATION declares; nothing if it is empty.
+
+    Raises ValueError with a sentence that says what is wrong, and where.
+
+        [replaces]
+        transformers = "5.24.0"
+
+        [variables]
+        HF_ENDPOINT = "https://hf.example.com"
+
+        [commands.smoke]
+        run = "python /workspace/smoke.py"
+        tier = "gpu"
+    """
+    try:
+        import tomllib
+    except ImportError as error:
+        raise ValueError("reading it takes Python 3.11 or newer") from error
+
+    tables = tomllib.loads(text)
+    unknown = sorted(tables.keys() - {"replaces", "variables", "commands"})
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]!r} is no table of this file: "
+            "it has [replaces], [variables] and [commands]"
+        )
+    commands = {}
+    for name, table in _table(tables, "commands").items():
+        commands[name] = _parse_command(name, table)
+    return Declaration(
+        replaces=_texts(tables, "replaces"),
+        variables=_texts(tables, "variables"),
+        commands=commands,
+    )
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table of a declaration, empty if it has none.
+
+    Raises ValueError if something else has this name.
+    """
+    table = tables.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"[{name}] must be a table")
+    return table
+
+
+def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return a table whose values are texts. Raises ValueError if a value is none."""
+    texts = {}
+    for key, value in _table(tables, name).items():
+        if not isinstance(value, str):
+            raise ValueError(f'[{name}] {key} must be a text: {key} = "{value}"')
+        texts[key] = value
+    return texts
+
+
+def _parse_command(name: str, table: object) -> Command:
+    """Return a command of a declaration. Raises ValueError if the table does not describe one."""
+    where = f"[commands.{name}]"
+    if not isinstance(table, Mapping) or not isinstance(table.get("run"), str):
+        raise ValueError(f'{where} needs a line `run = "COMMAND"`')
+    unknown = sorted(table.keys() - {"run", "tier", "seconds"})
+    if unknown:
+        raise ValueError(f"{where} has no key {unknown[0]!r}: it has run, tier and seconds")
+
+    tier = table.get("tier", Tier.CPU.value)
+    if tier not in [allowed.value for allowed in _TIERS_OF_COMMANDS]:
+        raise ValueError(f'{where} tier is {tier!r}: it must be "cpu" or "gpu"')
+    seconds = table.get("seconds", _COMMAND_SECONDS)
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
+        raise ValueError(f"{where} seconds is {seconds!r}: it must be a whole number above 0")
+    return Command(run=table["run"], tier=Tier(tier), seconds=seconds)
+
+
+def derived_claims(
+    base: ClaimSet, rules: DerivedRules, declared: Declaration = NOTHING_DECLARED
+) -> ClaimSet:
+    """Return the claims that a derived image is held to.
+
+    They are the claims of its base image, loosened where a derived image may differ; claims about
+    what it adds; one about the state after `import torch`; and its own commands.
+
+    `base`: the claims of the base image.
+    """
+    pinned = pinned_packages(base)
+    claims = []
+    for base_claim in base.claims:
+        if base_claim.key not in _REPLACED:
+            claims.append(_loosened(base_claim, pinned, rules, declared))
+
+    additions: AdditionsExpect = {
+        "pinned": pinned,
+        "known": rules["failing"],
+        "conflicts": rules["conflicts"],
+    }
+    for base_claim in base.claims:
+        if base_claim.key == LOCK_CLAIM:
+            claims.append(_additions_claim(base_claim, additions))
+    claims += _claims_about_additions(base, rules)
+    claims += _claims_about_commands(declared)
+    return ClaimSet(image=f"{STANDS_ON}{base.image}", claims=tuple(claims))
+
+
+def _additions_claim(lock_claim: Claim, expect: AdditionsExpect) -> Claim:
+    """Return the claim that none of the packages that were added is known to fail.
+
+    It is like the claim on the lock, whose probe lists the installed packages.
+    """
+    return replace(
+        lock_claim,
+        subject="additions",
+        statement="nothing that was added is known to fail in this image",
+        expect={**expect},
+    )
+
+
+def _claims_about_additions(base: ClaimSet, rules: DerivedRules) -> list[Claim]:
+    """Return the claims about what a derived image adds, whatever that is."""
+    versions = base_versions(base)
+    return [
+        Claim(
+            check="added",
+            subject="folders",
+            tier=Tier.STATIC,
+            probe="static.added",
+            statement="the image's user can write to the working folder, the home and the caches",
+            expect={"variables": rules["folder_variables"]},
+        ),
+        Claim(
+            check="added",
+            subject="imports",
+            tier=Tier.CPU,
+            probe="cpu.added",
+            statement="every package that was added or moved can be imported",
+            expect={"base": versions},
+        ),
+        Claim(
+            check="added",
+            subject="requirements",
+            tier=Tier.CPU,
+            probe="cpu.added",
+            statement="every package that was added or moved has what it requires",
+            expect={"base": versions},
+        ),
+        Claim(
+            check="state",
+            subject="after-import",
+            tier=Tier.CPU,
+            probe="cpu.state",
+            statement="after `import torch`, Python and torch are as in the base image",
+            expect={"state": rules["state"]},
+        ),
+    ]
+
+
+def _claims_about_commands(declared: Declaration) -> list[Claim]:
+    """Return a claim for each command that the derived image declares."""
+    claims = []
+    for name, command in declared.commands.items():
+        claims.append(
+            Claim(
+                check="command",
+                subject=name,
+                tier=command.tier,
+                probe=f"{command.tier}.command",
+                statement=f"`{command.run}` ends with 0",
+                expect={"run": command.run, "seconds": command.seconds},
+            )
+        )
+    return claims
+
+
+def pinned_packages(base: ClaimSet) -> list[str]:
+    """Return what no addition may move, sorted: packages of the base image's lock, and its pins."""
+    return sorted(base_versions(base))
+
+
+def base_versions(base: ClaimSet) -> dict[str, str]:
+    """Return the packages of a base image -> their versions, by its claims.
+
+    The version is empty for an optional package that the lock does not have.
+    """
+    versions: dict[str, str] = {}
+    for base_claim in base.claims:
+        # Only the claim on the lock has `closed`: whether the image may hold no other package.
+        if "closed" in base_claim.expect:
+            versions.update(base_claim.expect["versions"])
+    for base_claim in base.claims:
+        if base_claim.check == "pins" and base_claim.key != LOCK_CLAIM:
+            versions.setdefault(base_claim.subject, base_claim.expect.get("version", ""))
+    return dict(sorted(versions.items()))
+
+
+def _loosened(
+    base_claim: Claim, pinned: list[str], rules: DerivedRules, declared: Declaration
+) -> Claim:
+    """Return a claim of the base image as a derived image is held to it.
+
+    Which claims are loosened is told by the keys of what they expect, so that it holds for every
+    claim of a check. Their judges know what each key means. `pinned`: the packages that no addition
+    may move.
+    """
+    expect = dict(base_claim.expect)
+    # The judges of these are told that the image is a derived one: `image/settings` and others then
+    # accept its own user and entrypoint, `origin/layers` accepts layers on top of ours.
+    if "image_kind" in expect:
+        expect["image_kind"] = ImageKind.DERIVED
+    if "is_derived" in expect:
+        expect["is_derived"] = True
+
+    # Variables that a user may set although our own images must not have them.
+    if "denied" in expect:
+        expect["allowed"] = rules["allowed_variables"]
+        expect["declared"] = dict(declared.variables)
+        expect["harmless"] = rules["harmless_variables"]
+
+    # Users put their files into /workspace.
+    if "leftovers" in expect:
+        # The longest pattern that matches a file counts.
+        leftovers = {_ADDITIONS: "packages that the image's user added", **expect["leftovers"]}
+        leftovers.pop(_USERS_FILES, None)
+        expect["leftovers"] = leftovers
+        expect["told"] = [_ADDITIONS, *_REPORTED_LEFTOVERS]
+
+    # Labels that do not name us, such as the title, are the user's to set.
+    if "labels" in expect:
+        labels = {}
+        for name, value in expect["labels"].items():
+            if name.startswith(_OUR_LABELS):
+                labels[name] = value
+        expect["labels"] = labels
+
+    expect |= _about_packages(base_claim, pinned, declared.replaces)
+    required = base_claim.required and base_claim.key not in _NOT_REQUIRED
+    return replace(base_claim, expect=expect, required=required)
+
+
+def _about_packages(
+    base_claim: Claim, pinned: list[str], replaced: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a claim expects of packages, where that differs in a derived image.
+
+    `pinned`: the packages that no addition may move. `replaced`: package -> the version that the
+    derived image declares in its place.
+    """
+    changed: dict[str, Any] = {}
+    # A package that is replaced on purpose is held to the version that was declared.
+    if base_claim.check == "pins" and base_claim.subject in replaced:
+        changed["version"] = replaced[base_claim.subject]
+
+    # Packages beyond the lock are no fault.
+    if "closed" in base_claim.expect:
+        versions = base_claim.expect["versions"]
+        changed["closed"] = False
+        changed["versions"] = {name: replaced.get(name, versions[name]) for name in versions}
+
+    # Additions may lack libraries that ours must find, and hide each other, but nothing of ours.
+    if base_claim.check == "libraries":
+        changed["pinned"] = pinned
+    if base_claim.check == "lookup":
+        changed["packages"] = pinned
+    return changed
