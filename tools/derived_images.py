@@ -1,0 +1,156 @@
+"""Build forty derived images, and compare the verdict of each with the one that a person gave it.
+
+    python -m tools.derived_images cu126-torch25 --tier static --tier cpu
+    python -m tools.derived_images cu126-torch25 --only wandb --only autoawq
+
+derived_images.yaml has their Dockerfiles, which have the shapes of public ones: twenty that are
+healthy, and twenty that break by accident. The base image must be there (`build NAME`); packages
+come from this machine's indexes. A validation of all forty takes an hour on two cores.
+Exit status 1: a healthy image failed, a fault was not named, or the image's own `validate` came to
+another verdict than the host's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from images.building import validating
+from images.commands import common
+from images.config import matrix
+from images.config.matrix import Sources
+from images.context.hosting import MOUNT, host_settings
+from images.engine import ContainerSpec, Engine, private_engine
+from images.hardware.inventory import GpuMode
+from images.planning.image import Image
+from tools import run
+from validate.claims import Tier
+from validate.derived import DECLARATION
+from validate.judging import Status
+
+FILE = Path(__file__).with_suffix(".yaml")
+_HOST = f"RUN --mount=type=bind,source=host,target={MOUNT} . {MOUNT}/env && "
+"""Begins a step that has this machine's settings for indexes and proxies."""
+_SECONDS = 3600
+"""How long the image's own `validate` may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A derived image of derived_images.yaml."""
+
+    name: str
+    source: str
+    """Where such a Dockerfile, or such a fault, was seen."""
+    steps: str
+    """The lines of its Dockerfile after FROM."""
+    fault: str = ""
+    """What the reason of a failed claim must name; empty: the image is healthy."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path in the context -> content."""
+    declared: str = ""
+    """The content of its derived.toml."""
+
+
+def read_rows() -> list[Row]:
+    """Return the rows of derived_images.yaml."""
+    return [Row(**row) for row in yaml.safe_load(FILE.read_text(encoding="utf-8"))]
+
+
+def main(
+    name: str,
+    tier: Annotated[list[Tier], typer.Option()] = [Tier.STATIC],  # noqa: B006  typer's
+    only: Annotated[list[str], typer.Option()] = [],  # noqa: B006
+) -> None:
+    """Build and judge the images, and print each that got another verdict than it should."""
+    sources = matrix.load()
+    (image,) = common.select_accepted([name], sources, exactly_one=True)
+    rows = [row for row in read_rows() if not only or row.name in only]
+    wrong_count = 0
+    with private_engine.open_engine(None, on_progress=common.say) as engine:
+        for number, row in enumerate(rows):
+            tag = f"truetag-derived:{os.getpid()}-{number}"
+            build(engine, image.local_name, row, tag)
+            try:
+                problem = compare(engine, image, sources, row, tag, tier)
+            finally:
+                engine.remove(tag, force=True)
+            typer.echo(f"{row.name}: {problem or 'as it should be'}")
+            wrong_count += bool(problem)
+    typer.echo(f"{len(rows) - wrong_count} of {len(rows)} images are as they should be")
+    raise typer.Exit(1 if wrong_count else 0)
+
+
+def build(engine: Engine, base: str, row: Row, tag: str) -> None:
+    """Build the derived image of a row on a base image, with this machine's index settings."""
+    steps = re.sub("^RUN ", _HOST, row.steps, flags=re.MULTILINE)
+    host = host_settings()
+    files = {**host.files(), **{path: text.encode() for path, text in row.files.items()}}
+    if row.declared:
+        files["derived.toml"] = row.declared.encode()
+        steps = f"COPY derived.toml {DECLARATION}\n{steps}"
+    files["Dockerfile"] = f"FROM {base}\n{steps}".encode()
+    engine.build(files, tag, network=host.network(local=engine.facts.local))
+
+
+def compare(
+    engine: Engine, image: Image, sources: Sources, row: Row, tag: str, tiers: Sequence[Tier]
+) -> str:
+    """Return how the verdicts on a derived image differ from what they should be; empty: not.
+
+    It is judged on the host, and by its own copy of the suite.
+    """
+    failures = judge_on_host(engine, image, sources, tag, tiers)
+    if not row.fault and failures:
+        return f"it is healthy, but: {'; '.join(failures)}"
+    is_named = any(row.fault in failure for failure in failures)
+    if row.fault and not is_named:
+        return f"no failed claim names {row.fault}: {'; '.join(failures) or 'all of them hold'}"
+
+    own_failures = judge_inside(engine, tag, tiers)
+    unknown_to_host = [failure for failure in own_failures if failure not in failures]
+    if unknown_to_host:
+        return f"its own `validate` says what the host's does not: {'; '.join(unknown_to_host)}"
+    return ""
+
+
+def judge_on_host(
+    engine: Engine, image: Image, sources: Sources, tag: str, tiers: Sequence[Tier]
+) -> list[str]:
+    """Return the required claims that fail on the host, each with its reason."""
+    measured = validating.validate_image(
+        engine, image, tag, sources, tiers=tiers, gpus=GpuMode.NONE, say=lambda _text: None
+    )
+    failures = []
+    for judged in measured.verdict.claims_with(Status.FAIL):
+        if judged.claim.required:
+            failures.append(f"{judged.claim.key}: {judged.reason}")
+    return failures
+
+
+def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> list[str]:
+    """Return the required claims that fail by the image's own `validate`, as `judge_on_host`."""
+    command = ["validate", "--json"]
+    for tier in tiers:
+        command += ["--tier", tier]
+    # As `docker run` starts it, but without a network.
+    spec = ContainerSpec(tag, command, read_only=False)
+    with engine.container(spec) as container:
+        done = container.run(timeout=_SECONDS)
+    failures = []
+    for claim in json.loads(done.stdout)["claims"]:
+        if claim["required"] and claim["verdict"] == Status.FAIL:
+            failures.append(f"{claim['check']}/{claim['subject']}: {claim['reason']}")
+    return failures
+
+
+if __name__ == "__main__":
+    run(main)
