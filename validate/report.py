@@ -92,7 +92,8 @@ def _packages_more(verdict: Verdict) -> str:
         if judged.claim.key == ADDITIONS_CLAIM and "installed" in judged.evidence:
             added = judged.evidence["installed"].keys() - set(judged.claim.expect["pinned"])
             count = len(added) or "no"
-            return f" with {count} package{'' if len(added) == 1 else 's'} more"
+            packages = "packages" if len(added) > 1 else "package"
+            return f" with {count} {packages} more"
     return ""
 
 

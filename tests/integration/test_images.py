@@ -156,7 +156,7 @@ def test_an_index_that_fails_midway_leaves_no_name(
     assert (
         "tools.sh" in said
         and "the network failed" in said
-        and "building again keeps what is finished" in said
+        and "build again, which keeps what is finished" in said
     )
     assert "Traceback" not in said
     assert engine.find(name) is None and engine.find(f"{name}-candidate") is None
@@ -172,7 +172,7 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(
     with building(engine, tmp_path / "first") as first:
         begun = told(first, "[system")
         with building(engine, tmp_path / "second") as second:
-            waits = told(second, "waits: another process builds this name")
+            waits = told(second, "waits until another process has built this name")
             interrupt(second, waits)
         rest = interrupt(first, begun)
     assert "nothing is left running" in rest

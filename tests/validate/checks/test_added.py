@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -364,8 +365,16 @@ def test_a_command_that_takes_too_long_fails_and_nothing_of_it_is_left(tmp_path:
 
     finding = _command.judge("smoke", {"run": "x", "seconds": 1}, evidence)
     fails(finding, "did not end within 1 s")
-    child = int((tmp_path / "pid").read_text())
-    assert not is_running(child)
+    wait_until_ended(int((tmp_path / "pid").read_text()))
+
+
+def wait_until_ended(process: int) -> None:
+    """Return when a process has ended; fail if it runs on. A killed one takes a moment to end."""
+    for _ in range(600):
+        if not is_running(process):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {process} is still running")
 
 
 def is_running(process: int) -> bool:
