@@ -197,8 +197,8 @@ def make_build_record(folder: Path, info: ImageInfo, missing: Mapping[str, str])
     image's labels contradict its inputs: it is another image, or was built from another matrix.
     """
     render_again = (
-        f"`{command('render', folder.name)}` writes the folder anew; build the image from it, "
-        "then validate that image"
+        f"`{command('render', folder.name)}` writes the folder anew; build the image from it "
+        f"(`docker build {folder}`), then validate that image"
     )
     try:
         inputs = json.loads((folder / INPUTS).read_bytes())

@@ -549,6 +549,7 @@ def connect(url: str | None = None) -> Engine:
         except _UNREACHABLE as error:
             errors.append(f"{path}: {root_cause(error)}")
     then = (
+        "where permission is denied, give the command as root or join the group `docker`; "
         f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere "
         "install Docker and `systemctl start docker`; or name another machine's: "
         "--engine ssh://HOST"

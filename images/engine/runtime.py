@@ -194,7 +194,8 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
             raise failed(url, cause, then)
     system = version.get("Os", "linux")
     if system != "linux":
-        raise failed(url, f"this engine makes {system} images", then)
+        cause = f"this engine makes {system} images, and ours are for Linux"
+        raise failed(url, cause, then)
 
     return EngineFacts(
         url=url,

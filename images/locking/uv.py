@@ -270,7 +270,8 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         )
         then = (
             "pin a version that has one, or name it in matrix.yaml: under `pure_python` "
-            "if it is that, else under `optional`, and build with --wheelhouse"
+            "if it is that, else under `optional`; then lock again, put a wheel of it into a "
+            "folder, and build with --wheelhouse FOLDER"
         )
         return wrong(where, cause, then)
 

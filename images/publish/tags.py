@@ -247,8 +247,8 @@ def find_refusal(
         if absent:
             reason += f": {'; '.join(absent)}"
         then = (
-            "publish that image anew, too, or give a --gate that it opens; "
-            "with --drop-platforms, the tag loses it"
+            "publish the image of that platform, too, with a --gate of tiers that it passed "
+            "(static,cpu, say); or let the tag lose it with --drop-platforms"
         )
         return Refusal(reason, then)
     return None

@@ -300,7 +300,7 @@ def test_a_published_name_loses_a_platform_only_where_that_is_asked_for(
 
     cause = (
         r"it has an image for linux/arm64, and this has none: the gpu tier was not judged\n"
-        r" +next: publish that image"
+        r" +next: publish the image of that platform, too"
     )
     with pytest.raises(UserError, match=cause):
         repositories.publish(AMD64_NAME, 2, gate=STATIC_AND_GPU)
