@@ -106,26 +106,29 @@ def compare(
 ) -> str:
     """Return how the verdicts on a derived image differ from what they should be; empty: not.
 
-    It is judged on the host, and by its own copy of the suite.
+    It is judged on the host, and by its own copy of the suite. If its files are broken, the host
+    starts nothing of it, and the two are compared only where the host measured.
     """
-    failures = judge_on_host(engine, image, sources, tag, tiers)
+    failures, holding = judge_on_host(engine, image, sources, tag, tiers)
     if not row.fault and failures:
         return f"it is healthy, but: {'; '.join(failures)}"
     is_named = any(row.fault in failure for failure in failures)
     if row.fault and not is_named:
         return f"no failed claim names {row.fault}: {'; '.join(failures) or 'all of them hold'}"
 
-    own_failures = judge_inside(engine, tag, tiers)
-    unknown_to_host = [failure for failure in own_failures if failure not in failures]
-    if unknown_to_host:
-        return f"its own `validate` says what the host's does not: {'; '.join(unknown_to_host)}"
+    contradictions = []
+    for failure in judge_inside(engine, tag, tiers):
+        if failure.partition(": ")[0] in holding:
+            contradictions.append(failure)
+    if contradictions:
+        return f"its own `validate` contradicts the host's: {'; '.join(contradictions)}"
     return ""
 
 
 def judge_on_host(
     engine: Engine, image: Image, sources: Sources, tag: str, tiers: Sequence[Tier]
-) -> list[str]:
-    """Return the required claims that fail on the host, each with its reason."""
+) -> tuple[list[str], set[str]]:
+    """Return the required claims that fail on the host with their reasons, and those that hold."""
     measured = validating.validate_image(
         engine, image, tag, sources, tiers=tiers, gpus=GpuMode.NONE, say=lambda _text: None
     )
@@ -133,11 +136,12 @@ def judge_on_host(
     for judged in measured.verdict.claims_with(Status.FAIL):
         if judged.claim.required:
             failures.append(f"{judged.claim.key}: {judged.reason}")
-    return failures
+    holding = {judged.claim.key for judged in measured.verdict.claims_with(Status.PASS)}
+    return failures, holding
 
 
 def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> list[str]:
-    """Return the required claims that fail by the image's own `validate`, as `judge_on_host`."""
+    """Return the required claims that fail by the image's own `validate`, each with its reason."""
     command = ["validate", "--json"]
     for tier in tiers:
         command += ["--tier", tier]

@@ -1,4 +1,4 @@
-"""The claims that an image is held to which stands on ours: a derived image.
+"""Make the claims for a derived image: one that somebody built on top of one of our images.
 
 A derived image is built by somebody's Dockerfile with `FROM` one of our images, its base image. It
 is held to the claims of its base image, loosened where people rightly change things, and to claims
@@ -323,31 +323,32 @@ def _loosened(
                 labels[name] = value
         expect["labels"] = labels
 
-    expect |= _about_packages(base_claim, pinned, declared.replaces)
+    expect |= _changes_about_packages(base_claim, pinned, declared.replaces)
     required = base_claim.required and base_claim.key not in _NOT_REQUIRED
     return replace(base_claim, expect=expect, required=required)
 
 
-def _about_packages(
+def _changes_about_packages(
     base_claim: Claim, pinned: list[str], replaced: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a claim expects of packages, where that differs in a derived image.
+    """Return what a claim expects otherwise of a derived image's packages: only the changed keys.
 
-    `pinned`: the packages that no addition may move. `replaced`: package -> the version that the
-    derived image declares in its place.
+    `pinned`: the packages of the base image, which no addition may move. `replaced`: package -> the
+    version that the derived image declares in its place.
     """
     changed: dict[str, Any] = {}
     # A package that is replaced on purpose is held to the version that was declared.
     if base_claim.check == "pins" and base_claim.subject in replaced:
         changed["version"] = replaced[base_claim.subject]
 
-    # Packages beyond the lock are no fault.
+    # The claim on the lock is `closed` in our own image: no other package may be installed.
     if "closed" in base_claim.expect:
         versions = base_claim.expect["versions"]
         changed["closed"] = False
         changed["versions"] = {name: replaced.get(name, versions[name]) for name in versions}
 
-    # Additions may lack libraries that ours must find, and hide each other, but nothing of ours.
+    # An added package may lack a library, or be hidden by the user's own source: that is reported.
+    # Of the base image's packages, both are faults.
     if base_claim.check == "libraries":
         changed["pinned"] = pinned
     if base_claim.check == "lookup":

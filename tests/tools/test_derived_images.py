@@ -28,7 +28,8 @@ def test_what_they_declare_can_be_read() -> None:
         pytest.param("numpy", ["added/imports: numpy"], ["added/imports: numpy"], "", id="named"),
         pytest.param("numpy", [], [], "no failed claim names numpy", id="not seen"),
         pytest.param("numpy", ["pins/torch: x"], [], "no failed claim names", id="not named"),
-        pytest.param("", [], ["added/imports: x"], "its own `validate` says", id="two verdicts"),
+        pytest.param("", [], ["added/imports: x"], "its own `validate` contr", id="two verdicts"),
+        pytest.param("a", ["pins/a: a"], ["toolkit/ptxas: x"], "", id="not measured on the host"),
     ],
 )
 def test_a_verdict_is_compared_with_the_one_that_was_written_down(
@@ -38,7 +39,8 @@ def test_a_verdict_is_compared_with_the_one_that_was_written_down(
     inside: list[str],
     problem: str,
 ) -> None:
-    monkeypatch.setattr(derived_images, "judge_on_host", lambda *_: on_host)
+    holding = {"added/imports"} - {failure.partition(": ")[0] for failure in on_host}
+    monkeypatch.setattr(derived_images, "judge_on_host", lambda *_: (on_host, holding))
     monkeypatch.setattr(derived_images, "judge_inside", lambda *_: inside)
     row = Row(name="x", source="y", steps="RUN z", fault=fault)
 

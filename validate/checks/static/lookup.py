@@ -167,18 +167,21 @@ def find_hidden_programs(folders: Sequence[str], owners: Owners, start: Start) -
     return hidden
 
 
-def is_same_program(path: str, other_path: str, start: Start) -> bool:
-    """Return whether two paths are the same file: /bin is a link to /usr/bin.
+def is_same_program(found: str, hidden: str, start: Start) -> bool:
+    """Return whether the program that a shell finds is the one that lies in a later folder, too.
 
-    The Python of a virtual environment is a link, too, but another program, as it finds other
-    packages. It is the same only if the Python that users start also finds the other's packages.
+    Both are then one file: /bin is a link to /usr/bin. The Python of a virtual environment is a
+    link to its base's, but another program, as it finds other packages. So a hidden one counts as
+    the same only if the Python that users start (`start`) also finds the packages of its
+    environment.
     """
-    if os.path.realpath(path) != os.path.realpath(other_path):
+    if os.path.realpath(found) != os.path.realpath(hidden):
         return False
-    prefix, other_prefix = prefix_of_environment(path), prefix_of_environment(other_path)
-    if not other_prefix or prefix == other_prefix:
+    hidden_prefix = prefix_of_environment(hidden)
+    # It is no environment's Python, so it finds nothing that the other does not.
+    if not hidden_prefix or hidden_prefix == prefix_of_environment(found):
         return True
-    return any(entry.startswith(f"{other_prefix}/") for entry in start.path)
+    return any(entry.startswith(f"{hidden_prefix}/") for entry in start.path)
 
 
 def prefix_of_environment(path: str) -> str:
