@@ -133,8 +133,8 @@ def select(texts: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     # Raises an error if no image at all meets one of the conditions. Otherwise only the combination
     # is to blame.
     _require_matches(conditions, candidates, sources)
-    cause = "each matches something, but no image matches all of them"
-    then = f"drop one; `{command('plan')}` lists all images"
+    cause = "each of these matches some image, but no image matches all of them"
+    then = f"leave one of them out; `{command('plan')}` lists all images"
     raise NoImageError(Problem(where=" ".join(texts), cause=cause, then=then))
 
 
@@ -290,7 +290,7 @@ def _alias_reasons(name: ImageName, matrix: Matrix) -> list[str]:
         if target == str(name):
             reasons.append(
                 f"the alias {alias} names this image: "
-                "point it at an accepted one (`aliases` in matrix.yaml)"
+                f"write another image at `aliases.{alias}` in matrix.yaml"
             )
     return reasons
 
@@ -308,8 +308,9 @@ def _reasons_without_candidate(
     if name.platform is Platform.ARM64 and torch not in facts.arm64.torch:
         first = min(facts.arm64.torch, key=Version)
         yield (
-            f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured: "
-            f"{first} is the first on the index"
+            f"no wheel of torch {torch or name.torch} for CUDA on aarch64 was measured, and "
+            f"{first} is the first on the index: name an image of torch {Minor.parse(first)} or "
+            "newer"
         )
         return
     if torch is None:
@@ -325,22 +326,31 @@ def _reasons_without_candidate(
         yield _explain_missing_wheel(torch, name.cuda, facts)
     if str(name.torch) not in matrix.stacks:
         stacks = ", ".join(matrix.stacks)
-        yield f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {stacks})"
+        yield (
+            f"`stacks` in matrix.yaml has no torch {name.torch}, only {stacks}: name an image of "
+            f"one of these, or pin a stack for torch {name.torch} there"
+        )
 
     if name.profile:
         profile = matrix.profiles.get(name.profile)
         if profile is None:
             profiles = ", ".join(matrix.profiles) or "none"
-            yield f"matrix.yaml has no profile {name.profile!r} (it has {profiles})"
+            without_profile = replace(name, profile=None)
+            yield (
+                f"matrix.yaml has no profile {name.profile!r}: name one that it has ({profiles}), "
+                f"or the image without a profile ({without_profile})"
+            )
         elif str(name.torch) not in profile.stacks:
             minors_of_profile = ", ".join(profile.stacks)
-            yield f"the profile {name.profile} has pins for torch {minors_of_profile} only"
+            yield (
+                f"the profile {name.profile} has pins for torch {minors_of_profile} only: name an "
+                f"image of one of these, or pin its packages for torch {name.torch} under "
+                f"`profiles.{name.profile}.stacks` in matrix.yaml"
+            )
 
     if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
         short_name = replace(name, python=None)
-        yield (
-            f"Python {name.python} is the default, and names leave it out: the name is {short_name}"
-        )
+        yield (f"Python {name.python} is the default, which names leave out: write {short_name}")
 
 
 def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
@@ -352,7 +362,10 @@ def _explain_missing_wheel(torch: str, toolkit: Minor, facts: Facts) -> str:
         lacking = f"{toolkit}, nor for an older CUDA {toolkit.major}"
     else:
         lacking = str(toolkit.major)
-    return f"torch {torch} has no wheel for CUDA {lacking} (it has {wheels})"
+    return (
+        f"torch {torch} has no wheel for CUDA {lacking} (it has {wheels}): "
+        "name an image of a CUDA that it has, or of another torch"
+    )
 
 
 def _make_candidate(

@@ -33,13 +33,19 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
     if triton and not within(triton, candidate.torch_facts.triton):
         needed = candidate.torch_facts.triton
         yield refuse(
-            f"torch {candidate.torch} needs triton{needed}, but the stack pins triton {triton}"
+            f"torch {candidate.torch} needs triton{needed}, but the stack pins triton {triton}: "
+            f"pin triton{needed} at `stacks.{candidate.name.torch}` in matrix.yaml"
         )
 
     for package, releases in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
         if version in releases:
-            yield from _check_companion(candidate, package, releases)
+            for finding in _check_companion(candidate, package, releases):
+                if finding.refuses:
+                    way_out = _say_which_release_fits(candidate, package, releases)
+                    yield refuse(f"{finding.text}: {way_out}")
+                else:
+                    yield finding
         # Empty: the image does not pin it. What has no wheel for aarch64 is refused by check_arm64.
         elif version and package not in candidate.facts.arm64.lacking:
             yield refuse(
@@ -52,7 +58,8 @@ def _check_companion(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the pinned release of one package that has CUDA code of its own.
 
-    `releases` has every known release of the package, by version: the reasons name one that fits.
+    `releases` has every known release of the package, by version. The reasons end with the cause:
+    the caller adds the way out.
     """
     version = candidate.pins[package]
     release = releases[version]
@@ -60,30 +67,20 @@ def _check_companion(
     wheel_cuda = candidate.wheel_cuda
 
     if not within(candidate.torch, release.torch):
-        fitting = []
-        for other_version, other in releases.items():
-            if within(candidate.torch, other.torch) and _runs_beside(other, wheel_cuda):
-                fitting.append(other_version)
-        if fitting:
-            fix = f"pin {max(fitting, key=Version)}"
-        else:
-            fix = f"leave {package} out of the stack"
         yield refuse(
-            f"{name} needs torch {release.torch}, but the stack pins {candidate.torch}: {fix}"
+            f"{name} needs torch {release.torch}, but the stack pins torch {candidate.torch}"
         )
 
     if isinstance(release, XformersFacts) and not _runs_beside(release, wheel_cuda):
         own_cuda = Minor.parse(release.cuda)
         yield refuse(
-            f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, "
-            f"but torch's wheel brings CUDA {wheel_cuda}: its kernels would not load. "
-            "Leave it out (`without: [xformers]`), or take a "
-            f"cu{own_cuda.major}x variant of torch {candidate.torch}"
+            f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, but "
+            f"torch's wheel brings CUDA {wheel_cuda}, so that its kernels would not load"
         )
     elif isinstance(release, TorchaoFacts) and not _runs_beside(release, wheel_cuda):
         yield refuse(
             f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings "
-            f"CUDA {wheel_cuda}: leave it out (`without: [torchao]`)"
+            f"CUDA {wheel_cuda}, so that its kernels would not load"
         )
     elif isinstance(release, BitsandbytesFacts):
         yield from _check_bitsandbytes_library(candidate, name, release)
@@ -117,14 +114,9 @@ def _check_bitsandbytes_library(
     wheel_cuda = candidate.wheel_cuda
     library = release.library_for(wheel_cuda)
     if library is None:
-        fitting = []
-        for version, other in candidate.facts.bitsandbytes.items():
-            if other.library_for(wheel_cuda):
-                fitting.append(version)
-        fix = f"; pin {' or '.join(fitting)}" if fitting else ""
         file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
         yield refuse(
-            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup}){fix}"
+            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup})"
         )
     elif library != wheel_cuda:
         yield warn(f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}")
@@ -149,6 +141,26 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
             f"CUDA {candidate.wheel_cuda}, and what finds it imports it, and fails"
         )
     return reasons
+
+
+def _say_which_release_fits(
+    candidate: Candidate, package: str, releases: Mapping[str, Companion]
+) -> str:
+    """Return what to do about a release that does not fit, as the end of a sentence.
+
+    That is to pin the newest release that fits this image, or to leave the package out.
+    """
+    fitting = []
+    for version in releases:
+        if _release_fits(candidate, package, version, releases):
+            fitting.append(version)
+    if fitting:
+        newest = max(fitting, key=Version)
+        return f"pin {package} {newest} at `stacks.{candidate.name.torch}` in matrix.yaml"
+    return (
+        f"no release that truetag knows fits this image; leave {package} out, with "
+        f"`without: [{package}]` in the image's row of matrix.yaml"
+    )
 
 
 def _release_fits(
@@ -226,22 +238,29 @@ def check_requirements(candidate: Candidate) -> Iterator[Finding]:
     # Only packages that facts.yaml knows can be compared.
     for name in candidate.package_facts:
         for reason in reasons_against(candidate, name, candidate.pins[name]):
-            yield refuse(reason)
+            yield refuse(
+                f"{reason}: pin another release of {name} in matrix.yaml, or leave {name} out there"
+            )
 
     for reason in _clashes(candidate):
-        yield refuse(reason)
+        yield refuse(f"{reason}: pin another release of one of these two packages in matrix.yaml")
 
     for name in candidate.pins:
         replacement = candidate.facts.replaced.get(name)
         if replacement:
-            yield refuse(f"{name} is no longer maintained: pin {replacement.by} instead")
+            yield refuse(
+                f"{name} is no longer maintained: pin {replacement.by} instead of it in matrix.yaml"
+            )
 
 
 def check_conflicts(candidate: Candidate) -> Iterator[Finding]:
     """Refuse releases that are known to fail together, though no requirement says so."""
     for conflict in candidate.facts.conflicts:
         if conflict.applies_to(candidate.pins):
-            yield refuse(conflict.sentence(candidate.pins))
+            yield refuse(
+                f"{conflict.sentence(candidate.pins)}; pin another release of one of them in "
+                "matrix.yaml"
+            )
 
 
 def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
@@ -254,9 +273,9 @@ def warn_about_waivers_and_overrides(candidate: Candidate) -> Iterator[Finding]:
         requirements = ", ".join(_requirements_of(candidate, name))
         if not requirements:
             yield warn(
-                f"no package of the image requires {name}: take it out of `waived` of the profile "
-                f"{candidate.name.profile}, or of the one that it extends, in matrix.yaml (its "
-                f"reason there: {reason})"
+                f"no package of the image requires {name}, which the profile "
+                f"{candidate.name.profile}, or the one that it extends, waives ({reason}): "
+                f"take {name} out of `waived` in matrix.yaml"
             )
         elif name in candidate.pins:
             instead = f"the image has {name} {candidate.pins[name]} instead"
@@ -303,7 +322,7 @@ def reasons_against(candidate: Candidate, name: str, version: str) -> tuple[str,
     """Return why a package can't be in an image at this version; empty if it can."""
     row = candidate.facts.packages.get(name, {}).get(version)
     if row is None:
-        return (f"nothing is known of {name} {version}",)
+        return (f"images/data/facts.yaml has no row for {name} {version}",)
 
     reasons = list(_contradictions(candidate, name, version, row))
     # A package without a wheel must be one that can be compiled. Only optional packages that are

@@ -1,10 +1,15 @@
 """Rules about torch's build, platform, toolkit, Python and GPU architectures of an image. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from packaging.version import Version
 
 from images.config.facts import TorchFacts
-from images.config.names import ImageName, Minor
+from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
+from images.config.schema import BaseRow
 from images.planning.candidate import Candidate, Finding, refuse, warn
 from validate.compute_capability import ON_ARM_ALONE
 
@@ -35,8 +40,8 @@ def check_torch_wheel(candidate: Candidate) -> Iterator[Finding]:
     unverified = candidate.variant.unverified
     if unverified:
         yield warn(
-            f"the GPU architectures of torch {candidate.torch} cu{wheel.digits} "
-            f"are not measured ({unverified})"
+            f"the GPU architectures of torch {candidate.torch} cu{wheel.digits} were not read in "
+            f"its wheel ({unverified}): validate the image on your GPU"
         )
 
 
@@ -46,29 +51,47 @@ def check_arm64(candidate: Candidate) -> Iterator[Finding]:
     The plan has already left out optional packages without an aarch64 wheel. Profiles and -devel
     were not tried: nvcc would run emulated, or on a machine that we never had (docs/arm64.md).
     """
-    if candidate.name.platform is not Platform.ARM64:
+    image = candidate.name
+    if image.platform is not Platform.ARM64:
         return
-    for name, reason in candidate.facts.arm64.lacking.items():
-        if name in candidate.pins:
-            package = f"{name} {candidate.pins[name]}"
+    # A row of the matrix has the name for linux/amd64.
+    on_amd64 = replace(image, platform=Platform.AMD64)
+    for package, reason in candidate.facts.arm64.lacking.items():
+        if package in candidate.pins:
             yield refuse(
-                f"{package} has no wheel for aarch64 ({reason}): leave it out (`without: [{name}]`)"
+                f"{package} {candidate.pins[package]} has no wheel for aarch64 ({reason}): leave "
+                f"it out, with `without: [{package}]` in the row of {on_amd64} in matrix.yaml"
             )
-    if candidate.name.profile:
+    if image.profile:
         yield refuse(
-            f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 only"
+            f"the profile {image.profile} was resolved and tried on linux/amd64 only, and this "
+            f"image is for linux/arm64: take the profile out of the name "
+            f"({replace(image, profile=None)}), or the platform ({on_amd64})"
         )
-    if candidate.name.devel:
-        yield refuse("-devel images were tried on linux/amd64 only")
+    if image.devel:
+        yield refuse(
+            "-devel images were tried on linux/amd64 only, and this image is for linux/arm64: "
+            f"take -devel out of the name ({replace(image, devel=False)}), or the platform "
+            f"({on_amd64})"
+        )
 
 
 def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a CUDA that `toolkits` in matrix.yaml lacks, and a -devel image without an nvcc."""
     cuda = candidate.name.cuda
-    if candidate.toolkit is None or candidate.toolkit_facts is None:
-        known = sorted(Minor.parse(text) for text in candidate.matrix.toolkits)
-        shown = ", ".join(str(known_cuda) for known_cuda in known)
-        yield refuse(f"matrix.yaml has no parts for a CUDA {cuda} toolkit (`toolkits` has {shown})")
+    if candidate.toolkit is None:
+        toolkits = _join_ascending(candidate.matrix.toolkits)
+        yield refuse(
+            f"`toolkits` in matrix.yaml has no CUDA {cuda}, only {toolkits}: "
+            f"name an image of one of these, or list the wheels of CUDA {cuda} there"
+        )
+    elif candidate.toolkit_facts is None:
+        known = _join_ascending(candidate.facts.cuda)
+        yield refuse(
+            f"`toolkits` in matrix.yaml has CUDA {cuda}, of which truetag knows neither drivers "
+            f"nor GPUs; it knows CUDA {known}: name an image of one of these, or add a row for "
+            f"CUDA {cuda} to `cuda` in images/data/facts.yaml"
+        )
 
     if candidate.name.devel:
         yield from _check_gcc(candidate)
@@ -80,10 +103,30 @@ def _check_gcc(candidate: Candidate) -> Iterator[Finding]:
     gcc = candidate.matrix.bases[candidate.base.key].gcc
     facts = candidate.toolkit_facts
     if facts and gcc > facts.gcc_max:
-        yield refuse(
+        cause = (
             f"nvcc {candidate.name.cuda} accepts gcc up to {facts.gcc_max}, "
-            f"but {candidate.base.key} has gcc {gcc}"
+            f"but the base {candidate.base.key} has gcc {gcc}"
         )
+        on_other_bases = _name_on_other_bases(candidate, partial(_can_have_nvcc, candidate))
+        if on_other_bases:
+            yield refuse(f"{cause}: build {on_other_bases}, whose base has an older gcc")
+        else:
+            yield refuse(
+                f"{cause}: name a -devel image of a newer CUDA, or add a base with gcc "
+                f"{facts.gcc_max} or older to `bases` in matrix.yaml"
+            )
+
+
+def _can_have_nvcc(candidate: Candidate, base: BaseRow) -> bool:
+    """Return whether the nvcc of the image's CUDA can be installed on a base, and accepts its gcc.
+
+    nvcc comes from wheels, or from Debian's packages, which only a base with a suite can install.
+    """
+    toolkit, facts = candidate.toolkit, candidate.toolkit_facts
+    if toolkit is None or facts is None or base.gcc > facts.gcc_max:
+        return False
+    has_debian_packages = toolkit.compiler is not None and bool(toolkit.compiler.debian)
+    return bool(toolkit.devel) or (has_debian_packages and bool(base.suite))
 
 
 def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
@@ -93,7 +136,7 @@ def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
     has it, too, but is used only to compile wheels: an image that took nvcc from it would stand on
     a second base, which not every machine can pull.
     """
-    toolkit, cuda = candidate.toolkit, candidate.name.cuda
+    image, toolkit, cuda = candidate.name, candidate.toolkit, candidate.name.cuda
     # A toolkit with `devel` has wheels of the compiler. An image without any toolkit is refused by
     # another rule.
     if toolkit is None or toolkit.devel:
@@ -101,17 +144,23 @@ def _check_nvcc(candidate: Candidate) -> Iterator[Finding]:
 
     if toolkit.compiler is None or not toolkit.compiler.debian:
         nearest = " or ".join(str(other) for other in _nearest_devel_images(candidate)[:2])
-        instead = nearest or "a -devel image of CUDA 12.4 or 13"
+        devel_images = nearest or "a -devel image of CUDA 12.4 or 13"
+        without_devel = replace(image, devel=False)
         yield refuse(
-            f"the nvcc of CUDA {cuda}, which a -devel image needs, is published neither as "
-            "wheels (from 13.0 on) nor as packages of Debian (12.4): "
-            f"take {instead}, or this image without -devel on a base that has nvcc (--base REF)"
+            f"a -devel image needs nvcc, and that of CUDA {cuda} is published neither as wheels "
+            "(from 13.0 on) nor as packages of Debian (12.4): "
+            f"build {devel_images}; or build {without_devel} on a base image that has this nvcc "
+            "(--base REF)"
         )
     # A base without a suite, such as Ubuntu's, can't install Debian's packages.
     elif not candidate.base.suite:
+        on_debian = _name_on_other_bases(candidate, partial(_can_have_nvcc, candidate))
+        devel_images = on_debian or "an image on a base of Debian"
+        without_devel = replace(image, devel=False)
         yield refuse(
-            f"nvcc {cuda} comes from Debian's packages, which {candidate.base.key} does not "
-            "reach: take the image of the default Python, or a base that has nvcc (--base REF)"
+            f"nvcc {cuda} is installed from packages of Debian, but the base {candidate.base.key} "
+            f"({candidate.base.reference}) is not Debian: build {devel_images}; or build "
+            f"{without_devel} on a base image that has this nvcc (--base REF)"
         )
 
 
@@ -132,19 +181,48 @@ def _nearest_devel_images(candidate: Candidate) -> list[ImageName]:
     return sorted(others, key=distance)
 
 
+def _name_on_other_bases(candidate: Candidate, fits: Callable[[BaseRow], bool]) -> str:
+    """Return the names that this image has on other bases of the matrix, for a message.
+
+    `fits` says which bases are meant; of these, only those count whose Python torch has a wheel
+    for: `cu124-torch26-devel or cu124-torch26-py313-devel`. Empty if there is none.
+    """
+    default = candidate.matrix.defaults.base
+    names = []
+    for key, base in candidate.matrix.bases.items():
+        if key == candidate.base.key or base.python not in candidate.torch_facts.pythons:
+            continue
+        if fits(base):
+            # Names leave the default Python out.
+            python = None if key == default else Minor.parse(base.python)
+            names.append(str(replace(candidate.name, python=python)))
+    return " or ".join(names)
+
+
+def _join_ascending(versions: Iterable[str]) -> str:
+    """Return versions as a text, the oldest first: `12.6, 12.8, 13.0`."""
+    return ", ".join(sorted(versions, key=Version))
+
+
 def check_python(candidate: Candidate) -> Iterator[Finding]:
     """Refuse a Python that no base of the matrix has, or that torch has no wheel for."""
     # A name without a Python means that of the default base. If no base has the Python of the name,
     # the candidate stands on the default base, too.
-    if candidate.name.python and candidate.base.python != candidate.name.python:
-        yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
+    wanted = candidate.name.python
+    if wanted and candidate.base.python != wanted:
+        pythons = {base.python for base in candidate.matrix.bases.values()}
+        yield refuse(
+            f"no base in matrix.yaml has Python {wanted}: name an image of Python "
+            f"{_join_ascending(pythons)}, or add a base with Python {wanted} to `bases`"
+        )
 
     python = candidate.base.python
     pythons_of_torch = candidate.torch_facts.pythons
     if str(python) not in pythons_of_torch:
+        fitting_names = _name_on_other_bases(candidate, lambda _base: True)
         yield refuse(
-            f"torch {candidate.torch} has no wheel for Python {python} "
-            f"(it has {', '.join(pythons_of_torch)})"
+            f"torch {candidate.torch} has no wheel for Python {python} (it has "
+            f"{', '.join(pythons_of_torch)}): build {fitting_names or 'an image of another torch'}"
         )
 
 
@@ -155,19 +233,66 @@ def check_processor_and_compilers(candidate: Candidate) -> Iterator[Finding]:
     """
     is_arm = candidate.name.platform is Platform.ARM64
     for arch in candidate.requested_archs:
-        if not is_arm and arch in ON_ARM_ALONE:
+        # `unfit` says why images for linux/arm64 do not run on a board; None: they do.
+        board = candidate.facts.arm64.boards.get(arch.capability)
+        if board and board.unfit:
             yield refuse(
-                f"{arch} is a GPU of boards with ARM processors, but this image is for x86-64"
+                f"{arch} is the GPU of {' and '.join(board.names)}, where no image runs "
+                f"({board.unfit}): {_say_how_to_drop(arch, candidate)}"
+            )
+        elif not is_arm and arch in ON_ARM_ALONE:
+            on_arm64 = replace(candidate.name, platform=Platform.ARM64)
+            yield refuse(
+                f"{arch} is a GPU of boards with ARM processors, but this image is for x86-64: "
+                f"name the image for linux/arm64 ({on_arm64})"
             )
         for program, known_capabilities in candidate.compilers.items():
             if arch.capability not in known_capabilities:
-                yield refuse(
-                    f"{program} does not know {arch}: what is compiled at run time would fail there"
-                )
-        # `unfit` says why images for linux/arm64 do not run on a board; None: they do.
-        board = candidate.facts.arm64.boards.get(arch.capability)
-        if is_arm and board and board.unfit:
-            yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
+                yield _refuse_unknown_arch(arch, program, candidate)
+
+
+def _refuse_unknown_arch(arch: Arch, program: str, candidate: Candidate) -> Finding:
+    """Return the refusal for a GPU architecture that a run-time compiler does not know.
+
+    `program` is the compiler, for the message: `the ptxas of Triton 3.6.0`.
+    """
+    cause = (
+        f"{program} does not know {arch}, so what torch.compile or Triton compiles on such a GPU "
+        "would fail"
+    )
+    stack = _find_first_stack_that_compiles_for(arch, candidate)
+    if stack:
+        return refuse(f"{cause}: name an image of {stack}, the oldest here that knows {arch}")
+    return refuse(
+        f"{cause}, and no torch in matrix.yaml has compilers that know {arch}: "
+        f"{_say_how_to_drop(arch, candidate)}"
+    )
+
+
+def _find_first_stack_that_compiles_for(arch: Arch, candidate: Candidate) -> str:
+    """Return the oldest torch of the matrix, with its CUDA, whose run-time compilers know a GPU.
+
+    `torch 2.12 with CUDA 13.0`; empty if there is none.
+    """
+    facts = candidate.facts
+    for minor in sorted(candidate.matrix.stacks, key=Version):
+        stack = candidate.matrix.stacks[minor]
+        torch = facts.torch.get(stack.get("torch", ""))
+        triton = facts.compilers.get("triton", {}).get(stack.get("triton", ""))
+        if torch is None or triton is None or arch.capability not in triton.archs:
+            continue
+        for cuda in sorted(torch.variants, key=Version):
+            # NVRTC knows the GPUs that the nvcc of its CUDA knows.
+            if cuda in facts.cuda and arch.capability in facts.cuda[cuda].nvcc_archs:
+                return f"torch {minor} with CUDA {cuda}"
+    return ""
+
+
+def _say_how_to_drop(arch: Arch, candidate: Candidate) -> str:
+    """Return where to take a requested GPU architecture out, as the end of a sentence."""
+    if candidate.name.arch:
+        return f"take {arch} out of the name ({replace(candidate.name, arch=None)})"
+    return f"take {arch.capability} out of `archs` in the row of this image in matrix.yaml"
 
 
 def check_device_code(candidate: Candidate) -> Iterator[Finding]:
@@ -181,7 +306,10 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
     # request.
     if not candidate.supported_archs:
         parts = " and ".join(candidate.binaries)
-        yield refuse(f"no GPU architecture is covered by {parts} together")
+        yield refuse(
+            f"no GPU architecture is covered by {parts} together: pin other versions of them in "
+            "matrix.yaml (`stacks`), or name an image of another CUDA"
+        )
 
     for arch in candidate.requested_archs:
         for part, code in candidate.binaries.items():
@@ -189,11 +317,28 @@ def check_device_code(candidate: Candidate) -> Iterator[Finding]:
             fit = code.covers(arch)
             if fit == "no":
                 archs = [*code.archs, *(f"PTX {text}" for text in code.ptx)]
-                yield refuse(f"{part} has no code for {arch} (it has {', '.join(archs)})")
+                yield refuse(
+                    f"{part} has no code for {arch} (it has {', '.join(archs)}): name an image of "
+                    f"another CUDA or torch, or {_say_how_to_drop(arch, candidate)}"
+                )
             elif fit == "ptx":
                 yield warn(
                     f"{part} runs on {arch} only through PTX, which the driver compiles "
                     "at first use"
                 )
         if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
-            yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")
+            yield _refuse_arch_of_nvcc(arch, candidate)
+
+
+def _refuse_arch_of_nvcc(arch: Arch, candidate: Candidate) -> Finding:
+    """Return the refusal for a GPU architecture that the nvcc of the image's CUDA does not know."""
+    others = []
+    for cuda, facts in candidate.facts.cuda.items():
+        if arch.capability in facts.nvcc_archs:
+            others.append(cuda)
+    cause = f"nvcc of CUDA {candidate.name.cuda} cannot compile for {arch}"
+    if others:
+        return refuse(f"{cause}: name an image of a CUDA that can ({_join_ascending(others)})")
+    return refuse(
+        f"{cause}, nor can that of any CUDA that truetag knows: {_say_how_to_drop(arch, candidate)}"
+    )

@@ -131,8 +131,8 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         # What the name asks for.
         ("cu126-torch23", SOURCES, "nothing is known of torch 2.3"),
         ("cu118-torch215", SOURCES, "torch 2.15.0 has no wheel for CUDA 11 (it has "),
-        ("cu127-torch27", SOURCES, "no parts for a CUDA 12.7 toolkit"),
-        ("cu126-torch27-py311", SOURCES, "the name is cu126-torch27"),
+        ("cu127-torch27", SOURCES, "`toolkits` in matrix.yaml has no CUDA 12.7, only 11.8, 12.1"),
+        ("cu126-torch27-py311", SOURCES, "write cu126-torch27"),
         ("cu126-torch27-nothing", SOURCES, "no profile 'nothing'"),
         ("cu126-torch27-axolotl", SOURCES, "has pins for torch 2.8, 2.13 only"),
         ("cu118-torch27", SOURCES, "excluded by matrix.yaml"),
@@ -143,9 +143,21 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         ),
         # GPU architectures.
         ("cu126-torch27-sm120", SOURCES, "torch 2.7.1 cu126 has no code for sm_120"),
-        ("cu126-torch27-sm87", SOURCES, "sm_87 is a GPU of boards with ARM processors"),
-        ("cu130-torch211-sm121", REAL, "sm_121 is a GPU of boards with ARM processors"),
-        ("cu128-torch210-sm103", SOURCES, "CUDA 12.8 cannot compile for sm_103"),
+        (
+            "cu126-torch27-sm87",
+            SOURCES,
+            "name the image for linux/arm64 (cu126-torch27-sm87-arm64)",
+        ),
+        (
+            "cu130-torch211-sm121",
+            REAL,
+            "name the image for linux/arm64 (cu130-torch211-sm121-arm64)",
+        ),
+        (
+            "cu128-torch210-sm103",
+            SOURCES,
+            "nvcc of CUDA 12.8 cannot compile for sm_103: name an image of a CUDA that can (12.9",
+        ),
         ("cu126-torch27", BITSANDBYTES_FOR_KEPLER, "no GPU architecture is covered by torch"),
         # nvcc of -devel images.
         (
@@ -157,38 +169,40 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
             "cu128-torch28-devel",
             SOURCES,
             "neither as wheels (from 13.0 on) nor as packages of Debian (12.4): "
-            "take cu130-torch211-devel, or",
+            "build cu130-torch211-devel; or build cu128-torch28 on",
         ),
         (
             "cu130-torch211-devel",
             with_base("bookworm", gcc=16),
-            "nvcc 13.0 accepts gcc up to 15, but bookworm has gcc 16",
+            "but the base bookworm has gcc 16: "
+            "build cu130-torch211-py312-devel or cu130-torch211-py313-devel, whose",
         ),
         (
             "cu124-torch26-devel",
             with_base("bookworm", suite=""),
-            "Debian's packages, which bookworm does not reach",
+            "nvcc 12.4 is installed from packages of Debian, but the base bookworm",
         ),
         # Triton, xformers, torchao and bitsandbytes: each must fit torch, CUDA and Python.
         ("cu126-torch27", with_stack("2.7", triton="3.4.0"), "needs triton==3.3.1"),
         (
             "cu126-torch27",
             with_stack("2.7", xformers="0.0.30"),
-            "but the stack pins 2.7.1: pin 0.0.31.post1",
+            "but the stack pins torch 2.7.1: pin xformers 0.0.31.post1 at `stacks.2.7`",
         ),
         (
             "cu130-torch211",
             with_stack("2.11", xformers="0.0.34"),
-            "but the stack pins 2.11.0: leave xformers out",
+            "but the stack pins torch 2.11.0: no release that truetag knows fits this image; leave "
+            "xformers out, with `without: [xformers]` in the image's row of matrix.yaml",
         ),
         ("cu130-torch211", with_stack("2.11", xformers="0.0.35"), "without: [xformers]"),
         ("cu128-torch29", with_stack("2.9", xformers="0.0.33"), "built for CUDA 13.0"),
         ("cu124-torch26-py313", SOURCES, "xformers 0.0.29.post3 needs Python"),
-        ("cu128-torch28", with_stack("2.8", torchao="0.14.1"), "pin 0.13.0"),
+        ("cu128-torch28", with_stack("2.8", torchao="0.14.1"), "pin torchao 0.13.0"),
         (
             "cu126-torch212-py312",
             with_stack("2.12", torchao="0.16.0"),
-            "but the stack pins 2.12.1: leave torchao out",
+            "leave torchao out, with `without: [torchao]` in the image's row",
         ),
         ("cu128-torch28", with_stack("2.8", torchao="0.18.0"), "needs libcudart.so.13"),
         ("cu132-torch215", with_stack("2.15", bitsandbytes="0.49.1"), "libbitsandbytes_cuda132.so"),
@@ -222,7 +236,7 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         (
             "cu128-torch28-transformers",
             ABANDONED_PACKAGE,
-            "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead",
+            "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead of it in matrix.yaml",
         ),
         (
             "cu128-torch28",
@@ -255,24 +269,28 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         (
             "cu130-torch210-arm64",
             REAL,
-            "for CUDA on aarch64 was measured: 2.11.0 is the first",
+            "for CUDA on aarch64 was measured, and 2.11.0 is the first",
         ),
         ("cu126-torch211-arm64", REAL, "torch 2.11.0 has no wheel for CUDA 12 (it has cu130)"),
         (
             "cu130-torch211-sm87-arm64",
             REAL,
-            "sm_87 is the GPU of Jetson Orin: CUDA for it stays apart",
+            "sm_87 is the GPU of Jetson Orin, where no image runs (CUDA for it stays apart",
         ),
         (
             "cu130-torch211-sm110-arm64",
             REAL,
-            "the ptxas of Triton 3.6.0 does not know sm_110: what is compiled at",
+            "on such a GPU would fail: name an image of torch 2.12 with CUDA 13.0, the oldest",
         ),
-        ("cu130-torch211-devel-arm64", REAL, "-devel images were tried on linux/amd64 only"),
+        (
+            "cu130-torch211-devel-arm64",
+            REAL,
+            "take -devel out of the name (cu130-torch211-arm64), or the platform (cu130-torch211-d",
+        ),
         (
             "cu130-torch213-axolotl-arm64",
             REAL,
-            "the profile axolotl was resolved and tried on linux/amd64 only",
+            "take the profile out of the name (cu130-torch213-arm64), or the platform",
         ),
     ],
 )
