@@ -71,8 +71,8 @@ def audit_image(engine: Engine, reference: str, options: Options) -> Evidence:
     if not environments:
         raise failed(
             reference,
-            "has no Python with packages: there is nothing to audit",
-            "name another image",
+            "has no Python with installed packages, so there is nothing to audit",
+            "name an image that has one, or the folder of a Python environment",
         )
     environment = environments[0]
     options.say(f"{environment['prefix']}: Python {environment['version']}")
@@ -131,7 +131,8 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         raise wrong(
             str(folder),
             "is no Python environment: it has no lib/pythonX.Y/site-packages",
-            "name an environment's own folder, the one with bin/ and lib/",
+            "name the environment's own folder, which has bin/ and lib/: while it is active, "
+            "`echo $VIRTUAL_ENV` or `echo $CONDA_PREFIX` prints it",
         )
     # How the environment's user would start Python (UserEnvironment). Variables of this process
     # count for nothing.
@@ -145,9 +146,10 @@ def audit_folder(folder: Path, options: Options) -> Evidence:
         if not survey_of_folder["environments"]:
             raise wrong(
                 str(folder),
-                "has no interpreter in its bin/",
-                "create the environment anew (`python3 -m venv`, `uv venv` or `conda create`), "
-                "then audit it again",
+                "has packages, but no Python interpreter in its bin/",
+                "name the folder of a whole environment; or create this one anew "
+                "(`python3 -m venv`, `uv venv` or `conda create`), install its packages, then "
+                "audit it again",
             )
         environment = survey_of_folder["environments"][0]
 

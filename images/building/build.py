@@ -110,8 +110,8 @@ def require_room(engine: Engine, images: Sequence[Image], jobs: int) -> None:
     free = shutil.disk_usage(engine.facts.data_root).free
     if free < needed:
         cause = (
-            f"{free / 1e9:.1f} GB free; building images that the engine does not have yet may take "
-            f"{needed / 1e9:.0f} GB"
+            f"the engine's disk has {free / 1e9:.1f} GB free, and building images that it does not "
+            f"have yet may take {needed / 1e9:.0f} GB"
         )
         # The same advice as for a build that fails with this error of the system.
         then = classify("no space left on device", ()).then
@@ -134,7 +134,7 @@ def build_image(
     warn = partial(progress.say, name, style="yellow")
 
     def say_waiting() -> None:
-        warn("waits until another process has built this name on this engine")
+        warn("waits: another process is building the image of this name on this engine")
 
     def say_measured(record: Record) -> None:
         text = f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})"

@@ -81,8 +81,11 @@ def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> Bas
     """
     if chosen_base != base_images.AUTO:
         if not _FROM.fullmatch(chosen_base):
-            then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
-            raise wrong(f"--base {chosen_base}", "is no name of an image", then)
+            then = (
+                "write --base NAME:TAG (debian:bookworm-slim, say), HOST/NAME:TAG or "
+                "NAME@sha256:DIGEST"
+            )
+            raise wrong(f"--base {chosen_base}", "this is no name of an image", then)
         return BaseContext(reference=chosen_base, origin="custom")
     digest = pinned.get(base.reference)
     if digest:

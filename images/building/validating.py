@@ -219,7 +219,7 @@ def read_declaration(engine: Engine, info: ImageInfo) -> Declaration:
     try:
         return parse_declaration(text)
     except ValueError as error:
-        then = "mend the file in your Dockerfile and build again (docs/extending.md)"
+        then = "correct this file in your Dockerfile, and build again (docs/extending.md)"
         raise wrong(f"{DECLARATION} of the image", str(error), then) from None
 
 
@@ -235,7 +235,7 @@ def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str])
         if not in_tiers.named_by([text]).claims:
             suggestions = ", ".join(similar_names(text, in_tiers))
             cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
-            then = f"--claim takes a claim, or a check with all of its claims: {suggestions}"
+            then = f"give --claim a claim, or a check with all of its claims: {suggestions}"
             problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)

@@ -151,7 +151,8 @@ def _wheel_finder(
             "leave --compile out; a wheel that you compile on that base yourself is taken from "
             "--wheelhouse FOLDER"
         )
-        raise wrong("--compile", "compiles for the bases of the matrix only", then)
+        cause = "wheels are compiled for the bases of the matrix only, and --base names another"
+        raise wrong("--compile", cause, then)
     if is_custom_base:
         return lambda _image, _pin: None
 

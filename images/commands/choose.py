@@ -90,7 +90,7 @@ def choose(
 
     profiles = sorted({summary.profile for summary in summaries if summary.profile})
     if profile not in ("none", *profiles):
-        then = f"--profile takes {', '.join(('none', *profiles))}"
+        then = f"give --profile one of {', '.join(('none', *profiles))}"
         raise wrong(f"--profile {profile}", "no image has this profile", then)
     options = chooser.Options(
         profile=None if profile == "none" else profile,
@@ -123,8 +123,10 @@ def _detect_machine(driver: str) -> Machine:
         if driver:
             machine = replace(machine, driver=chooser.parse_driver(driver))
         return machine
-    then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
-    raise wrong("choose", "no NVIDIA GPU can be read on this machine", then)
+    then = (
+        "name the GPU that the image shall run on: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
+    )
+    raise wrong("choose", "this machine has no NVIDIA GPU whose driver answers", then)
 
 
 def _recorded_images(sources: Sources) -> list[RecordedImage]:

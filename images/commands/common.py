@@ -64,9 +64,8 @@ def select_accepted(
     planned = plan.select(selectors, sources)
     if exactly_one and len(planned) != 1:
         names = ", ".join(image.name for image in planned)
-        raise wrong(
-            " ".join(selectors), f"means {len(planned)} images: {names}", "name one of them"
-        )
+        cause = f"this means {len(planned)} images, and the command takes one: {names}"
+        raise wrong(" ".join(selectors), cause, "name one of these images")
 
     refused = [image for image in planned if not image.image]
     is_named = any(image.name in selectors for image in refused)

@@ -6,7 +6,7 @@ import typer
 
 from images.commands.common import say
 from images.engine import connect, private_engine
-from images.errors import wrong
+from images.errors import command, wrong
 
 
 def engine(
@@ -31,4 +31,5 @@ def engine(
                 details = f"engine {facts.version}, {facts.cpus} cores, data in {facts.data_root}"
                 typer.echo(f"{facts.url} ({details})")
         case _:
-            raise wrong(action, "is an unknown action", "say status, start, stop or wipe")
+            then = f"write `{command('engine', 'status')}`, or start, stop or wipe instead"
+            raise wrong(action, "is no action of the private engine", then)

@@ -14,7 +14,7 @@ from images.commands import common
 from images.commands.common import plural, talk
 from images.commands.options import MatrixFile, OutFolder, Selectors, Tiers, require_writable
 from images.config.matrix import Sources
-from images.errors import Problem, UserError, failed, wrong
+from images.errors import Problem, UserError, command, failed, wrong
 from images.fleet import config, results
 from images.fleet.config import Fleet, Machines
 from images.fleet.results import Outcome
@@ -70,7 +70,8 @@ def fleet(
     nodes see it. Exits with 0 only if everything asked for was judged and nothing failed.
     """
     if on not in ("slurm", "ray") and not on.startswith("ray://"):
-        raise wrong(f"--on {on}".strip(), "is nothing that runs tasks", f"say {ON}")
+        cause = "truetag can run tasks on Slurm and on Ray only"
+        raise wrong(f"--on {on}".strip(), cause, f"give --on {ON}")
     sources = common.sources(matrix)
     cluster = config.read(file, sources.workspace.root)
     name, machines = config.choose_machines(cluster, workers)
@@ -85,7 +86,11 @@ def fleet(
         *make_pull_tasks(template, image or [], sources),
     ]
     if not tasks:
-        raise wrong("fleet", "no image is named", f"name images to build, or --image {REFERENCE}")
+        then = (
+            f"name images to build (`{command('plan')}` lists them), or images of a registry to "
+            f"validate, with --image {REFERENCE}"
+        )
+        raise wrong("fleet", "no image is named", then)
 
     folder = require_writable(out or sources.workspace.out / "fleet") / name
     for task in tasks:
@@ -124,7 +129,10 @@ def choose_tiers(name: str, machines: Machines, requested: Sequence[Tier]) -> tu
         if tier not in possible:
             gpus = plural(machines.gpus, "GPU")
             cause = f"can't be measured on {name}, where a task gets {gpus}"
-            then = "name other --workers, or correct `gpus` in fleet.yaml"
+            then = (
+                "give --workers another kind of machine in fleet.yaml, or leave this tier out; if "
+                f"a task on {name} gets more, correct its `gpus` in fleet.yaml"
+            )
             raise wrong(f"--tier {tier}", cause, then)
     return tuple(requested or possible)
 
@@ -138,7 +146,7 @@ def make_build_tasks(template: Task, selectors: list[str], sources: Sources) -> 
         return []
     if template.only:
         then = "leave --claim out: an image that is built is held to all of its claims"
-        raise wrong("--claim", "is for --image only", then)
+        raise wrong("--claim", "is only for images that are pulled, with --image", then)
     tasks = []
     for image in common.select_accepted(selectors, sources):
         # Report a missing or broken lock here, once, and not on each worker.
@@ -157,7 +165,8 @@ def make_pull_tasks(template: Task, references: Sequence[str], sources: Sources)
         name, _, reference = text.partition("=")
         if "/" not in reference or "@sha256:" not in reference:
             then = f"push the image to a registry, and name it by its digest: {REFERENCE}"
-            raise wrong(f"--image {text}", "is nothing that a worker can pull", then)
+            cause = "names no image, with its digest, in a registry from which a worker could pull"
+            raise wrong(f"--image {text}", cause, then)
         (image,) = common.select_accepted([name], sources, exactly_one=True)
         tasks.append(replace(template, image=str(image.name), reference=reference))
     return tasks
@@ -185,7 +194,8 @@ def start_tasks(
     except ImportError as error:
         extra = "slurm" if on == "slurm" else "ray"
         then = f"`pip install 'truetag[{extra}]'`"
-        raise failed(f"--on {on}", f"needs a package: {error}", then) from None
+        cause = f"a Python package is missing that this needs: {error}"
+        raise failed(f"--on {on}", cause, then) from None
 
 
 def tell(task: Task, text: str) -> None:
@@ -204,5 +214,5 @@ def describe_failure(outcome: Outcome, folder: Path) -> Problem:
         # The worker's own message says already what to do.
         then = ""
     else:
-        then = "give the command again for this image"
+        then = "give the command again, with this image only"
     return Problem(where=outcome.task.key, cause=outcome.cause, then=then)

@@ -68,7 +68,7 @@ def nightly(
     selected = list(selectors or sources.matrix.nightly.track)
     if not selected:
         then = "name images in the command, or list some under `nightly: track` in matrix.yaml"
-        raise wrong("nightly", "no image is tracked", then)
+        raise wrong("nightly", "no image is named, and matrix.yaml tracks none", then)
     accepted = {str(image.name) for image in common.select_accepted(selected, sources)}
     tracked = [planned for planned in plan.select(selected, sources) if planned.name in accepted]
 

@@ -95,9 +95,9 @@ def require_writable(folder: Path) -> Path:
     while not os.path.lexists(existing):
         existing = existing.parent
     if not existing.is_dir():
-        raise wrong(str(existing), "is no folder", "name another one with --out")
+        raise wrong(str(existing), "this is no folder", "name a folder with --out")
     if not os.access(existing, os.W_OK | os.X_OK):
-        cause = "may not be written by this user"
+        cause = "this user may not write to this folder"
         then = "change its permissions, or name another folder with --out"
         if existing != folder.absolute():
             cause += f", and {folder} would have to be made in it"

@@ -74,7 +74,8 @@ def publish(
     names = list(dict.fromkeys(names))
     if (image or attestation) and len(names) > 1:
         then = "publish each image by a command of its own"
-        raise wrong(" ".join(names), "--image and --attestation mean one image", then)
+        cause = f"--image and --attestation are for one image, and {len(names)} are named"
+        raise wrong(" ".join(names), cause, then)
     planned: list[Image] = []
     for name in names:
         planned += common.select_accepted([name], sources, exactly_one=True)

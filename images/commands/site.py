@@ -63,7 +63,7 @@ def site(
     try:
         today = date.fromisoformat(day) if day else datetime.now(UTC).date()
     except ValueError:
-        raise wrong(f"--date {day}", "is no date", "write it as 2026-11-21") from None
+        raise wrong(f"--date {day}", "this is no date", "write it as 2026-11-21") from None
     if key:
         signing.require_key(key)
 

@@ -93,8 +93,8 @@ def validate(
         _show(verdict, "", everything, as_json=as_json)
         raise typer.Exit(1 if verdict.claims_with(Status.FAIL) else 0)
     if tag and claim:
-        then = "leave --claim out: a name is for images all of whose claims were judged"
-        raise wrong("--tag", "can't follow from some of the claims", then)
+        cause = "an image gets its name by all of its claims, and --claim leaves most of them out"
+        raise wrong("--tag", cause, "leave --claim out, or --tag")
 
     sources = common.sources(matrix)
     top = require_writable(out or sources.workspace.out)
@@ -189,8 +189,9 @@ def _judge_again(file: Path, tiers: Sequence[Tier]) -> Verdict:
     recorded_tiers = sorted({str(claim.tier) for claim in recorded.claims})
     absent = [tier for tier in tiers if tier not in recorded_tiers]
     if absent:
-        cause = f"holds no claims of the {' and '.join(absent)} tier"
-        raise wrong(str(file), cause, f"--tier may name {', '.join(recorded_tiers)}")
+        cause = f"this evidence has no claims of the {' and '.join(absent)} tier"
+        then = f"give --tier only tiers that it has: {', '.join(recorded_tiers)}"
+        raise wrong(str(file), cause, then)
     judges = _judges_of(recorded)
     verdict = judge(recorded.claim_set, recorded, tiers or tuple(Tier), judges=judges)
     return explain(verdict)

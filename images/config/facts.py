@@ -425,7 +425,7 @@ class Facts(Row):
             cudas.update(torch.variants)
         unknown = sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers)
         if unknown:
-            raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
+            raise ValueError(f"`minimum_drivers` has no row for CUDA {', '.join(unknown)}")
 
     def on(self, platform: Platform) -> Self:
         """Return the facts for a platform. On linux/arm64, what was not measured is unknown.

@@ -104,8 +104,8 @@ def _read(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(
             paths.shown(path),
-            f"can't be read: {error}",
-            "make it a text in UTF-8 that you may read",
+            f"the file can't be read: {error}",
+            "save it as text in UTF-8, in a place where this user may read it",
         ) from None
 
 
@@ -202,7 +202,9 @@ def _check_torch_of_stacks(matrix: Matrix) -> Iterator[Fault]:
         if "torch" not in pins:
             yield Fault(("stacks", torch), "has no torch", "pin torch in it")
         elif str(Minor.parse(pins["torch"])) != torch:
-            yield Fault(("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}")
+            yield Fault(
+                ("stacks", torch, "torch"), f"torch {pins['torch']} is no release of {torch}"
+            )
 
 
 def _check_pin(path: yamlfile.Path, name: str, layered: set[str]) -> Iterator[Fault]:

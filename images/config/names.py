@@ -58,7 +58,7 @@ class Arch(NamedTuple):
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
         match = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])|([0-9]{1,2})\.([0-9])", text)
         if not match:
-            raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
+            raise ValueError(f"{text!r} is no GPU architecture: write it as sm_90, sm90 or 9.0")
         return cls(int(match[1] or match[3]), int(match[2] or match[4]))
 
     def __str__(self) -> str:
@@ -92,8 +92,8 @@ class ImageName:
         # A profile's name must not have `arm64` or `amd64` as a word: it would read as a platform.
         words_of_profile = (match["profile"] or "").split("-") if match else []
         if match is None or not _ARCHITECTURES.isdisjoint(words_of_profile):
-            then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"
-            raise wrong(text, "is not an image name", then)
+            then = f"write names as {_GRAMMAR}; `{command('plan')}` lists them"
+            raise wrong(text, "is no name of an image", then)
         cuda, torch, python, arch, devel, profile = match.group(
             "cuda", "torch", "python", "arch", "devel", "profile"
         )

@@ -54,7 +54,8 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
     """
     if matrix is not None:
         if not matrix.is_file():
-            raise wrong(f"--matrix {matrix}", "is no file", "name a matrix.yaml")
+            then = "give --matrix the path of a matrix.yaml, or leave it out where one lies"
+            raise wrong(f"--matrix {matrix}", "there is no such file", then)
         return Workspace(matrix.resolve())
     here = directory / MATRIX_NAME
     return Workspace(here.resolve()) if here.is_file() else CHECKOUT

@@ -37,7 +37,7 @@ def _exact(value: object) -> str:
     """
     name, _, version = str(value).partition("==")
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name) or not version:
-        raise ValueError(f"{str(value)!r} must name one version with ==")
+        raise ValueError(f"{str(value)!r} names no single version: write it as NAME==VERSION")
     return f"{name}=={_pin(version)}"
 
 
@@ -103,7 +103,7 @@ class CompilerRow(Row):
     def _names_one(self) -> Self:
         """Raise ValueError unless exactly one of the two is given."""
         if bool(self.debian) == bool(self.image):
-            raise ValueError("names one of `debian` and `image`")
+            raise ValueError("`compiler` must have either `debian` or `image`, and not both")
         return self
 
 
@@ -155,7 +155,10 @@ class ImageRow(Row):
     def _names_no_platform(self) -> Self:
         """Raise ValueError for a name that ends with a platform."""
         if self.image_name.platform is not Platform.AMD64:
-            raise ValueError("the platform is no part of a row's name: list it under `platforms`")
+            raise ValueError(
+                "the name of a row has no platform: write it without -arm64, and list linux/arm64 "
+                "under `platforms` of this row"
+            )
         return self
 
     @property

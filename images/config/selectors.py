@@ -81,7 +81,7 @@ def parse(text: str) -> Selector:
     if match is None:
         # No name or glob has spaces or comparisons: this is a condition with a mistake.
         if not text or re.search(r"[\s<>=!]", text):
-            raise wrong(repr(text), "is no selector", f"write {HELP}")
+            raise wrong(repr(text), "is neither a name, a glob nor a condition", f"write {HELP}")
         return Selector(value=text)
 
     operator = "=" if match["op"] == "==" else match["op"]
@@ -96,15 +96,15 @@ def _why_wrong(condition: Selector) -> str:
     """Return why a condition makes no sense; empty if it does."""
     key, value = condition.key, condition.value
     if key not in (*_VERSIONED, *_OTHER_KEYS):
-        return f"there is nothing called {key!r} to select by"
+        return f"{key!r} is nothing that images are selected by"
     if key not in _VERSIONED and condition.op not in ("=", "!="):
-        return f"{key} is compared with = or != only"
+        return f"{key} can be compared with = or != only"
 
     try:
         if key in _VERSIONED:
             minor = Minor.parse(value)
             if str(minor) != value:
-                return f"images differ in X.Y only, and {value} is more: write {minor}"
+                return f"images differ in major and minor version only: write {minor}, not {value}"
         if key == "arch":
             Arch.parse(value)
     except ValueError as error:

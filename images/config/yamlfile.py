@@ -61,14 +61,15 @@ def parse(name: str, text: str) -> YamlFile:
         # A ComposerError is about two places, and `problem` describes only the second.
         if isinstance(error, yaml.composer.ComposerError) and error.context:
             cause = f"is not YAML: {error.context}, {error.problem}"
-        raise wrong(where, cause, "fix the line; editors show it too") from None
+        raise wrong(where, cause, "correct this line, or the one above it") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         cause = f"is not YAML: it holds the control character {chr(error.character)!r}"
-        raise wrong(f"{name}:{line}", cause, "take it out") from None
+        raise wrong(f"{name}:{line}", cause, "delete this character") from None
     except RecursionError:
         cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
-        raise wrong(name, cause, "write the values out") from None
+        then = "write the values themselves in place of each `*name`"
+        raise wrong(name, cause, then) from None
 
 
 def _read_node(

@@ -133,12 +133,19 @@ def find_model(text: str) -> tuple[str, ModelRow]:
         name_by_words = {model_words(name): name for name in models()}
         close = get_close_matches(model_words(text), name_by_words, n=3, cutoff=0.6)
         similar = [name_by_words[words] for words in close]
-    nearest = f"nearest: {_some(similar)}; or " if similar else ""
-    raise wrong(
-        f"--gpu {text!r}",
-        f"is {'more than one' if most_general else 'no'} GPU of images/data/gpu_models.yaml",
-        f"{nearest}give --arch what `nvidia-smi --query-gpu=compute_cap --format=csv` prints there",
+    if most_general:
+        cause = f"this fits {len(most_general)} GPU models that truetag knows: one must be chosen"
+    else:
+        cause = "this is no GPU model that truetag knows"
+    if similar:
+        name_a_model = f"give --gpu the name of one ({_some(similar)}); or "
+    else:
+        name_a_model = ""
+    then = (
+        f"{name_a_model}give --arch the compute capability, which `nvidia-smi "
+        "--query-gpu=compute_cap --format=csv,noheader` prints on that machine"
     )
+    raise wrong(f"--gpu {text!r}", cause, then)
 
 
 def model_words(name: str) -> str:
@@ -209,7 +216,9 @@ def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
     try:
         arch_of_option = Arch.parse(arch) if arch else None
     except ValueError as error:
-        raise wrong(f"--arch {arch}", str(error), "write sm_89, sm89 or 8.9") from None
+        raise wrong(
+            f"--arch {arch}", str(error), "give --arch sm_89, sm89 or 8.9, for example"
+        ) from None
 
     # No model, or one that the table lacks, is described by its architecture alone.
     try:
@@ -226,8 +235,8 @@ def machine_from_options(gpu: str, arch: str, driver: str) -> Machine:
 
     arch_of_model = Arch.parse(row.capability)
     if arch_of_option and arch_of_option != arch_of_model:
-        cause = f"{name} is {arch_of_model}"
-        raise wrong(f"--arch {arch}", cause, f"leave out --arch, or give {arch_of_model}")
+        cause = f"{name}, which --gpu names, has the architecture {arch_of_model}"
+        raise wrong(f"--arch {arch}", cause, "leave --arch out, or leave --gpu out")
     return Machine(gpus=(name,), archs=(arch_of_model,), driver=driver_version, arm=row.arm)
 
 
@@ -239,15 +248,16 @@ def parse_driver(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
         raise wrong(
             f"--driver {text}",
-            "is no version of a driver",
-            "write it as nvidia-smi does: 550.90.07",
+            "this is no version of a driver",
+            "write it as nvidia-smi prints it: --driver 550.90.07, for example",
         )
     branch = int(text.partition(".")[0])
     if 0 < branch < _FIRST_BRANCH:
         raise wrong(
             f"--driver {text}",
-            "is CUDA's version",
-            "give what `nvidia-smi --query-gpu=driver_version --format=csv` prints",
+            "this is a version of CUDA, which nvidia-smi prints beside that of the driver",
+            "give --driver the version that `nvidia-smi --query-gpu=driver_version "
+            "--format=csv,noheader` prints",
         )
     return text
 
@@ -265,7 +275,9 @@ def torch_range(text: str) -> SpecifierSet:
         return SpecifierSet(specifier)
     except InvalidSpecifier:
         raise wrong(
-            f"--torch {text}", "is no range of versions", "write '>=2.7', '<2.9', 2.8 or 2.7.1"
+            f"--torch {text}",
+            "this is no version of torch, and no range of versions",
+            "give --torch '>=2.7', '<2.9', 2.8 or 2.7.1, for example",
         ) from None
 
 
@@ -276,7 +288,7 @@ def python_minor(text: str) -> str:
     """
     version = re.fullmatch(r"([0-9]+\.[0-9]+)(\.[0-9]+)?", text)
     if not version:
-        raise wrong(f"--python {text}", "is no version of Python", "write 3.11")
+        raise wrong(f"--python {text}", "this is no version of Python", "give --python 3.11, say")
     return version[1]
 
 
@@ -725,7 +737,7 @@ def _wrong_arch(
             continue
         for program, known_capabilities in image.compilers.items():
             if arch.capability not in known_capabilities:
-                yield f"{program} does not know {arch}: what is compiled at run time fails there"
+                yield f"{program} does not know {arch}: what torch.compile or Triton compiles fails"
 
 
 # --- the choice in sentences ----------------------------------------------------------------------

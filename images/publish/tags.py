@@ -101,8 +101,11 @@ class ImageVersion:
         """
         version = cls.of(labels, created, platform)
         if version is None or not version.name:
-            cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
-            raise wrong(where, cause, f"build it with `{command('build')}`")
+            cause = (
+                f"the image has no labels {LABELS}.image and {LABELS}.torch that can be read, so "
+                "truetag did not build it"
+            )
+            raise wrong(where, cause, f"publish an image that `{command('build', 'NAME')}` built")
         return version
 
     @property
@@ -219,16 +222,13 @@ def find_refusal(
     `new` has the new image, or each image of a new index. `drop_platforms` says whether a NAME may
     lose a platform. `absent` has the reasons why images for other platforms are missing.
     """
-    # Empty if an image is missing or not ours, even a single one of an index.
     old = load_versions(target, before)
-    if not old:
+    if isinstance(old, str):
         then = (
-            "delete this tag if nobody needs what it names, then publish again; "
-            "or publish to another repository"
+            f"delete the tag {tag} in the registry if nobody needs what it names, then publish "
+            "again; or publish to another repository (--to)"
         )
-        return Refusal(
-            f"{tag} names an image that is not ours (it is missing, or lacks our labels)", then
-        )
+        return Refusal(f"{tag} must not be moved: {old}", then)
 
     step_back = find_step_back(old, new)
     if step_back:
@@ -236,14 +236,20 @@ def find_refusal(
 
     # Another manifest with the same name, day and twelve digits.
     if kind is TagKind.IMMUTABLE:
-        reason = f"{tag} names {before.digest[:19]} already, and such tags are never moved"
-        return Refusal(reason, "build and validate the image again, then publish that build")
+        reason = (
+            f"{tag} names another image already ({before.digest[:19]}), and a tag with a date is "
+            "never moved"
+        )
+        then = f"`{command('build', 'NAME')}` again: the new build gets a tag of its own"
+        return Refusal(reason, then)
 
     # An alias may lose no platform, whatever `drop_platforms` says for a NAME.
     new_platforms = [version.platform for version in new]
     lost = [version.platform for version in old if version.platform not in new_platforms]
     if lost and (kind is TagKind.ALIAS or not drop_platforms):
-        reason = f"it has an image for {' and '.join(lost)}, and this has none"
+        reason = (
+            f"{tag} has an image for {' and '.join(lost)}, and what is to be published has none"
+        )
         if absent:
             reason += f": {'; '.join(absent)}"
         then = (
@@ -257,23 +263,29 @@ def find_refusal(
 def refuse_step_back(tag: str, step_back: StepBack) -> Refusal:
     """Return the refusal for a tag that would go back: by torch version, or else by date."""
     published, replacement = step_back
-    reason = f"{tag} has torch {published.torch}, this is {replacement.torch}"
+    reason = (
+        f"{tag} names an image with torch {published.torch}, and the one to be published has the "
+        f"older torch {replacement.torch}"
+    )
     if Version(published.torch) == Version(replacement.torch):
         published_date = f"{published.created:%Y-%m-%d %H:%M}"
         replacement_date = f"{replacement.created:%Y-%m-%d %H:%M}"
-        reason = f"{tag} is of {published_date}, this of {replacement_date}"
+        reason = (
+            f"{tag} names an image of {published_date}, and the one to be published is older "
+            f"({replacement_date})"
+        )
     then = (
-        "moving tags never go back: build and validate anew, "
-        "or pull the older image by its dated tag"
+        f"tags never go back: `{command('build', 'NAME')}` makes a newer build to publish; the "
+        "older image can be pulled by the tag that has its date"
     )
     return Refusal(reason, then)
 
 
-def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
+def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion] | str:
     """Return the version of the image that a manifest names, or of each image of an index.
 
-    Returns an empty list if one of these images is missing or is not ours. Then nothing of ours may
-    replace what the manifest names.
+    If one of these images is missing or is not ours, return why nothing of ours may replace what
+    the manifest names.
     """
     manifests: list[Manifest | None] = [manifest]
     if manifest.is_index:
@@ -282,13 +294,13 @@ def load_versions(target: Registry, manifest: Manifest) -> list[ImageVersion]:
     versions = []
     for image_manifest in manifests:
         if image_manifest is None:
-            return []
+            return "an image of its index is missing in the registry"
         image = load(target, image_manifest, with_statements=False)
         version = ImageVersion.of(image.labels, image.created, image.platform)
         if version is None:
-            return []
+            return f"it names an image without truetag's labels ({image_manifest.digest[:19]})"
         versions.append(version)
-    return versions
+    return versions or "its index holds no image"
 
 
 def find_step_back(old: Sequence[ImageVersion], new: Sequence[ImageVersion]) -> StepBack | None:
@@ -426,4 +438,5 @@ def restore(target: Registry, change: TagChange) -> bool:
 def moved_by_others(target: Registry, tag: str) -> UserError:
     """Return the error for a tag that another machine moved meanwhile."""
     where = f"{target.repository}:{tag}"
-    return failed(where, "somebody else moved it at the same time", "give the command again")
+    cause = "another process or machine moved this tag while this command ran"
+    return failed(where, cause, "give the command again: it looks at the tag anew")

@@ -314,8 +314,12 @@ def python_files(root: str) -> Mapping[str, bytes | Path]:
         for name, library in needed_libraries(loader, [interpreter, *extensions]).items():
             files[f"{LIBRARIES}/{name}"] = library
     except (OSError, ElfError) as error:
-        then = "run it with this machine's own Python (`/usr/bin/python3`)"
-        raise failed(sys.executable, f"can't be taken into a container: {error}", then) from None
+        then = (
+            "install truetag into an environment of this machine's own Python "
+            "(`/usr/bin/python3 -m venv FOLDER`), and give the command from there"
+        )
+        cause = f"this Python can't be taken into a container, where it reads the image: {error}"
+        raise failed(sys.executable, cause, then) from None
     return files
 
 
@@ -380,7 +384,7 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
     for the new name.
     """
     if elf.machine(program) != machine_named(platform.machine()).number:
-        raise ElfError(f"it is not built for {platform.machine()}")
+        raise ElfError(f"the interpreter is not built for {platform.machine()}")
 
     # Fields of the ELF header: where the program headers begin, how large and how many they are
     # (e_phoff, e_phentsize, e_phnum of the ELF specification).
@@ -394,13 +398,16 @@ def with_loader(program: bytes, loader: bytes) -> Relinked:
         # The name stands in the file at `offset`, and ends with a zero byte.
         if len(loader) >= room:
             needed = len(loader) + 1
-            cause = f"its interpreter's name has room for {room} bytes, {needed} are needed"
+            cause = (
+                f"the path of the loader in the interpreter has room for {room} bytes, and "
+                f"{needed} are needed"
+            )
             raise ElfError(cause)
         end = offset + room
         old_loader = program[offset:end].split(b"\0")[0].decode()
         patched = program[:offset] + loader.ljust(room, b"\0") + program[end:]
         return Relinked(patched, old_loader)
-    raise ElfError("it names no interpreter")
+    raise ElfError("the interpreter is linked statically: it names no loader")
 
 
 def needed_libraries(loader: str, programs: list[Path]) -> dict[str, bytes | Path]:
@@ -448,5 +455,6 @@ def require_own_rpath(path: Path) -> None:
     if foreign:
         folders = ":".join(foreign)
         raise ElfError(
-            f"{path} has the RPATH {folders}, where the image's libraries would come first"
+            f"{path} looks for its libraries in {folders} (its RPATH), and in a container it would "
+            "load the image's files there in place of this machine's"
         )

@@ -258,7 +258,9 @@ def parse_evidence(text: str) -> Evidence:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise OlderSchemaError(
-            f"it is of schema version {version}, in which claims had numbers and not names"
+            f"the evidence is of schema version {version}, in which claims had numbers; this "
+            f"truetag reads version {SCHEMA_VERSION}, in which they have names: validate the image "
+            "again"
         )
     EvidenceFile.model_validate(data)
     return Evidence.loads(text)

@@ -115,5 +115,5 @@ def test_other_environments_are_unproven_with_the_reason(monkeypatch: pytest.Mon
 def test_an_image_without_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     set_environments(monkeypatch)
 
-    with pytest.raises(UserError, match="has no Python with packages"):
+    with pytest.raises(UserError, match="has no Python with installed packages"):
         audit()

@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work() -> None:
     finished = call("validate", "cu126-torch25", *SILENT_ENGINE, "--out", "/dev/null/results")
 
     assert finished.returncode == 2
-    assert "/dev/null: is no folder" in finished.stderr
+    assert "/dev/null: this is no folder" in finished.stderr
     assert "tcp://127.0.0.1:9" not in finished.stderr, "the engine was not asked"
     assert "next: " in finished.stderr
     assert "Traceback" not in finished.stderr
@@ -135,7 +135,7 @@ def test_a_folder_that_this_user_may_not_write_is_refused(
     assert finished.returncode == 2
     assert not list(tmp_path.iterdir())
     message = finished.stderr.replace("\n", "")
-    assert f"{tmp_path}: may not be written by this user" in message
+    assert f"{tmp_path}: this user may not write to this folder" in message
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,9 @@ def test_a_selected_image_is_built_by_its_worker(executor: FakeExecutor) -> None
     [
         ((), "no image is named"),
         (("no-such-image",), "no-such-image"),
-        (("--image", f"{NAME}=a.test/b:latest"), "is nothing that a worker can pull"),
-        (("--image", NAME), "is nothing that a worker can pull"),
-        ((NAME, "--claim", "pins"), "is for --image only"),
+        (("--image", f"{NAME}=a.test/b:latest"), "in a registry from which a worker could pull"),
+        (("--image", NAME), "in a registry from which a worker could pull"),
+        ((NAME, "--claim", "pins"), "is only for images that are pulled, with --image"),
         ((*PULL, "--tier", "gpu"), "can't be measured on cpu, where a task gets 0 GPUs"),
     ],
     ids=[
@@ -191,4 +191,4 @@ def test_an_unknown_executor_is_refused(executor: FakeExecutor) -> None:
     finished = executor.call(*PULL, on="local")
 
     assert finished.returncode == 2
-    assert "say slurm|ray" in finished.stderr
+    assert "give --on slurm|ray" in finished.stderr

@@ -247,5 +247,5 @@ def test_an_option_about_one_image_does_not_go_with_two_names(option: str) -> No
     finished = call("publish", *names, option, "x", "--to", "registry.test/x")
 
     assert finished.returncode == 2
-    assert "--image and --attestation mean one image" in finished.stderr
+    assert "--image and --attestation are for one image, and 2 are named" in finished.stderr
     assert "next: publish each image by a command of its own" in finished.stderr

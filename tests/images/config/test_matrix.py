@@ -46,7 +46,7 @@ def test_all_wrong_keys_and_values_are_named_at_once(tmp_path: Path) -> None:
     problems = problems_of(tmp_path, text)
 
     require_problem(problems, text, "colour: red", "unknown key 'defaults.colour'")
-    require_problem(problems, text, "cu126-torch99x}", "is not an image name")
+    require_problem(problems, text, "cu126-torch99x}", "is no name of an image")
     require_problem(problems, text, "torchao: newest", "'newest' is no version")
     require_problem(problems, text, "size: 3", "unknown key 'size'")
     require_problem(problems, text, "common: {}", "'common' stands twice")

@@ -66,7 +66,7 @@ def test_a_text_that_is_a_name_is_printed_as_it_was(text: str) -> None:
     ids=lambda text: text[:40] or "empty",
 )
 def test_a_text_that_is_no_name_is_refused_with_the_grammar(text: str) -> None:
-    with pytest.raises(UserError, match="names read"):
+    with pytest.raises(UserError, match="write names as"):
         ImageName.parse(text)
 
 

@@ -32,7 +32,7 @@ def test_a_matrix_that_is_named_comes_before_that_of_the_folder(tmp_path: Path) 
 
 
 def test_a_matrix_that_is_named_must_be_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="there is no such file"):
         paths.find(tmp_path / "none.yaml", tmp_path)
 
 

@@ -19,7 +19,7 @@ def test_a_row_has_one_image_for_each_of_its_platforms() -> None:
 
 
 def test_the_name_of_a_row_has_no_platform() -> None:
-    with pytest.raises(ValueError, match="list it under `platforms`"):
+    with pytest.raises(ValueError, match="list linux/arm64 under `platforms`"):
         ImageRow(name="cu130-torch211-arm64")
 
 

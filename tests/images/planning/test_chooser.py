@@ -73,10 +73,12 @@ def test_a_model_is_found_by_what_drivers_and_people_call_it(text: str) -> None:
     "text", ["RTX 6000", "RTX 9990", "Radeon RX 7900", "", "NVIDIA 80GB", "H100 and A100"]
 )
 def test_a_text_that_means_no_model_or_several_is_an_error_with_a_way_out(text: str) -> None:
-    with pytest.raises(UserError, match="--arch what `nvidia-smi") as error:
+    with pytest.raises(
+        UserError, match="--arch the compute capability, which `nvidia-smi"
+    ) as error:
         chooser.find_model(text)
 
-    all_three = "nearest: RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000; or"
+    all_three = "the name of one (RTX PRO 6000 Blackwell, RTX 6000 Ada, Quadro RTX 6000); or"
     is_ambiguous = text == "RTX 6000"
     assert (all_three in str(error.value)) == is_ambiguous
 
@@ -99,9 +101,9 @@ def test_every_model_of_the_table_means_itself_and_has_a_source() -> None:
         ("H100", "", "550-1", "no version of a driver"),
         ("H100", "", "550rc1", "no version of a driver"),
         ("H100", "", "1!550.90", "no version of a driver"),
-        ("H100", "", "12.4", "is CUDA's version"),
+        ("H100", "", "12.4", "this is a version of CUDA"),
         ("", "ninety", "", "--arch ninety"),
-        ("H100", "sm_86", "", "H100 is sm_90"),
+        ("H100", "sm_86", "", "H100, which --gpu names, has the architecture sm_90"),
     ],
 )
 def test_a_machine_that_cannot_be_is_refused(
@@ -443,7 +445,7 @@ def test_the_choice_is_printed_for_people_and_for_machines() -> None:
         (["--gpu", "H100", "--torch", "2.5"], 0, "Take cu124-torch25"),
         (["--gpu", "GTX 980"], 1, "No image fits."),
         (["--gpu", "B200", "--profile", "axolotl", "--devel"], 1, "leave out --profile or --devel"),
-        (["--gpu", "GTX 9800"], 2, "nearest: GeForce GTX 980"),
+        (["--gpu", "GTX 9800"], 2, "the name of one (GeForce GTX 980"),
         (["--gpu", "H100", "--profile", "axolottl"], 2, "axolottl"),
     ],
 )

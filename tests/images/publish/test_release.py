@@ -174,7 +174,9 @@ def test_no_image_of_an_index_goes_back(repositories: Repositories) -> None:
     repositories.promote(ARM64_NAME, 5)
     repositories.promote(AMD64_NAME, 3)
 
-    with pytest.raises(UserError, match=r"is of 2026-11-21 03:00, this of 2026-11-21 02:00"):
+    with pytest.raises(
+        UserError, match=r"names an image of 2026-11-21 03:00, and the one to be published is older"
+    ):
         repositories.promote(AMD64_NAME, 2)
 
 
@@ -265,7 +267,7 @@ def test_an_image_that_failed_since_is_left_out_of_the_next_index(
     assert repositories.index_in_production() == {"linux/amd64": digest_of(newer_amd64)}
     assert repositories.digest_in_production("latest") == alias_before
     assert newer_amd64.unmoved_tags == (
-        "latest stays: it has an image for linux/arm64, and this has none",
+        "latest stays: latest has an image for linux/arm64, and what is to be published has none",
     )
 
 
@@ -277,7 +279,7 @@ def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(
     index_without_arm64 = attachments.make_index([newer])
     repositories.staging.put(index_without_arm64)
 
-    cause = "it has an image for linux/arm64, and this has none"
+    cause = "has an image for linux/arm64, and what is to be published has none"
     with pytest.raises(UserError, match=cause) as error:
         repositories.promote_stored(index_without_arm64.digest)
     assert "--drop-platforms" in str(error.value)
@@ -299,7 +301,7 @@ def test_a_published_name_loses_a_platform_only_where_that_is_asked_for(
     assert set(index_before) == {"linux/amd64", "linux/arm64"}
 
     cause = (
-        r"it has an image for linux/arm64, and this has none: the gpu tier was not judged\n"
+        r"linux/arm64, and what is to be published has none: the gpu tier was not judged\n"
         r" +next: publish the image of that platform, too"
     )
     with pytest.raises(UserError, match=cause):
