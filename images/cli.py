@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from images import errors
 from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, command, problem_of
+from validate import installation
+from validate.installation import by_installation
 
 _messages = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
@@ -77,7 +78,7 @@ def _without_verb(
 
 def _version_text() -> str:
     """Return name and version of this program; of a checkout also the commit."""
-    if not errors.IS_CHECKOUT:
+    if not installation.IS_CHECKOUT:
         return f"truetag {metadata.version('truetag')}"
     # Imported only here: no verb needs it.
     from images.host import checkout
@@ -153,10 +154,10 @@ def _usage_problem(error: Any) -> Problem:
     """Return an error of click, such as an unknown option, as a problem that names the help."""
     if sys.argv[1] in VERBS:
         help_command = command(sys.argv[1], "--help")
-    elif errors.IS_CHECKOUT:
-        help_command = "python -m images --help"
     else:
-        help_command = "truetag --help"
+        help_command = by_installation(
+            checkout="python -m images --help", installed="truetag --help"
+        )
     arguments = " ".join(sys.argv[1:])
     return Problem(where=arguments, cause=error.format_message(), then=f"`{help_command}`")
 

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-IS_CHECKOUT = (Path(__file__).resolve().parents[1] / "noxfile.py").is_file()
-"""Whether the code runs from a checkout, whose verbs are nox sessions, and not from an installed
-package."""
+from validate import installation
 
 
 def command(verb: str, *arguments: str) -> str:
@@ -18,7 +16,7 @@ def command(verb: str, *arguments: str) -> str:
 
     `nox -s lock -- NAME` in a checkout, `truetag lock NAME` with the installed package.
     """
-    if not IS_CHECKOUT:
+    if not installation.IS_CHECKOUT:
         return " ".join(["truetag", verb, *arguments])
     if not arguments:
         return f"nox -s {verb}"

@@ -9,6 +9,7 @@ the verb is called.
 from collections.abc import Mapping
 
 VERBS: Mapping[str, str] = {
+    "init": "Write a first matrix.yaml, with comments.",
     "plan": "Every image, accepted or refused, and why.",
     "lock": "Resolve images into hash-pinned locks under locks/.",
     "render": "Write build contexts, for `docker build` or `docker buildx bake`.",

@@ -74,6 +74,9 @@ def lock(
     typer.echo(f"{common.plural(len(lock_names), 'lock')}: {summary}; {records}")
     for text in lock_debian_packages(images, sources, upgrade=upgrade, check=check):
         typer.echo(text)
+    if not check and images:
+        name = str(images[0].name) if len(images) == 1 else "NAME"
+        common.tell(f"next: `{command('build', name)}`")
     if unreachable:
         raise _unreachable_error(unreachable)
 

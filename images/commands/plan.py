@@ -44,10 +44,7 @@ def plan(
     ] = False,
     matrix: MatrixFile = None,
 ) -> None:
-    """Show every image, accepted or refused, and why.
-
-    Without selectors, images that have no lock are named below the table: they can't be built here.
-    """
+    """Show every image, accepted or refused, and why."""
     sources = common.sources(matrix)
     chosen = list(selectors or [])
     # Conditions such as `torch>=2.8` choose among the tracked images. A name or glob, a selector
@@ -74,7 +71,7 @@ def plan(
                 buildable.append(image.name)
         typer.echo(json.dumps(buildable))
     else:
-        common.show(table(planned, states, unlocked=bool(chosen)))
+        common.show(table(planned, states))
 
 
 def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
@@ -103,14 +100,11 @@ def as_json_entry(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str
     }
 
 
-def table(
-    planned: Sequence[Planned], locks: Mapping[str, LockStatus], *, unlocked: bool = True
-) -> Iterator[str]:
+def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Iterator[str]:
     """Yield the lines of the table: a row for each image, notes, and the number of images.
 
     A note stands below the table, once, after the names of the images that it is about. `locks` has
-    the status of each image's lock. Images without a lock have rows only if `unlocked` is true;
-    else they are only named in a note.
+    the status of each image's lock.
     """
     rows: list[tuple[str, ...]] = [_HEADER]
     notes: dict[str, list[str]] = {}
@@ -122,9 +116,6 @@ def table(
         if image.image and len(planned) > 1:
             # All images without a lock then share one note.
             blocked = blocked.replace(image.image.lock_name, "NAME")
-        if state == "no lock" and not unlocked:
-            notes.setdefault(blocked, []).append(image.name)
-            continue
         rows.append(_table_row(image, state))
         for note in _notes(image, blocked):
             notes.setdefault(note, []).append(image.name)

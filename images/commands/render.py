@@ -20,7 +20,7 @@ from images.commands.options import (
 )
 from images.context import base_images
 from images.context.hosting import host_settings
-from images.errors import command
+from images.errors import command, wrong
 from images.locking import lock_file
 from images.planning.image import Image
 from images.wheels import prebuilt
@@ -52,6 +52,8 @@ def render(
     Builds, validates and names nothing: `validate NAME --tag` does the latter two once an image is
     there.
     """
+    if to and not baking:
+        raise wrong("--to", "says where buildx pushes, which --bake is for", "give --bake, too")
     sources = common.sources(matrix)
     folder = require_writable(out or sources.workspace.out)
     # Without --bake, an official wheel that is not in the cache counts as one that could not be
@@ -68,6 +70,12 @@ def render(
         compiled=prebuilt.wheel_finder(sources.matrix),
         fetch=fetch,
     )
+    # What `validate --tag` must be told, too, to find the images' contexts.
+    places: list[str] = []
+    if matrix:
+        places += ["--matrix", str(matrix)]
+    if out:
+        places += ["--out", str(out)]
     pinned = base_images.pinned(sources.workspace.root)
     images = common.select_accepted(selectors, sources)
     for image in images:
@@ -75,7 +83,8 @@ def render(
         if not baking:
             context = folder / str(image.name) / "context"
             build = f"docker build -t {image.local_name}-candidate {context}"
-            then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
+            naming = command("validate", str(image.name), "--tag", *places)
+            then = f"; then `{naming}` judges and names it"
             common.talk.print(
                 f"next: DOCKER_BUILDKIT=1 {build}{then}", soft_wrap=True, highlight=False
             )
@@ -83,7 +92,10 @@ def render(
         bake_file = folder / run_files.BAKE
         bake_file.write_text(json.dumps(run_files.bake(images, to), indent=1) + "\n")
         common.talk.print(f"{bake_file}: {common.plural(len(images), 'image')}")
-        then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
+        # Without --to, buildx loads NAME-candidate into the engine, where `validate` looks for it.
+        pushed = ["--image", f"{to}:NAME-candidate"] if to else []
+        naming = command("validate", "NAME", "--tag", *pushed, *places)
+        then = f"then `{naming}` judges and names each"
         common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
 
 

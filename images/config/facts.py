@@ -4,7 +4,7 @@ Every row names its source.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Literal, Self
 
@@ -395,6 +395,10 @@ class Facts(Row):
             "torchao": self.torchao,
             "bitsandbytes": self.bitsandbytes,
         }
+
+    def releases_of(self, package: str) -> Collection[str]:
+        """Return the versions of a package of which something is known; torch is in `torch`."""
+        return [*self.companions.get(package, ()), *self.packages.get(package, ())]
 
     def run_time_compilers(
         self, triton: str, wheel_cuda: Minor, nvcc: Minor | None = None

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from images import errors
 from images.config import paths, selectors, yamlfile
 from images.config.facts import Facts
 from images.config.names import Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix, Profile
 from images.config.yamlfile import YamlFile, fix, validated
-from images.errors import Problem, UserError, wrong
+from images.errors import Problem, UserError, command, wrong
+from validate.installation import by_installation
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
 FACTS = paths.DATA / "facts.yaml"
@@ -95,11 +95,11 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        if errors.IS_CHECKOUT:
-            then = f"`git checkout {path.name}`"
-        else:
-            then = f"go to the folder that has your {path.name}"
-        then += ", or name another one with --matrix"
+        then = by_installation(
+            checkout=f"`git checkout {path.name}`",
+            installed=f"`{command('init')}` writes one here; or go to the folder that has yours",
+        )
+        then += ", or name it with --matrix"
         raise wrong(paths.shown(path), "is missing", then) from None
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from images.config.paths import DATA
 from images.errors import Problem, UserError, wrong
+from validate.installation import by_installation
 
 Path = tuple[str | int, ...]
 """Keys and indexes that lead to a node: `("stacks", "2.7", "torch")`."""
@@ -47,7 +48,11 @@ def parse(name: str, text: str) -> YamlFile:
     try:
         node = yaml.compose(text, Loader=_LOADER)
         if node is None:
-            raise wrong(f"{name}:1", "is empty", f"`git checkout {name}` brings it back")
+            then = by_installation(
+                checkout=f"`git checkout {name}` brings it back",
+                installed="write at least one key into it, or remove it",
+            )
+            raise wrong(f"{name}:1", "is empty", then)
         lines: dict[Path, int] = {}
         duplicates: list[Problem] = []
         # Fills `lines` and `duplicates`, too.

@@ -21,9 +21,13 @@ from images.errors import command, failed, wrong
 from images.locking import debian
 from images.locking.debian import DebianLock
 from images.planning.image import Base, Image, Pin
+from validate.installation import by_installation
 
 PINS_FILE = "locks/bases.yaml"
-_PIN = "correct the file; in a checkout of truetag, `python -m tools.pin` writes it anew"
+_PIN = by_installation(
+    checkout="correct the file; `python -m tools.pin` writes it anew",
+    installed="correct the file, or remove it: bases are then taken by their tags",
+)
 AUTO = "auto"
 """In place of a reference: the base that the matrix names, however it can be had."""
 BOOTSTRAPPED = "truetag-base"
@@ -127,7 +131,10 @@ def _acquire_by_tag(
     if has_lock:
         reason = "mmdebstrap is not here to make it of locked packages"
     else:
-        reason = "no digest is pinned (`python -m tools.pin`)"
+        how = by_installation(
+            checkout="`python -m tools.pin`", installed=f"a line of {PINS_FILE} pins one"
+        )
+        reason = f"no digest is pinned ({how})"
     info = _find_or_pull(engine, base, base.reference, f" by its tag: {reason}", on_progress)
     return _describe(engine, info, base.reference, "tag") if info else None
 

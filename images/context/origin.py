@@ -12,10 +12,12 @@ from pathlib import Path
 from images.context import bootstrap
 from images.context.labels import LABELS, BaseContext
 from images.context.recipe import ImageRecipe, LayerRecipe, base_recipe, image_recipe
+from images.errors import command
 from images.locking import debian, layer_record
 from images.locking.layer_record import LayerRecord
 from images.locking.lock_file import Lock
 from images.planning.image import Image, stem_of
+from validate.installation import by_installation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ def _of_todays_recipe(
     if base.origin == "custom":
         unknown = (
             f"what the custom base {base.reference} holds is in no label: "
-            f"`nox -s build -- {image.name} --base {base.reference}` reads it"
+            f"`{command('build', str(image.name), '--base', base.reference)}` reads it"
         )
         return Origin(record=layer_record.read(locks), unknown=unknown)
     # On a base that was made of Debian packages, the first layer installs more packages of the same
@@ -133,13 +135,17 @@ def _of_todays_recipe(
 def why_no_recipe(image: Image, base: BaseContext) -> str:
     """Return why layers on a base have no recipe, with the next command; empty: they have one."""
     if base.origin == "tag":
+        pin = by_installation(
+            checkout="pin the tag (`python -m tools.pin`)",
+            installed="pin its digest (locks/bases.yaml: a line `REFERENCE: sha256:DIGEST`)",
+        )
         return (
             f"its base was taken by the tag {base.reference}, which may name other bytes tomorrow: "
-            "install mmdebstrap, or pin the tag (`python -m tools.pin`), and build it again"
+            f"install mmdebstrap, or {pin}, and build it again"
         )
     if not base.origin:
         return (
             "it does not say what it was built on: "
-            f"`nox -s build -- {image.name}` builds one that does"
+            f"`{command('build', str(image.name))}` builds one that does"
         )
     return ""

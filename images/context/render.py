@@ -261,16 +261,18 @@ def _stages(
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock of a layer may be empty: all its packages come as wheels, or with the base.
-        lock = files.get(f"locks/{name}.txt", b"")
+        locked = locked_versions(files.get(f"locks/{name}.txt", b""))
+        is_built = not locked.keys().isdisjoint(image.from_source)
         yield Stage(
             name=name,
             below=below,
             holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in missing),
-            lock=bool(locked_versions(lock)),
+            lock=bool(locked),
             index=index,
             wheels=_wheels_of(pins, wheels, replaced_by_wheels),
             toolkit_above=name == layer_below_toolkit,
-            from_source=name == PROFILE_LAYER and bool(image.from_source),
+            # All locks of profiles have build tools (images/locking/resolve.py).
+            from_source=is_built or (name == PROFILE_LAYER and bool(image.from_source)),
             # The wheels of the bottom layer are the largest ones.
             wheels_kept=name != image.layers[0],
         )

@@ -4,7 +4,7 @@ Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from typing import Self
@@ -73,6 +73,11 @@ class LockInputs(Target):
     def requirements(self, layer: str) -> tuple[str, ...]:
         """Return all requirements that a layer is resolved from."""
         return (*self.layers[layer], *self.needs.get(layer, ()))
+
+    def without_sources(self) -> Self:
+        """Return the inputs of a lock that has no package to be built from source."""
+        alone = {name: exact for name, exact in self.alone.items() if name != "build"}
+        return replace(self, from_source=(), alone=alone)
 
     def find_shared_layers(self, other: Self) -> tuple[str, ...]:
         """Return the names of the layers that both images could have in common, bottom first.

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from images.config import paths
 from images.errors import wrong
 from images.host.cache import write_whole
+from validate.installation import by_installation
 
 FILE = "layers.json"
 BUILDS_NEEDED = 2
@@ -137,9 +138,12 @@ def add(record: LayerRecord, layers: list[Measured], build: Build) -> dict[str, 
                 f"has the digest {digits_here} here, and had {digits_before} before ({builds}), "
                 "by the same recipe"
             )
-            then = (
-                "find out what differs (`python -m tools.reproduce NAME --beside FILE` names the "
-                f"files); only then delete the old row from locks/{FILE} and record it again"
+            # Only `tools/reproduce.py` of a checkout records builds.
+            then = by_installation(
+                checkout="find out what differs (`python -m tools.reproduce NAME --beside FILE` "
+                f"names the files); only then delete the old row from locks/{FILE} and record it "
+                "again",
+                installed=f"delete its row from locks/{FILE}",
             )
             raise wrong(f"the layer {measured.layer} of {build.image}", cause, then)
         updated[measured.recipe] = _with_build(known, measured, build)

@@ -8,7 +8,7 @@ images with the same torch have the same `torch.txt`, byte for byte.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter
 
-from images import errors
 from images.config import paths
 from images.config.platforms import Platform, of_machine
 from images.errors import Problem, UserError, command, wrong
@@ -29,6 +28,7 @@ from images.locking import inputs, wheel_records
 from images.locking.inputs import LockInputs, Package, lock_inputs
 from images.locking.wheel_records import Known
 from images.planning.image import Image
+from validate import installation
 
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
@@ -64,6 +64,10 @@ class Lock:
         """Yield the packages of the Python layers, without toolkit and tools."""
         for layer in self.inputs.layers:
             yield from self.layers[layer]
+
+    def has_any_of(self, names: Container[str]) -> bool:
+        """Return whether one of these packages is in a Python layer."""
+        return any(package.name in names for package in self.packages())
 
     def versions(self, layers: Iterable[str]) -> dict[str, str]:
         """Return the versions of the packages of these layers, by name."""
@@ -104,7 +108,11 @@ def state(image: Image, folder: Path) -> State:
         problems = [f"{problem.where}: {problem.cause}" for problem in error.problems]
         return State(Status.STALE, tuple(problems))
 
-    differences = list(inputs.differences(lock.inputs, lock_inputs(image)))
+    expected = lock_inputs(image)
+    # A lock without packages that are built from source does not depend on which these are.
+    if not lock.inputs.from_source and not lock.has_any_of(image.from_source):
+        expected = expected.without_sources()
+    differences = list(inputs.differences(lock.inputs, expected))
     if not differences:
         differences = [f"{name} is not what {RECORD} records" for name in lock.edited]
     status = Status.STALE if differences else Status.PRESENT
@@ -152,7 +160,7 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     if status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
         then = f"{lock_command} makes a new one"
-        if errors.IS_CHECKOUT:
+        if installation.IS_CHECKOUT:
             then += f"; `git checkout {where}` brings back the committed one"
         raise wrong(where, cause, then)
 

@@ -16,6 +16,7 @@ from images.locking.inputs import LockInputs, Package, distribution, lock_inputs
 from images.locking.lock_file import Lock
 from images.locking.uv import IndexUnreachable, Runner
 from images.planning.image import Image
+from validate.installation import by_installation
 
 
 class Update(NamedTuple):
@@ -162,6 +163,13 @@ def resolve(
     if problems:
         raise UserError(problems)
 
+    # Most images have no package that is built from source. Their locks need no build tools, and do
+    # not depend on `pure_python`. Those of profiles always name both: images of them are recorded
+    # (locks/layers.json) as they were built from such locks.
+    has_sources = any(package.name in inputs.from_source for package in packages)
+    if not has_sources and image.name.profile is None:
+        inputs = inputs.without_sources()
+
     # `alone`: toolkit, installer (`tools`) and build tools. They are in none of the Python layers,
     # and are locked without what they require. The installer is locked for the platform of every
     # machine that may build the image.
@@ -277,12 +285,15 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
     else:
         brings = "brings no CUDA runtime: it is a CPU build"
     torch = versions.get("torch", "")
+    what_is_wrong = by_installation(
+        checkout="correct this torch's `variants` in images/data/facts.yaml",
+        installed="truetag's facts about this torch are wrong: please report it",
+    )
     yield Problem(
         where=where,
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
         then=(
             "set UV_DEFAULT_INDEX to an index that has torch as PyPI has it, then "
-            f"`{command('lock', image.lock_name)}`; if it is that, correct this torch's `variants` "
-            "in images/data/facts.yaml"
+            f"`{command('lock', image.lock_name)}`; if it is that, {what_is_wrong}"
         ),
     )

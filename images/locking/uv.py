@@ -269,9 +269,9 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
             f"there is no wheel for Python {target.python} on Linux {platform}"
         )
         then = (
-            "pin a version that has one, or name it in matrix.yaml: under `pure_python` "
-            "if it is that, else under `optional`; then lock again, put a wheel of it into a "
-            "folder, and build with --wheelhouse FOLDER"
+            "pin a version that has one; or, if it is pure Python, name it under `pure_python` in "
+            "matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel of "
+            "it into a folder, and build with --wheelhouse FOLDER"
         )
         return wrong(where, cause, then)
 

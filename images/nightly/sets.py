@@ -146,9 +146,7 @@ def find_refused_versions(image: Image, sources: Sources) -> dict[str, dict[str,
 
     refused: dict[str, dict[str, str]] = {}
     for pin in image.pins:
-        # facts.yaml lists packages with CUDA code (`companions`) and all others in two tables.
-        known_versions = [*facts.companions.get(pin.name, {}), *facts.packages.get(pin.name, {})]
-        for version in known_versions:
+        for version in facts.releases_of(pin.name):
             if Version(version) <= Version(pin.version):
                 continue
             planned = plan.plan_one(image.name, sources, pins={pin.name: version})

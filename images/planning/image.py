@@ -150,7 +150,8 @@ class Image:
     prebuilt: tuple[Prebuilt, ...] = ()
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
-    """Distributions that are built while they are installed: pure Python without a wheel."""
+    """Distributions that are built while they are installed, if the lock has them: pure Python
+    without a wheel."""
     cudnn: str = ""
     """The version of cuDNN that torch loads; empty: not known before it is locked."""
     overrides: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ from images.planning.rules.packages import (
     requirements_here,
 )
 from validate.environment import allocator_variable
+from validate.installation import by_installation
 
 _ALLOCATOR_VARIABLE = "PYTORCH_ALLOC_CONF"
 """The allocator's variable in matrix.yaml. Older torch releases read it under another name."""
@@ -316,10 +317,17 @@ def _reasons_without_candidate(
     if torch is None:
         minors = sorted({Minor.parse(release) for release in facts.torch})
         known = ", ".join(str(minor) for minor in minors)
-        yield f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})"
+        yield f"nothing is known of torch {name.torch} (this truetag knows {known})"
         return
     if torch not in facts.torch:
-        yield f"nothing is known of torch {torch}: add its row to images/data/facts.yaml"
+        releases = sorted(facts.torch, key=Version)
+        known = ", ".join(release for release in releases if Minor.parse(release) == name.torch)
+        then = by_installation(
+            checkout="add its row to images/data/facts.yaml",
+            installed=f"pin one that this truetag knows ({known or 'none of this minor'}), or "
+            "take a newer truetag",
+        )
+        yield f"nothing is known of torch {torch}: {then}"
         return
 
     if stack.choose_variant(facts.torch[torch], name.cuda) is None:
@@ -492,7 +500,6 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
     is_on_default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
     index = None if is_on_default_index else candidate.facts.torch_index.format(variant=variant)
     pins = _make_pins(candidate, layers, torch_local="" if is_on_default_index else variant)
-    has_profile_layer = any(pin.layer == PROFILE_LAYER for pin in pins)
 
     # A profile may both waive and pin a package. Then it is not left out: the pinned version
     # replaces the one that other packages require.
@@ -530,8 +537,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         revision=sources.revision_on(name.platform),
         prebuilt=tuple(prebuilt),
         warnings=warnings,
-        # Only profiles have packages that are built from source while they are installed.
-        from_source=tuple(sorted(matrix.pure_python)) if has_profile_layer else (),
+        from_source=tuple(sorted(matrix.pure_python)),
         cudnn=candidate.cudnn,
         overrides=(*candidate.overrides, *replacements),
         waived=tuple(sorted(waived)),

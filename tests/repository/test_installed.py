@@ -137,6 +137,21 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return files
 
 
+def test_a_first_matrix_is_written_and_planned_in_an_empty_folder(
+    installed: Path, tmp_path: Path
+) -> None:
+    without_matrix = truetag(installed, tmp_path, "plan")
+    written = truetag(installed, tmp_path, "init")
+    planned = truetag(installed, tmp_path, "plan")
+
+    assert "next: `truetag init` writes one here" in " ".join(without_matrix.stderr.split())
+    assert "next: `truetag plan`" in written.stderr
+    assert planned.returncode == 0, planned.stderr
+    rows = [line for line in planned.stdout.splitlines() if " no lock " in line]
+    assert len(rows) == 2
+    assert "`truetag lock NAME` makes it" in planned.stdout
+
+
 def test_messages_name_the_installed_command(
     installed: Path, workspace: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,45 @@ def find_hidden_assignments(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+def find_unconditional_tools(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each text that names a program of tools/ to everybody.
+
+    Only a checkout has them: the text must be the argument `checkout` of `by_installation`.
+    Docstrings, which no user sees, are expressions of their own.
+    """
+    allowed: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "checkout":
+            allowed.update(ast.walk(node))
+        if isinstance(node, ast.Expr):
+            allowed.add(node.value)
+    for node in ast.walk(tree):
+        names_tool = isinstance(node, ast.Constant) and "python -m tools" in str(node.value)
+        if names_tool and node not in allowed:
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("f(then='`python -m tools.pin`')", [1]),
+        ("f(f'{a} `python -m tools.pin`')", [1]),
+        ("by_installation(checkout='`python -m tools.pin`', installed='edit it')", []),
+        ("'Docstring: `python -m tools.pin`.'", []),
+    ],
+)
+def test_a_program_that_only_a_checkout_has_is_found(source: str, lines: list[int]) -> None:
+    assert list(find_unconditional_tools(ast.parse(source))) == lines
+
+
+def test_who_installed_the_package_is_not_sent_to_programs_of_the_checkout() -> None:
+    places = []
+    for path in product_modules():
+        tree = ast.parse(Path(ROOT, path).read_text(encoding="utf-8"))
+        places += [f"{path}:{line}" for line in find_unconditional_tools(tree)]
+    assert not places, "give both texts to by_installation (validate/installation.py)"
+
+
 @pytest.mark.parametrize(
     ("source", "lines"),
     [

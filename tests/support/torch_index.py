@@ -8,6 +8,7 @@ for the `+` of local versions, and a sha256 as fragment. Beside each wheel lies 
 import hashlib
 import html
 import io
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -113,6 +114,24 @@ class Indexes:
         link = f'<a href="{quote(path)}{fragment}"{attributes}>{file}</a>'
         self.links.setdefault(f"{folder}/{name}/", {})[file] = link
         return hashlib.sha256(wheel).hexdigest()
+
+    def add_source(self, folder: str, name: str, version: str) -> str:
+        """Add a source archive that needs no build to be read, and return its sha256."""
+        pyproject = f'[project]\nname = "{name}"\nversion = "{version}"\n'
+        texts = {"PKG-INFO": metadata(name, version), "pyproject.toml": pyproject}
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            for path, text in texts.items():
+                member = tarfile.TarInfo(f"{name}-{version}/{path}")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
+        content = archive.getvalue()
+        digest = hashlib.sha256(content).hexdigest()
+        file = f"{name}-{version}.tar.gz"
+        self.files[f"{folder}/{file}"] = content
+        link = f'<a href="{folder}/{file}#sha256={digest}">{file}</a>'
+        self.links.setdefault(f"{folder}/{name}/", {})[file] = link
+        return digest
 
     def asked(self, suffix: str) -> list[str]:
         """Return the paths of the requests so far that end with `suffix`."""

@@ -16,8 +16,9 @@ from packaging.version import Version
 from images.config.facts import BitsandbytesFacts, PackageFacts, TorchaoFacts, XformersFacts, within
 from images.config.names import Arch, Minor
 from images.errors import command
-from images.planning import silent
+from images.planning import expectations, silent
 from images.planning.candidate import Candidate, Finding, refuse, warn
+from validate.installation import by_installation
 
 Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 """What is known of one release of a package that has CUDA code of its own."""
@@ -26,7 +27,7 @@ Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
 def check_companions(candidate: Candidate) -> Iterator[Finding]:
     """Refuse Triton, xformers, torchao or bitsandbytes that do not fit this torch, CUDA and Python.
 
-    A release that facts.yaml does not know is refused, too.
+    A release that facts.yaml does not know is left to warn_about_unknown_packages.
     """
     # torch says which Triton it needs, and not the other way round.
     triton = candidate.pins.get("triton")
@@ -46,11 +47,6 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
                     yield refuse(f"{finding.text}: {way_out}")
                 else:
                     yield finding
-        # Empty: the image does not pin it. What has no wheel for aarch64 is refused by check_arm64.
-        elif version and package not in candidate.facts.arm64.lacking:
-            yield refuse(
-                f"nothing is known of {package} {version}: add its row to images/data/facts.yaml"
-            )
 
 
 def _check_companion(
@@ -212,18 +208,40 @@ def _joined(archs: list[Arch]) -> str:
     return ", ".join(str(arch) for arch in archs)
 
 
-def check_profile_pins(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse the profile's own packages that facts.yaml lacks; warn of pins that replace others."""
+def warn_about_unknown_packages(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about pinned packages that no table knows, and say what is not checked of them.
+
+    `lock` still compares what they require, and the image is measured for what holds of any
+    package: its version, its files and libraries, and that it can be imported.
+    """
+    unknown = []
+    for name, version in candidate.pins.items():
+        if not _is_known(candidate, name, version):
+            unknown.append(f"{name} {version}")
+    if unknown:
+        how_to_add = by_installation(
+            checkout=" (`python -m tools.releases NAME==VERSION` prints a row for facts.yaml)",
+            installed="",
+        )
+        yield warn(
+            f"nothing is known of {', '.join(unknown)}{how_to_add}: only `{command('lock')}` "
+            "compares what is required, and nothing checks that compiled code is for CUDA "
+            f"{candidate.wheel_cuda} and for these GPUs, or what it computes"
+        )
+
+
+def _is_known(candidate: Candidate, name: str, version: str) -> bool:
+    """Return whether a table has this release, or has its package as one that needs no row."""
+    if name in ("torch", "triton") or name in expectations.WITHOUT_CODE_FOR_GPUS:
+        return True
+    return version in candidate.facts.releases_of(name)
+
+
+def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about pins of the profile that replace those of the stack."""
     for name, version in candidate.profile.pins.items():
         stack_version = candidate.stack.get(name)
-        # facts.yaml need not have a package that the stack pins, too.
-        if stack_version is None:
-            if version not in candidate.facts.packages.get(name, {}):
-                yield refuse(
-                    f"nothing is known of {name} {version}: `python -m tools.releases "
-                    f"{name}=={version}` prints its row for images/data/facts.yaml"
-                )
-        elif stack_version != version:
+        if stack_version not in (None, version):
             yield warn(
                 f"the profile {candidate.name.profile} pins {name} {version} "
                 f"instead of the stack's {stack_version}"

@@ -113,6 +113,12 @@ class ClaimContext:
         reason = self.missing.get(pin.lacking)
         return f"the image goes without {reason}" if reason else ""
 
+    def reason_unknown(self, pin: Pin) -> str:
+        """Return that nothing is known of a release; empty if facts.yaml has it."""
+        if pin.version in self.facts.releases_of(pin.name):
+            return ""
+        return f"nothing is known of {pin.name} {pin.version}"
+
     def unproven_on_custom_base(self, reason: str) -> str:
         """Return the reason if the image stands on a custom base, else an empty text."""
         return reason if self.custom_base else ""

@@ -117,7 +117,9 @@ def native_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     for pin in image.pins:
         if has_native_code(context, pin):
-            yield native_claim(pin, native_expectation(context, pin))
+            # Only facts.yaml says which of its libraries bitsandbytes loads.
+            unknown = context.reason_unknown(pin) if pin.name == "bitsandbytes" else ""
+            yield native_claim(pin, native_expectation(context, pin), lacking=unknown)
 
     # The lock has these as pure Python. While nobody has compiled the extensions, the claim is
     # there, too, but unproven (`lacking`).
@@ -159,8 +161,9 @@ def native_expectation(context: ClaimContext, pin: Pin) -> dict[str, Any]:
     }
     if pin.name == "bitsandbytes":
         # bitsandbytes has a library for each CUDA version, and chooses one by a rule of its own.
-        facts = context.facts.bitsandbytes[pin.version]
-        expect["libraries"] = [facts.file_for(image.wheel_cuda)]
+        facts = context.facts.bitsandbytes.get(pin.version)
+        library = facts.file_for(image.wheel_cuda) if facts else "bitsandbytes/libbitsandbytes_*.so"
+        expect["libraries"] = [library]
         expect["selection"] = {"cuda": str(image.wheel_cuda)}
     if pin.name in expectations.OPERATORS_BEFORE:
         # Older releases lack the operators of the row, and have these.
@@ -195,7 +198,8 @@ def native_defaults(image: Image) -> dict[str, Any]:
 def native_claim(pin: Pin, expect: Mapping[str, Any], lacking: str = "") -> Claim:
     """Return the claim that a package loads its libraries.
 
-    `lacking`: why the image goes without them; the claim then is unproven and not required.
+    `lacking`: why the image goes without them, or why they are not known; the claim then is
+    unproven and not required.
     """
     statement = f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}"
     return claim(

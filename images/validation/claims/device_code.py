@@ -36,6 +36,7 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from claims_about_wheels_of_no_index(context)
     yield from claims_about_compiled_extensions(context)
     yield from claims_about_packages_of_facts(context)
+    yield from claims_about_unknown_releases(context)
     yield cuda_libraries_claim(context)
     if context.image.pruning:
         yield pruned_claim(context, context.image.pruning)
@@ -60,11 +61,15 @@ def torch_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def bitsandbytes_claims(context: ClaimContext) -> Iterator[Claim]:
-    """Yield the claim about the one library that bitsandbytes loads with the image's CUDA."""
+    """Yield the claim about the one library that bitsandbytes loads with the image's CUDA.
+
+    Nothing is claimed of a release that the facts do not know.
+    """
     image = context.image
     bitsandbytes = image.pin("bitsandbytes")
-    if bitsandbytes:
-        library = context.facts.bitsandbytes[bitsandbytes.version].file_for(image.wheel_cuda)
+    facts = context.facts.bitsandbytes.get(bitsandbytes.version) if bitsandbytes else None
+    if facts:
+        library = facts.file_for(image.wheel_cuda)
         yield kernel_code_claim(image, "bitsandbytes", [library], machine_code(image.archs))
 
 
@@ -165,6 +170,29 @@ def claims_about_packages_of_facts(context: ClaimContext) -> Iterator[Claim]:
             library, *others = expectations.NATIVE[pin.name]["libraries"]
             archs = served_archs(image, facts.covers)
             yield kernel_code_claim(image, pin.name, [library], archs, also=others)
+
+
+def claims_about_unknown_releases(context: ClaimContext) -> Iterator[Claim]:
+    """Yield a claim, unproven and not required, about each release that the facts do not know.
+
+    Only packages are meant of which the facts know other releases: they have code for GPUs.
+    """
+    image, facts = context.image, context.facts
+    for pin in image.pins:
+        releases = facts.releases_of(pin.name)
+        if pin.name not in expectations.NATIVE or not releases or pin.version in releases:
+            continue
+        # The files of an official or compiled wheel are known otherwise.
+        if archs_of_wheel(image, pin):
+            continue
+        yield claim(
+            "device-code",
+            pin.name,
+            "static.devicecode",
+            f"{pin.name} has code for the GPUs of the image",
+            required=False,
+            unproven=context.reason_unknown(pin),
+        )
 
 
 def cuda_libraries_claim(context: ClaimContext) -> Claim:

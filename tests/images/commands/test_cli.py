@@ -12,8 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from images import cli, errors
+from images import cli
 from images.commands.site import write
+from images.errors import Problem
 from images.nightly import results
 from images.nightly.results import Job, Outcome
 from images.site import records
@@ -22,6 +23,7 @@ from tests.support.cases import cases
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
 from tests.support.site_samples import OLD
+from validate import installation
 
 SILENT_ENGINE = ("--engine", "tcp://127.0.0.1:9")
 
@@ -87,6 +89,19 @@ def test_render_names_the_image_as_validate_looks_for_it(tmp_path: Path) -> None
     finished = call("render", "cu126-torch25", "--out", str(tmp_path), "--matrix", str(with_prefix))
 
     assert "docker build -t mine-cu126-torch25-candidate " in finished.stderr
+    options = f"--tag --matrix {with_prefix} --out {tmp_path}"
+    assert f"`nox -s validate -- cu126-torch25 {options}`" in in_one_line(finished.stderr)
+
+
+def test_what_buildx_pushes_is_validated_from_where_it_is_pushed(tmp_path: Path) -> None:
+    options = ("--bake", "--to", "registry.test/x", "--base", "mine:1", "--out", str(tmp_path))
+
+    finished = call("render", "cu124-torch26", *options)
+
+    assert finished.returncode == 0, finished.stderr
+    image = "--image registry.test/x:NAME-candidate"
+    message = in_one_line(finished.stderr)
+    assert f"`nox -s validate -- NAME --tag {image} --out {tmp_path}`" in message
 
 
 @pytest.mark.parametrize("base", ["a b", "Debian", "x\nRUN evil", "-x"])
@@ -196,11 +211,9 @@ def test_advice_to_call_docker_comes_with_the_address_of_the_private_engine(
         os, "access", lambda path, _mode: has_system_engine and path == "/var/run/docker.sock"
     )
 
-    cli._print_problem(
-        errors.Problem(where="a disk", cause="is full", then="`docker builder prune`")
-    )
+    cli._print_problem(Problem(where="a disk", cause="is full", then="`docker builder prune`"))
     # A command that needs no engine.
-    cli._print_problem(errors.Problem(where="a disk", cause="is refused", then="`docker login`"))
+    cli._print_problem(Problem(where="a disk", cause="is refused", then="`docker login`"))
 
     printed = capsys.readouterr().err.replace("\n", "")
     address = f"export DOCKER_HOST=unix://{socket}"
@@ -271,7 +284,7 @@ def test_the_version_of_a_checkout_names_the_commit() -> None:
 
 
 def test_the_version_of_an_installed_package_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
+    monkeypatch.setattr(installation, "IS_CHECKOUT", False)
     monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
 
     assert call("--version").stdout == "truetag 7.1\n"

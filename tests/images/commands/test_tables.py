@@ -92,12 +92,13 @@ def test_an_image_with_a_stale_lock_is_stale() -> None:
     assert lines[1].split()[:2] == ["cu126-torch25", "stale"]
 
 
-def test_without_selectors_an_image_without_a_lock_has_no_row_and_is_counted() -> None:
+def test_an_image_without_a_lock_has_a_row_and_a_note_and_is_counted() -> None:
     locks = {image.name: LockStatus.PRESENT for image in PLAN if image.name != WITHOUT_LOCK}
 
-    lines = list(table(PLAN, locks, unlocked=False))
+    lines = list(table(PLAN, locks))
 
-    (note,) = (line for line in lines if WITHOUT_LOCK in line)
+    row, note = (line for line in lines if line.startswith(WITHOUT_LOCK))
+    assert row.split()[1:3] == ["no", "lock"]
     assert note == (
         f"{WITHOUT_LOCK}: no lock: can't be built here; `nox -s lock -- NAME` makes it "
         "where download.pytorch.org answers"

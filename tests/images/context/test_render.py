@@ -166,6 +166,18 @@ def test_a_wheel_with_compiled_extensions_takes_the_place_of_the_locks_pure_pyth
     assert "colossalai" in before
 
 
+def test_a_layer_with_a_package_that_is_built_from_source_mounts_the_build_tools() -> None:
+    plain = image("cu126-torch27")
+    locks = {**lock_file.read(plain, CHECKOUT.locks).files, "build.txt": b"setuptools==80.9.0\n"}
+    with_source = dataclasses.replace(plain, from_source=("einops",))
+    build_tools = "--build-constraints /run/locks/build.txt"
+
+    assert build_tools not in context_of(plain)["Dockerfile"].decode()
+    stages_with_source = stages(context_of(with_source, locks))
+    assert build_tools in stages_with_source["libraries"]
+    assert build_tools not in stages_with_source["torch"]
+
+
 def test_nvcc_of_a_cuda_12_devel_image_comes_from_debians_packages() -> None:
     context = context_of(image("cu124-torch26-devel"))
 

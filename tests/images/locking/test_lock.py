@@ -295,14 +295,42 @@ def test_packages_that_do_not_make_up_the_image_are_refused(
 
 
 def test_a_package_that_is_published_as_source_only_is_refused(stocked: Indexes) -> None:
-    file = "deepspeed-0.18.2.tar.gz"
-    stocked.links[f"{DEFAULT}/deepspeed/"] = {file: f'<a href="{file}">{file}</a>'}
+    stocked.add_source(DEFAULT, "pure", "1.0")
 
     with pytest.raises(UserError) as error:
-        resolve.resolve(image_with_library("deepspeed", "0.18.2"))
+        resolve.resolve(image_with_library("pure", "1.0"))
 
-    assert "deepspeed==0.18.2 is published as source only" in causes(error)
-    assert "optional" in error.value.problems[0].then
+    assert "pure==1.0 is published as source only" in causes(error)
+    assert "name it under `pure_python`" in error.value.problems[0].then
+
+
+def test_a_package_under_pure_python_is_locked_as_source_in_any_image(
+    stocked: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "BUILD_TOOLS", ("installer==1.0",))
+    digest = stocked.add_source(DEFAULT, "pure", "1.0")
+    image = dataclasses.replace(image_with_library("pure", "1.0"), from_source=("pure",))
+
+    files = update_locks(tmp_path, image)
+
+    locked = files[f"{image.name}/libraries.txt"].decode()
+    assert f"pure==1.0 \\\n    --hash=sha256:{digest}" in locked
+    assert f"{image.name}/build.txt" in files
+    assert lock_file.state(image, tmp_path).status is Status.PRESENT
+
+
+def test_a_lock_without_such_a_package_does_not_depend_on_pure_python(
+    stocked: Indexes, tmp_path: Path
+) -> None:
+    before = dataclasses.replace(image_with(), from_source=())
+    after = dataclasses.replace(before, from_source=("pure",))
+    naming_what_it_has = dataclasses.replace(before, from_source=("numpy",))
+
+    files = update_locks(tmp_path, before)
+
+    assert lock_file.state(after, tmp_path).status is Status.PRESENT
+    assert update_locks(tmp_path, after) == files
+    assert lock_file.state(naming_what_it_has, tmp_path).status is Status.STALE
 
 
 def test_a_wheel_with_only_a_weaker_hash_is_refused(stocked: Indexes) -> None:

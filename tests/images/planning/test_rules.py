@@ -206,11 +206,6 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
         ),
         ("cu128-torch28", with_stack("2.8", torchao="0.18.0"), "needs libcudart.so.13"),
         ("cu132-torch215", with_stack("2.15", bitsandbytes="0.49.1"), "libbitsandbytes_cuda132.so"),
-        (
-            "cu128-torch28",
-            with_stack("2.8", bitsandbytes="0.1.0"),
-            "nothing is known of bitsandbytes 0.1.0",
-        ),
         # Packages that contradict torch, CUDA or each other.
         (
             "cu124-torch25-colossalai",
@@ -232,7 +227,6 @@ TORCHVISION_OF_ANOTHER_TORCH = with_profile(
             CLASHING_PACKAGES,
             "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0",
         ),
-        ("cu128-torch28-axolotl", UNKNOWN_AXOLOTL, "python -m tools.releases axolotl==0.14.0"),
         (
             "cu128-torch28-transformers",
             ABANDONED_PACKAGE,
@@ -317,6 +311,17 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
             "runs its CUDA 12.8 library beside torch's CUDA 12.9",
         ),
         ("cu126-torch27-sm90", BITSANDBYTES_WITH_PTX_ABOVE_SM80, "sm_90 only through PTX"),
+        # Releases and packages of which no table knows anything.
+        (
+            "cu128-torch28",
+            with_stack("2.8", bitsandbytes="0.99.0"),
+            "nothing is known of bitsandbytes 0.99.0 (`python -m tools.releases NAME==VERSION`",
+        ),
+        (
+            "cu128-torch28-axolotl",
+            UNKNOWN_AXOLOTL,
+            "nothing checks that compiled code is for CUDA 12.8 and for these GPUs",
+        ),
         # Pins of a profile.
         (
             "cu124-torch25-colossalai",

@@ -387,6 +387,19 @@ def test_claims_about_a_package_that_could_not_be_had_are_unproven_and_not_requi
     assert find(claims, "pins/torch").required
 
 
+@pytest.mark.parametrize("package", ["bitsandbytes", "torchao", "xformers"])
+def test_gpu_code_of_a_release_that_the_facts_do_not_know_is_unproven(package: str) -> None:
+    known = image("cu126-torch27")
+    pins = tuple(replace(pin, version="99.0") if pin.name == package else pin for pin in known.pins)
+
+    claims = claims_of_image(replace(known, pins=pins))
+
+    device_code = find(claims, f"device-code/{package}")
+    assert device_code.unproven == f"nothing is known of {package} 99.0"
+    assert not device_code.required
+    assert find(claims, f"imports/{package}").required
+
+
 CLAIMS_ABOUT_EXTENSIONS = {
     "cu124-torch25-colossalai": (
         "device-code/colossalai",

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from validate import installation
 from validate.checks.static.host_origin import judge
 from validate.judging import Finding, Status
 
@@ -171,6 +172,18 @@ def test_a_layer_of_less_than_two_recorded_builds_is_unproven(torch_layer: dict[
     assert status is Status.UNPROVEN, reason
     assert "no two builds of torch are recorded for this recipe" in reason
     assert "`python -m tools.reproduce cu126-torch25 --record`" in reason
+
+
+def test_without_a_checkout_the_next_step_is_an_option_of_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a checkout has the program that records builds."""
+    monkeypatch.setattr(installation, "IS_CHECKOUT", False)
+    layer = recorded("torch", diff_id="", builds=[])
+
+    _, reason = judged(image(), {**EXPECT, "layers": [*OTHER_LAYERS, layer]})
+
+    assert reason.endswith("publish takes it with --origin-exception WHY")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ The engine's host measures it (images/validation/origin.py): a container can't s
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
+from validate.installation import by_installation
 from validate.judging import Finding, failed, listed, passed, unproven
 
 BUILDS_NEEDED = 2
@@ -152,12 +153,15 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     builds are recorded, or the layers can't be compared.
     """
     layers = compare_layers(expect, evidence)
-    how_to_record = (
-        f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and records it"
+    # Only a checkout has the program that records builds.
+    next_step = by_installation(
+        checkout=f"`python -m tools.reproduce {expect['arguments']} --record` builds it twice and "
+        "records it",
+        installed="publish takes it with --origin-exception WHY",
     )
     # First: is there anything to compare on both sides?
     if not layers.expected:
-        return unproven(f"its recipe has no layers: {how_to_record}")
+        return unproven(f"its recipe has no layers: {next_step}")
     if not layers.measured:
         return unproven(
             "its history has another number of steps than it has layers, "
@@ -175,7 +179,7 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # Nothing differs. Last: was everything compared, with enough builds?
     if layers.unproven:
         names = listed(layers.unproven, limit=5)
-        return unproven(f"no two builds of {names} are recorded for this recipe: {how_to_record}")
+        return unproven(f"no two builds of {names} are recorded for this recipe: {next_step}")
     # Foreign files in the suite's layer (`beside_suite`) are only found if layers can be read
     # (`canonical`).
     if not evidence["canonical"] and SUITE in layers.measured:
@@ -229,8 +233,12 @@ def find_faults(
     for name in layers.strange:
         faults.append(f"no step of the recipe makes its layer {name}")
     if layers.differing:
-        command = f"python -m tools.reproduce {expect['arguments']} --beside IMAGE"
-        faults.append(f"`{command}` names the files that differ")
+        next_step = by_installation(
+            checkout=f"`python -m tools.reproduce {expect['arguments']} --beside IMAGE` names the "
+            "files that differ",
+            installed="build it again with --no-cache, and compare the files of both images",
+        )
+        faults.append(next_step)
     return faults
 
 
