@@ -28,11 +28,14 @@ from images.engine.stored_layer import (
     Member,
     ReadContent,
     StoredLayer,
+    UnreadableLayersError,
     padding,
     read_all,
 )
 from images.host.hashing import oci_digest
 
+DRIVER = "overlay2"
+"""The storage driver whose layers are read here."""
 _CONTENT, _SEGMENT = 1, 2
 """Kinds of rows of a tar-split: the content of a file, and bytes of the tar as they are (headers,
 padding)."""
@@ -124,6 +127,19 @@ def _entries(layer: ClassicLayer) -> Sequence[LayerEntry]:
     return StoredLayer.entries(layer)
 
 
+@lru_cache(maxsize=32)
+def find_private_file(layer: ClassicLayer) -> str:
+    """Return the path of a file of a layer that this user can't read; empty if there is none.
+
+    The store of a rootless engine belongs to the user who started it, but only root may read what
+    is private to other users of an image. Cached, as `_entries` is.
+    """
+    for entry in _entries(layer):
+        if entry.kind == "file" and not os.access(f"{layer.files}/{entry.path}", os.R_OK):
+            return entry.path
+    return ""
+
+
 def _path_of(row: Mapping[str, Any]) -> bytes:
     """Return the path in a row of a tar-split, without a slash in front."""
     raw_name = row.get("name_raw")  # set if the name is not UTF-8
@@ -131,10 +147,11 @@ def _path_of(row: Mapping[str, Any]) -> bytes:
 
 
 def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID; empty unless each of them can be read here.
+    """Return the layers of an image by diff ID.
 
     `diff_ids`: those of all its layers, the lowest first. The store names a layer by its chain ID,
-    which depends on all layers below it.
+    which depends on all layers below it. Raises UnreadableLayersError unless each of them can be
+    read here.
     """
     layers: dict[str, StoredLayer] = {}
     chain_id = ""
@@ -145,12 +162,24 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
         try:
             files = data_root / "overlay2" / (record / "cache-id").read_text().strip() / "diff"
             size = int((record / "size").read_text())
+            split = record / "tar-split.json.gz"
+            is_readable = os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)
         except (OSError, ValueError):
-            return {}
-        split = record / "tar-split.json.gz"
-        if not (os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)):
-            return {}
-        layers[diff_id] = ClassicLayer(diff_id=diff_id, size=size, split=split, files=files)
+            is_readable = False
+        if not is_readable:
+            raise UnreadableLayersError(
+                f"this user can't read the engine's layers in {data_root}: ask as root, on the "
+                "engine's own machine"
+            )
+        layer = ClassicLayer(diff_id=diff_id, size=size, split=split, files=files)
+        # Root may read everything.
+        private_file = find_private_file(layer) if os.geteuid() else ""
+        if private_file:
+            raise UnreadableLayersError(
+                f"this user can't read /{private_file} in a layer, as only another user of the "
+                "image may: ask as root, on the engine's own machine"
+            )
+        layers[diff_id] = layer
     return layers
 
 

@@ -34,6 +34,8 @@ from images.engine.stored_layer import (
     Member,
     ReadContent,
     StoredLayer,
+    UnknownCompressionError,
+    UnreadableLayersError,
     layer_errors,
     padding,
     read_all,
@@ -62,6 +64,11 @@ DAMAGED_HINT = (
     "if its export lacks a part then too, the engine's disk may be damaged"
 )
 """What to do about an image whose export lacks a part."""
+INCOMPLETE = (
+    "the engine did not fetch all layers of this image, as it had some from another image "
+    "(moby#49784, until Docker 29.9)"
+)
+"""Why the store lacks layers of a pulled image: see `with_configuration`."""
 _LARGEST_MANIFEST = 4 << 20
 """Bytes; registries accept no larger one (OCI distribution specification)."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -130,7 +137,8 @@ def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapp
     """Return the engine's answer about an image, with what its configuration says.
 
     Docker 28.5 leaves that out if the store lacks a layer's blob. That is so for a pulled image of
-    which the engine had a layer unpacked already, from another image: it does not fetch the layer.
+    which the engine had a layer unpacked already, from another image: it does not fetch the layer
+    (github.com/moby/moby/issues/49784, mended in 29.9).
     Raises EngineError if the configuration can't be read here.
     """
     if inspected.get("Architecture"):
@@ -154,13 +162,12 @@ def with_configuration(facts: EngineFacts, inspected: Mapping[str, Any]) -> Mapp
 
 def incomplete(name: str) -> EngineError:
     """Return the error that the store lacks layers of a pulled image (see `with_configuration`)."""
-    cause = "the engine did not fetch all layers of this image, as it had some from another image"
     then = (
-        "use the engine that built it (--engine URL); or remove this image, the images and cache "
-        "that share layers with it (`docker image rm`, `docker builder prune --all`), and pull it"
-        " again"
+        "use the engine that built it (--engine URL), or update the engine to Docker 29.9 and pull "
+        "the image again; or remove this image and the images and cache that share layers with it "
+        "(`docker image rm`, `docker builder prune --all`), and pull it again"
     )
-    return EngineError(Problem(where=name, cause=cause, then=then))
+    return EngineError(Problem(where=name, cause=INCOMPLETE, then=then))
 
 
 def read_manifest(engine: Engine, inspected: Mapping[str, Any]) -> Manifest:
@@ -224,23 +231,31 @@ def digest_of_member(name: str) -> str:
 def find_layers(
     facts: EngineFacts, identity: ImageIdentity, diff_ids: Sequence[str]
 ) -> dict[str, StoredLayer]:
-    """Return the layers of an image by diff ID; empty unless each of them can be read here.
+    """Return the layers of an image by diff ID.
 
     `diff_ids`: those of all its layers, the lowest first, as the manifest has their blobs. Raises
-    ValueError, LookupError or TypeError for a damaged manifest, or one with another number of
-    layers.
+    UnreadableLayersError unless each of them can be read here, and ValueError, LookupError or
+    TypeError for a damaged manifest, or one with another number of layers.
     """
-    if identity.manifest is None:
-        return {}
     store = ContentStore(facts)
-    manifest = choose_manifest(store.read, identity.manifest, identity.platform)
+    manifest = None
+    if identity.manifest:
+        manifest = choose_manifest(store.read, identity.manifest, identity.platform)
     if manifest is None:
-        return {}
+        raise UnreadableLayersError(
+            "this user can't read the engine's image store: ask as root, on the engine's own "
+            "machine"
+        )
     layers: dict[str, StoredLayer] = {}
     for diff_id, blob in zip(diff_ids, manifest.layers, strict=True):
         path = store.find(blob.digest)
         if path is None:
-            return {}
+            raise UnreadableLayersError(f"{INCOMPLETE}: pull it into an engine that has none")
+        try:
+            with path.open("rb") as stream:
+                is_gzip_blob(stream.read(_LONGEST_MAGIC))
+        except UnknownCompressionError as error:
+            raise UnreadableLayersError(f"{error}: ask an engine with the classic store") from None
         layers[diff_id] = ContainerdLayer(diff_id=diff_id, size=blob.size, blob=path)
     return layers
 
@@ -332,7 +347,7 @@ class ContainerdLayer(StoredLayer):
 def open_blob(path: Path) -> IO[bytes]:
     """Open the blob of a layer, compressed or not, and return a stream of its tar.
 
-    Raises OSError, and ValueError for a compression that can't be read.
+    Raises OSError, and UnknownCompressionError.
     """
     with path.open("rb") as stream:
         is_gzip = is_gzip_blob(stream.read(_LONGEST_MAGIC))
@@ -344,7 +359,7 @@ def open_blob(path: Path) -> IO[bytes]:
 def read_blob(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the tar of a layer in chunks, from the chunks of its blob, compressed or not.
 
-    Raises ValueError for a compression that can't be read (see `is_gzip_blob`).
+    Raises UnknownCompressionError (see `is_gzip_blob`).
     """
     stream = io.BufferedReader(ChunkReader(chunks), CHUNK)
     start = stream.peek(_LONGEST_MAGIC)[:_LONGEST_MAGIC]  # stays in the stream
@@ -358,11 +373,11 @@ def read_blob(chunks: Iterator[bytes]) -> Iterator[bytes]:
 def is_gzip_blob(start: bytes) -> bool:
     """Return whether a blob is compressed with gzip, from its first bytes; else it is a plain tar.
 
-    Media types are not asked: engines write wrong ones. Raises ValueError for zstd, the third form
-    that registries have.
+    Media types are not asked: engines write wrong ones. Raises UnknownCompressionError for zstd,
+    the third form that registries have.
     """
     if start.startswith(_ZSTD):
-        raise ValueError("it is compressed with zstd, which can't be read here")
+        raise UnknownCompressionError("a layer is compressed with zstd, which can't be read here")
     return start.startswith(_GZIP)
 
 

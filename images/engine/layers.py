@@ -27,7 +27,13 @@ from images.engine import classic_store, configuration, containerd_store
 from images.engine.configuration import SUITE
 from images.engine.layer_tree import tree
 from images.engine.runtime import ImageInfo
-from images.engine.stored_layer import LayerTar, Member, StoredLayer, layer_errors
+from images.engine.stored_layer import (
+    LayerTar,
+    Member,
+    StoredLayer,
+    UnreadableLayersError,
+    layer_errors,
+)
 from images.host import cache
 from images.host.hashing import oci_digest
 
@@ -63,6 +69,8 @@ class LayerReading:
 
     Else a layer that differs may hold the same files in another form.
     """
+    why_unread: str = ""
+    """Why the engine's store could not be read; empty if it could."""
     beside_suite: tuple[str, ...] = ()
     """Paths in the suite's layer that are not the suite's."""
 
@@ -79,14 +87,44 @@ class LayerReading:
 def find_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
     """Return the layers of an image by diff ID; empty unless all can be read in the store here.
 
-    Raises EngineError for a damaged store.
+    `why_unreadable` says why they can't. Raises EngineError for a damaged store.
+    """
+    try:
+        return require_layers(engine, info)
+    except UnreadableLayersError:
+        return {}
+
+
+def why_unreadable(engine: Engine, info: ImageInfo) -> str:
+    """Return why the layers of an image can't be read in the store here, and where they can.
+
+    Empty if they can. Raises EngineError for a damaged store.
+    """
+    try:
+        require_layers(engine, info)
+    except UnreadableLayersError as error:
+        return str(error)
+    return ""
+
+
+def require_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
+    """Return the layers of an image by diff ID, from the engine's store.
+
+    Raises UnreadableLayersError unless all can be read here, and EngineError for a damaged store.
     """
     facts = engine.facts
     if not facts.local:
-        return {}
+        raise UnreadableLayersError(
+            "the engine runs on another machine, or in a virtual one: ask as root, on that machine"
+        )
     if facts.containerd_images:
         with layer_errors(info.digest):
             return containerd_store.find_layers(facts, info.identity, info.layers)
+    if facts.storage_driver != classic_store.DRIVER:
+        raise UnreadableLayersError(
+            f"the engine keeps layers by its storage driver {facts.storage_driver}: ask an engine "
+            f"with {classic_store.DRIVER} or containerd's image store"
+        )
     return classic_store.find_layers(Path(facts.data_root), info.layers)
 
 
@@ -122,6 +160,7 @@ def read_layers(engine: Engine, info: ImageInfo, known: Mapping[str, str]) -> La
         payload=configuration.payload(with_canonical_layers, steps),
         as_stored=as_stored,
         canonical=bool(layers),
+        why_unread="" if layers else why_unreadable(engine, info),
         beside_suite=strange_paths,
     )
 

@@ -163,6 +163,9 @@ class EngineFacts:
     runtimes: tuple[str, ...]
     architecture: str = "amd64"
     """Of its processor, as Docker names it. Images of another architecture are emulated."""
+    storage_driver: str = ""
+    """By which it keeps layers: `overlay2` and others in the classic store, `overlayfs` and others
+    in containerd's."""
     containerd_images: bool = False
     """Whether it keeps images in containerd's store. There, its IDs of images are digests of
     manifests; in the classic store, they are digests of configurations."""
@@ -206,6 +209,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         architecture=version.get("Arch", "amd64"),
+        storage_driver=info.get("Driver") or "",
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )
 

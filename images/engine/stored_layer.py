@@ -30,6 +30,18 @@ _DAMAGE = (ValueError, LookupError, TypeError, EOFError, zlib.error, _ZLIB_NG_ER
 """What reading a damaged layer or manifest raises, beside OSError."""
 
 
+class UnreadableLayersError(Exception):
+    """The layers of an image can't be read in the engine's store.
+
+    Its text says why, and where they can. This is no damage: an export may have them, or root may
+    read them.
+    """
+
+
+class UnknownCompressionError(ValueError):
+    """A layer is compressed in a way that can't be read here."""
+
+
 class Member(NamedTuple):
     """A file, folder or link in the tar of a layer."""
 
@@ -127,6 +139,12 @@ def layer_errors(where: str) -> Iterator[None]:
     with engine_errors(where):
         try:
             yield
+        except UnknownCompressionError as error:
+            then = (
+                "build or pull it on an engine with the classic store, which unpacks all layers; "
+                "or build it on a base whose layers are compressed with gzip"
+            )
+            raise EngineError(Problem(where=where, cause=str(error), then=then)) from None
         except (*_DAMAGE, tarfile.TarError, gzip.BadGzipFile) as error:
             then = (
                 "remove the image (`docker image rm`), then build or pull it again; if its layer "

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 
-from images.engine import Engine, ImageInfo, exported
+from images.engine import Engine, ImageInfo, exported, layers
 from validate.checks.static.host_image import Credential, ImageEvidence, LayersEvidence
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
@@ -76,10 +76,7 @@ def layers_evidence(engine: Engine, image: ImageInfo) -> LayersEvidence:
     """
     hidden_files = exported.read_hidden_files(engine, image)
     if hidden_files is None:
-        return {
-            "unread": "the layers lie where this user can't read them:"
-            " ask as root, on the engine's own machine"
-        }
+        return {"unread": layers.why_unreadable(engine, image)}
     # The keys of a dict, so that each path and kind stands once, in the order in which they were
     # found: a file may have many credentials of one kind, and several layers the same file.
     secrets: dict[tuple[str, str], None] = {}

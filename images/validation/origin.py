@@ -70,6 +70,8 @@ def measure_origin(
         beside_suite=list(layer_reading.beside_suite[:_MOST_LISTED]),
         changes=changes_above(engine, image, steps_above),
     )
+    if layer_reading.why_unread:
+        evidence["unread"] = layer_reading.why_unread
 
     # The claims share one measurement, and so its time.
     seconds = round(time.monotonic() - started, 3)

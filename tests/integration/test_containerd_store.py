@@ -10,7 +10,7 @@ import pytest
 
 from images.engine import ContainerSpec, Engine, ImageInfo, connect, exported, layers
 from images.host.hashing import oci_digest
-from tests.support.other_engine import other_engine
+from tests.support.other_engine import Kind, other_engine
 
 pytestmark = pytest.mark.engine
 TAG = "truetag-test-containerd:1"
@@ -25,7 +25,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def containerd() -> Iterator[Engine]:
-    with other_engine("sid", containerd_store=True) as other, connect(other.url) as found:
+    with other_engine("sid", Kind.CONTAINERD) as other, connect(other.url) as found:
         assert found.facts.containerd_images and found.facts.local
         yield found
 

@@ -16,15 +16,15 @@ import pytest
 from images.context.labels import BaseContext
 from images.engine import Engine, connect
 from tests.support.checkout import ROOT
-from tests.support.other_engine import Other, other_engine
+from tests.support.other_engine import Kind, Other, other_engine
 
 pytestmark = pytest.mark.engine
 TESTS = Path(__file__).with_name("test_engine.py")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["classic store", "containerd store"])
+@pytest.fixture(scope="module", params=[Kind.CLASSIC, Kind.CONTAINERD])
 def sid(request: pytest.FixtureRequest) -> Iterator[Other]:
-    with other_engine("sid", containerd_store=request.param) as found:
+    with other_engine("sid", request.param) as found:
         yield found
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,23 @@ from docker import APIClient
 from images.engine import Engine, connect
 from tests.support.debian_tools import bootstrapped
 
-PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,slirp4netns"
+PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,rootlesskit,slirp4netns,uidmap"
 _SCRIPT = Path(__file__).with_name("other_engine.sh")
 _CLONE_NEWNET = 0x40000000
 """sched.h"""
 _LONG = 3600
 """Seconds. An engine sends nothing until it has written the whole of an export to its disk."""
+
+
+class Kind(StrEnum):
+    """How an engine runs, and where it keeps images."""
+
+    CLASSIC = "classic"
+    """As root, with the classic store."""
+    CONTAINERD = "containerd"
+    """As root, with the containerd image store."""
+    ROOTLESS = "rootless"
+    """As a user of its own, with the classic store."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +74,11 @@ class Other:
 
 
 @contextmanager
-def other_engine(suite: str, *, containerd_store: bool = False) -> Iterator[Other]:
+def other_engine(suite: str, kind: Kind = Kind.CLASSIC) -> Iterator[Other]:
     """Start an empty engine of a Debian suite, and remove it with its data afterwards.
 
-    `containerd_store`: it keeps images in containerd's store, at a path that is the same for the
-    engine and for this process, so that root can read it.
+    The data of an engine that is not CLASSIC lie at a path that is the same for the engine and for
+    this process, so that root can read its store.
     """
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("an engine beside this machine's own needs root")
@@ -76,8 +88,7 @@ def other_engine(suite: str, *, containerd_store: bool = False) -> Iterator[Othe
             (home / name).mkdir()
         files = bootstrapped(suite, PACKAGES)
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
-        command = [*unshare, "sh", str(_SCRIPT), str(files), str(home)]
-        command.append("containerd" if containerd_store else "classic")
+        command = [*unshare, "sh", str(_SCRIPT), str(files), str(home), kind]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -194,9 +194,10 @@ def test_the_store_says_what_layers_have(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         classic_store, "find_layers", lambda *_: dict(zip(order, stored, strict=True))
     )
-    store: Any = SimpleNamespace(
-        facts=SimpleNamespace(local=True, data_root="/", containerd_images=False)
+    facts = SimpleNamespace(
+        local=True, data_root="/", containerd_images=False, storage_driver="overlay2"
     )
+    store: Any = SimpleNamespace(facts=facts)
     found = exported.entries(store, image_info(layers=order))
     assert found is not None
     assert [[(entry.path, entry.kind) for entry in layer] for layer in found] == [

@@ -188,5 +188,25 @@ def test_an_export_without_a_layer_is_an_error_with_a_next_step(tmp_path: Path) 
 def test_layers_are_found_only_if_all_can_be_read(tmp_path: Path) -> None:
     store = engine(tmp_path)
     assert list(layers.find_layers(store, INFO)) == list(INFO.layers)
-    (store.folder / oci_digest(BLOBS[1]).removeprefix("sha256:")).unlink()
+    assert layers.why_unreadable(store, INFO) == ""
+    blob = store.folder / oci_digest(BLOBS[1]).removeprefix("sha256:")
+    blob.write_bytes(b"\x28\xb5\x2f\xfd")
     assert layers.find_layers(store, INFO) == {}
+    assert "compressed with zstd" in layers.why_unreadable(store, INFO)
+    blob.unlink()
+    assert layers.find_layers(store, INFO) == {}
+    assert "did not fetch all layers" in layers.why_unreadable(store, INFO)
+
+
+def test_why_layers_are_not_read_names_the_engine_that_gives_them(tmp_path: Path) -> None:
+    remote = engine(tmp_path / "remote", local=False)
+    assert "another machine" in layers.why_unreadable(remote, INFO)
+
+    store = engine(tmp_path)
+    (store.folder / INFO.handle.removeprefix("sha256:")).unlink()
+    assert "as root" in layers.why_unreadable(store, INFO)
+
+    store.facts = replace(store.facts, containerd_images=False, storage_driver="vfs")
+    assert "storage driver vfs" in layers.why_unreadable(store, INFO)
+    store.facts = replace(store.facts, storage_driver="overlay2")
+    assert f"layers in {store.facts.data_root}" in layers.why_unreadable(store, INFO)

@@ -1,6 +1,8 @@
 """Layers count as equal if their files are, whichever engine and store has written them."""
 
+import os
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from images.engine import EngineError, layers
+from images.engine.classic_store import find_private_file
 from images.engine.containerd_store import read_blob
 from images.engine.stored_layer import StoredLayer, layer_errors
 from tests.support.stored_layers import (
@@ -20,6 +23,8 @@ from tests.support.stored_layers import (
 
 BELOW = files("etc/", "etc/.pwd.lock=", "etc/passwd=root", "usr/", "usr/include/")
 WALKED = files("a/", "a/x=1", "a.h=2", "b=3")
+NOBODY = 65534
+ZSTD = b"\x28\xb5\x2f\xfd and so on"
 STORES = {"classic": classic_layer, "containerd": containerd_layer}
 
 
@@ -131,17 +136,43 @@ def test_capabilities_of_a_file_count(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "zstd"])
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
 def test_a_damaged_blob_is_an_error_of_the_engine(tmp_path: Path, damage: str) -> None:
     layer = containerd_layer(tmp_path, tar_of(files("a=1")))
     content = layer.blob.read_bytes()
     contents = {
         "cut": content[:-30],
         "zeros": content[:20] + bytes(len(content) - 20),
-        "zstd": b"\x28\xb5\x2f\xfd and so on",
     }
     layer.blob.write_bytes(contents[damage])
     with pytest.raises(EngineError, match="a layer can't be read"), layer_errors("image"):
         layer.entries()
     with pytest.raises(EngineError, match="a layer can't be read"), layer_errors("image"):
         b"".join(read_blob(iter([contents[damage]])))
+
+
+def test_a_layer_in_zstd_is_no_damage_and_another_store_has_it_unpacked() -> None:
+    with pytest.raises(EngineError, match="compressed with zstd") as error, layer_errors("image"):
+        b"".join(read_blob(iter([ZSTD])))
+    assert "classic store" in error.value.problems[0].then
+    assert "damaged" not in error.value.problems[0].then
+
+
+def test_a_file_that_only_another_user_may_read_keeps_the_layers_from_being_read() -> None:
+    """As in the store of a rootless engine, where each user of an image is another user."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        layer = classic_layer(Path(folder), tar_of(files("a/", "a/open=1", "a/private=2")))
+        (layer.files / "a/private").chmod(0)
+
+        child = os.fork()
+        if child == 0:
+            # Root may read it all the same.
+            if os.geteuid() == 0:
+                os.setuid(NOBODY)
+            os._exit(0 if find_private_file(layer) == "a/private" else 1)
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        (layer.files / "a/private").chmod(0o644)
+        find_private_file.cache_clear()
+        assert find_private_file(layer) == ""

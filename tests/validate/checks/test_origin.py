@@ -156,6 +156,17 @@ def test_layers_that_can_not_be_compared_are_unproven(measured: dict[str, Any], 
     assert words in reason
 
 
+def test_the_reason_says_where_unread_layers_can_be_read() -> None:
+    unread = "the engine runs on another machine: ask as root, on that machine"
+
+    suite_only = judged({**image(canonical=False), "unread": unread})
+    other_bytes = judged({**image(WITH_ANOTHER_TORCH, canonical=False), "unread": unread})
+
+    assert suite_only.reason.endswith(unread) and other_bytes.reason.endswith(unread)
+    # Older evidence does not say it.
+    assert "as root" in judged(image(canonical=False)).reason
+
+
 OTHER_LAYERS = [recorded(layer) for layer in ("base", "debian", "settings")]
 
 

@@ -21,6 +21,8 @@ SETTINGS_ROW = "settings"
 SUITE = "suite"
 """The name of the layer with the copy of this suite. No build of it is recorded: instead, its paths
 are compared with those of the suite."""
+_WHERE_LAYERS_ARE_READ = "validate it as root on the engine's own machine"
+"""The next step for evidence of before 2026-11-29, which does not say why layers were unread."""
 _DIGEST_CHARACTERS = 12
 _STEP_CHARACTERS = 80
 """How much of a step (`RUN pip install ...`) a reason quotes."""
@@ -75,9 +77,7 @@ class StepChange(TypedDict):
     """How many paths were replaced or removed. The lists are cut."""
 
 
-class OriginEvidence(TypedDict):
-    """What the host measured."""
-
+class _OriginEvidence(TypedDict):
     recipe: str
     """The recipe that the image's label names; empty: it has no such label."""
     layers: list[MeasuredLayer]
@@ -90,6 +90,13 @@ class OriginEvidence(TypedDict):
     """Paths in the suite's layer that are not the suite's."""
     changes: list[StepChange]
     """What the steps of a derived image did."""
+
+
+class OriginEvidence(_OriginEvidence, total=False):
+    """What the host measured."""
+
+    unread: str
+    """Why the layers were not read, and where they can be; absent: they were."""
 
 
 class LayerComparison(NamedTuple):
@@ -183,9 +190,8 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
     # Foreign files in the suite's layer (`beside_suite`) are only found if layers can be read
     # (`canonical`).
     if not evidence["canonical"] and SUITE in layers.measured:
-        return unproven(
-            "its suite's layer can't be read here: validate it as root on the engine's own machine"
-        )
+        where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
+        return unproven(f"its suite's layer can't be read here; {where}")
     return passed(describe_success(layers, expect, evidence))
 
 
@@ -212,8 +218,8 @@ def excuse_difference(
     if layers.differing and not evidence["canonical"]:
         return (
             f"{difference}, but this engine's layers can't be read here, and it "
-            "may write the same files in another way: validate it as root on the engine's own "
-            "machine, with a Docker Engine"
+            "may write the same files in another way; "
+            f"{evidence.get('unread', _WHERE_LAYERS_ARE_READ)}"
         )
     return ""
 
