@@ -62,7 +62,7 @@ _ATTEMPTS = 3
 _BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
 _RETRIED_FAILURES = ("network", "engine")
 """Kinds of failures (images/data/build_failures.yaml) that may be gone at the next attempt."""
-_WITHOUT_UNPACKING = json.dumps(
+WITHOUT_UNPACKING = json.dumps(
     [
         {
             "Type": "image",
@@ -172,7 +172,7 @@ class Engine(AbstractContextManager["Engine"]):
             "nocache": "1" if no_cache else None,
         }
         if self.facts.containerd_images and not unpack:
-            parameters["outputs"] = _WITHOUT_UNPACKING
+            parameters["outputs"] = WITHOUT_UNPACKING
         headers = {**_TAR, **self._registry_credentials()}
 
         start = time.monotonic()
