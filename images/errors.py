@@ -23,6 +23,19 @@ def command(verb: str, *arguments: str) -> str:
     return f"nox -s {verb} -- {' '.join(arguments)}"
 
 
+_NEXT_BY_ERROR = {
+    errno.ENOSPC: "free space on this disk, or name a folder on another one",
+    errno.EDQUOT: "free space in your quota of this disk, or name a folder on another one",
+    errno.EACCES: "let this user read and write there (`ls -ld` shows owner and mode), or name "
+    "another place",
+    errno.EROFS: "name a place that can be written: this disk is mounted read-only",
+    errno.ENOENT: "check the path: a folder in it, or the file itself, does not exist",
+    errno.ENOTDIR: "check the path: what should be a folder in it is a file",
+    errno.EISDIR: "name a file: this is a folder",
+}
+"""Error number of the system -> what the user can do about it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One thing that is wrong."""
@@ -74,11 +87,9 @@ def problem_of(error: OSError, where: str = "") -> Problem:
     # The error of a write does not say where it was.
     if is_full and not error.filename:
         cause += f" (free: {', '.join(free_space())})"
-    return Problem(
-        where=str(error.filename or where),
-        cause=cause,
-        then="check permissions, free space and file type, or name another place",
-    )
+    unknown = "check permissions, free space and file type there, or name another place"
+    then = _NEXT_BY_ERROR.get(error.errno or 0, unknown)
+    return Problem(where=str(error.filename or where), cause=cause, then=then)
 
 
 def free_space() -> list[str]:

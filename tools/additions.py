@@ -89,8 +89,9 @@ def measure(engine: Engine, image: str, name: str, host: HostSettings) -> dict[s
         trial: Trial = json.loads(output.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         end = (output.stderr or output.stdout).strip()[-300:]
-        cause = f"ended with status {output.code}: {end}"
-        raise wrong(spec.name, cause, "run it again; is there space left?") from None
+        cause = f"the trial in the container ended with status {output.code}: {end}"
+        then = "see whether the engine's disk is full (`docker system df`), then run it again"
+        raise wrong(spec.name, cause, then) from None
     # The first folder of PATH is the user's, the second the environment's.
     bin_folder = engine.inspect(image).env["PATH"].split(":")[1]
     return row(name, package.requirement, trial, bin_folder=bin_folder)
@@ -233,8 +234,8 @@ def main(
     """Install what people add in containers of a built image, one each; torch must stay."""
     chosen = [package for package in packages() if not only or package in only]
     if not chosen:
-        then = "images/data/additions.yaml lists them"
-        raise wrong(" ".join(only or ()), "is no package that is measured", then)
+        then = "give --only a package of images/data/additions.yaml, or add yours there"
+        raise wrong(" ".join(only or ()), "no package of this name is measured", then)
 
     date = datetime.now(UTC).date().isoformat()
     moved_torch = []
@@ -249,7 +250,8 @@ def main(
                 moved_torch.append(package)
     if moved_torch:
         then = "see what the constraints in the image lack: /opt/truetag/constraints.txt"
-        raise failed(", ".join(moved_torch), "moved torch", then)
+        cause = "installing these packages replaced the image's torch"
+        raise failed(", ".join(moved_torch), cause, then)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def _golden(name: str, sources: Sources) -> bytes:
     (planned,) = plan.select([name], sources)
     image = planned.image
     if image is None:
-        raise wrong(name, "is refused", "choose another image in tools/generate.py")
+        cause = f"the plan refuses this image: {'; '.join(planned.reasons)}"
+        raise wrong(name, cause, "name another image for tests/golden in tools/generate.py")
     lock = lock_file.read(image, paths.RESOURCES / "locks")
     base_context = BaseContext(reference=image.base.reference, origin="tag")
     context = render.render(image, lock.files, base_context, suite={"claims.json": b"{}"})
@@ -90,8 +91,9 @@ def _with_table(path: str, name: str, table: str) -> bytes:
     text = (paths.RESOURCES / path).read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- /generated -->)", re.DOTALL)
     if not place.search(text):
-        cause = f"has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"
-        raise wrong(path, cause, f"`git checkout {path}`")
+        cause = f"the page has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"
+        then = f"write them back where the table shall stand, or `git checkout {path}`"
+        raise wrong(path, cause, then)
     return place.sub(lambda match: match[1] + table + match[2], text).encode()
 
 
@@ -184,8 +186,9 @@ def main(
             stale.append(path)
 
     if check and stale:
-        then = "`nox -s generate`"
-        problems = [Problem(where=path, cause="is not current", then=then) for path in stale]
+        cause = "this generated file is not current"
+        then = "`nox -s generate` writes it anew; commit it"
+        problems = [Problem(where=path, cause=cause, then=then) for path in stale]
         raise UserError(problems, code=1)
     for path in stale:
         (paths.RESOURCES / path).write_bytes(contents[path])

@@ -72,7 +72,8 @@ def _parse(path: str, content: bytes) -> dict[str, Any]:
     try:
         data = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise failed(path, f"is no YAML: {error}", "do not merge it") from None
+        cause = f"this file is no YAML: {error}"
+        raise failed(path, cause, "correct the file; do not merge the change as it is") from None
     return data if isinstance(data, dict) else {}
 
 
@@ -154,8 +155,8 @@ def main(
         if any(fnmatch(table, pattern) for pattern in allow or ()):
             continue
         more = f" and {len(lost_rows) - _SHOWN} more" if len(lost_rows) > _SHOWN else ""
-        cause = f"has lost {', '.join(lost_rows[:_SHOWN])}{more}"
-        then = "look at why; if it is meant, --allow 'PATTERN'"
+        cause = f"this table has lost {', '.join(lost_rows[:_SHOWN])}{more}"
+        then = f"bring the rows back; if they are to go, give --allow '{table}'"
         problems.append(Problem(where=table, cause=cause, then=then))
     if problems:
         raise UserError(problems, code=1)

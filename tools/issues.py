@@ -38,8 +38,8 @@ def read(file: Path) -> Report:
     title, _, text = file.read_text(encoding="utf-8", errors="replace").partition("\n")
     title = title.lstrip("# ").strip()[:256]
     if not title:
-        then = "`nox -s nightly` writes them into out/nightly/reports"
-        raise wrong(str(file), "has no title in its first line", then)
+        then = "name a report as `nox -s nightly` writes it into out/nightly/reports"
+        raise wrong(str(file), "the first line of this report is no title", then)
 
     # A report quotes other people's programs. An `@` before a name would notify somebody: a space
     # of no width goes between them.
@@ -87,7 +87,7 @@ def _gh(*arguments: str, text: str = "") -> str:
         ["gh", *arguments], input=text, capture_output=True, text=True, check=False
     )
     if process.returncode:
-        then = "the job needs `permissions: issues: write` and GH_TOKEN"
+        then = "give the workflow's job `permissions: issues: write`, and GH_TOKEN in `env`"
         raise failed(f"gh {' '.join(arguments[:2])}", process.stderr.strip(), then)
     return process.stdout
 

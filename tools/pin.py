@@ -27,9 +27,8 @@ def pins(engine: Engine, references: Iterable[str]) -> str:
     problems = []
     for reference, digest in digests.items():
         if digest is None:
-            problems.append(
-                Problem(where=reference, cause="no registry answers", then="pin elsewhere")
-            )
+            then = "give the command on a machine whose engine reaches that registry"
+            problems.append(Problem(where=reference, cause="no registry answers for it", then=then))
     if problems:
         raise UserError(problems, code=1)
     head = "# What the base images' tags meant when `python -m tools.pin` last ran. Generated.\n"

@@ -123,17 +123,25 @@ def tables(sources: Sources, all_rows: Pages, verdicts: Verdicts) -> str:
 def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Problem]:
     """Yield what is wrong with the rows of a page, of which these are the images' claims."""
     where = f"images/data/pages.yaml: {page}"
-    name_a_claim = "name a claim of images/validation/claims/"
+    name_a_claim = "name a claim of images/validation/claims/ under `by`"
     if not rows:
-        yield Problem(where=where, cause="has no rows", then="write what the page asks")
+        then = "add a row for each thing that the page asks (`asks`, `by`)"
+        yield Problem(where=where, cause="this page has no rows", then=then)
     for row in rows:
         if not (row.by or row.note or row.open):
-            cause = f"{row.asks!r} names no claim, note or open reason"
-            yield Problem(where=where, cause=cause, then=name_a_claim)
+            cause = f"the row {row.asks!r} has none of `by`, `note` and `open`"
+            then = f"{name_a_claim}, or say under `open` why nothing checks it"
+            yield Problem(where=where, cause=cause, then=then)
         for variable in row.refuses:
             if not any(fnmatch.fnmatchcase(variable, denied) for denied in DENIED_VARIABLES):
-                cause = f"says that {variable} is refused, and no image is refused for it"
-                then = "add it to images/data/expectations.yaml, or leave it out"
+                cause = (
+                    f"the row {row.asks!r} says that images with {variable} are refused, and no "
+                    "claim refuses them"
+                )
+                then = (
+                    "add the variable to those that are denied in images/data/expectations.yaml, "
+                    "or take it out of this row"
+                )
                 yield Problem(where=where, cause=cause, then=then)
         for pattern in row.by:
             if not any(_matching([pattern], of_image) for of_image in claims.values()):

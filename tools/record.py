@@ -14,7 +14,7 @@ from images.commands import common, releases
 from images.config import paths
 from images.config.matrix import Sources
 from images.context.labels import LABELS
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.publish import gate
 from images.site import records
 from images.validation.rows import read_evidence
@@ -111,8 +111,8 @@ def require_own(parts: Sequence[Part], sources: Sources, *, unchecked: bool = Fa
             labels_by_digest[part.evidence.digest] = dict(record.measurements[0].evidence["labels"])
 
     then = (
-        "record a run of the image that `build` made, or give --experiment; "
-        "--unchecked for a run of its day"
+        "record a run of the image as `build` made it; give --experiment for any other image, or "
+        "--unchecked for an image that the matrix of an earlier day made"
     )
     problems = []
     for part in parts:
@@ -133,23 +133,26 @@ def _why_not_own(
     """
     steps = part.host.get("steps_above")
     if steps:
-        return f"is of an image with {steps} steps above {part.image}"
+        return f"the run is of an image with {steps} steps above {part.image}"
     # Older evidence does not note the name that the image bears: its label then says it.
     name = part.host.get("labelled", labels.get(f"{LABELS}.image", part.image))
     if name != part.image:
-        return f"is of an image that is called {name or 'nothing'}, not {part.image}"
+        return f"the run is of an image that is called {name or 'nothing'}, not {part.image}"
 
     claims = releases.claims_of_published(labels, part, sources)
     if claims:
         passed_then = judge(part.claim_set, part).claims_with(Status.PASS)
         passed_today = gate.judge_by_claims(part, claims).claims_with(Status.PASS)
         if len(passed_then) > len(passed_today):
-            return "passed by other claims than matrix.yaml writes today: validate it again"
+            return (
+                "the run passed by other claims than matrix.yaml writes today: validate the image "
+                "again"
+            )
         return ""
     if unchecked:
         return ""
     if not labels:
-        return "does not say how its image was made: no part measured its static tier"
+        return "no part of the run measured the static tier, which says how the image was made"
     return "matrix.yaml makes another image of this name today, or has no lock of it"
 
 
@@ -175,9 +178,9 @@ def join(parts: Sequence[Part]) -> Evidence:
             if claim.key in place_by_claim:
                 cause = (
                     f"{claim.key} was measured in {place_by_claim[claim.key]} already: "
-                    "one of both would hide the other"
+                    "one result would hide the other"
                 )
-                then = "record one of them, and the other with another word"
+                then = "record them one by one, each with another word for --as"
                 problems.append(Problem(where=part.place, cause=cause, then=then))
             place_by_claim[claim.key] = part.place
     if problems:
@@ -210,15 +213,15 @@ def _why_not_of_run(part: Part, first: Evidence, machine: Mapping[str, Any]) -> 
     evidence = part.evidence
     keys = [*_GPU_KEYS, *_MACHINE_KEYS] if evidence.host.get("gpus") else _MACHINE_KEYS
     differing = [key for key in keys if evidence.host.get(key) != machine.get(key)]
-    then = "record it alone, with another word"
+    then = "record this part alone, with another word for --as"
     if (evidence.image, evidence.digest) != (first.image, first.digest):
         cause = (
-            f"is of {evidence.image} {evidence.digest[:19]}, "
-            f"the first part of {first.image} {first.digest[:19]}"
+            f"this part is of {evidence.image} {evidence.digest[:19]}, and the first one is of "
+            f"{first.image} {first.digest[:19]}"
         )
         yield Problem(where=part.place, cause=cause, then=then)
     elif differing:
-        cause = f"is of another machine: {', '.join(differing)}"
+        cause = f"this part was measured on another machine ({', '.join(differing)} differ)"
         yield Problem(where=part.place, cause=cause, then=then)
 
     # Inputs of one part are drawn with one seed. A record with another one is left from before.
@@ -229,10 +232,11 @@ def _why_not_of_run(part: Part, first: Evidence, machine: Mapping[str, Any]) -> 
             strange.append(record.probe)
     if strange:
         cause = (
-            "has records of another run, whose inputs were drawn with another seed: "
+            "this part has records of another run, whose inputs were drawn with another seed: "
             f"{', '.join(strange)}"
         )
-        yield Problem(where=part.place, cause=cause, then="validate it again")
+        then = f"validate the image again: `{command('validate', evidence.image)}`"
+        yield Problem(where=part.place, cause=cause, then=then)
 
 
 def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
@@ -243,8 +247,8 @@ def append(folder: Path, line: records.RunLine, evidence: bytes) -> None:
     if line.id in {known.id for known in records.read(folder)}:
         problem = Problem(
             where=f"--as {line.id}",
-            cause="this run is recorded already",
-            then="choose another word",
+            cause="results/runs.jsonl has a run of this ID already",
+            then="give --as another word",
         )
         raise UserError(problem)
     if line.kept:

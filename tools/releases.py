@@ -91,7 +91,8 @@ def read_row(requirement: str, python: str, source: str, runner: Runner = uv.run
     Raises UserError if it is not NAME==VERSION, not on the index, or can't be built.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*==[\w.!]+", requirement):
-        raise wrong(requirement, "is not NAME==VERSION", "name one exact version")
+        then = "write one exact version: axolotl==0.19.0, for example"
+        raise wrong(requirement, "this is not NAME==VERSION", then)
 
     with tempfile.TemporaryDirectory() as scratch:
         install = [*_INSTALL, "--python-version", python, "--target", scratch]
@@ -102,7 +103,8 @@ def read_row(requirement: str, python: str, source: str, runner: Runner = uv.run
             answer = runner([*install, requirement])
         if answer.returncode:
             cause = " ".join(answer.stderr.split()) or "uv failed"
-            raise failed(requirement, cause, "fix the name or the version")
+            then = "correct the name or the version, or set UV_DEFAULT_INDEX to an index with it"
+            raise failed(requirement, cause, then)
         (file,) = Path(scratch).glob("*.dist-info/METADATA")
         return make_row(file.read_text(encoding="utf-8"), form, source)
 
@@ -175,7 +177,8 @@ def insert(text: str, rows: Sequence[str]) -> str:
         head, *content = row.splitlines(keepends=True)
         if head not in lines[section:]:
             name = head.strip(" :\n")
-            raise wrong(FACTS, f"has no rows of {name}", "write the first one by hand")
+            cause = f"`packages` has no rows of {name} yet"
+            raise wrong(FACTS, cause, f"write `{name}:` there, then give the command again")
         end = lines.index(head, section) + 1
         # The package's rows end where a line is indented as its name is, or less.
         while end < len(lines) and not re.match(r" {0,2}[^ \n]", lines[end]):

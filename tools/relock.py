@@ -61,7 +61,11 @@ def main(
         )
         if process.returncode:
             cause = " ".join(process.stderr.split())[-600:]
-            raise failed(file, cause, "mend pyproject.toml, or the network")
+            then = (
+                "if uv names a requirement, correct it in pyproject.toml; if the index can't be "
+                "reached, give the command where it can"
+            )
+            raise failed(file, cause, then)
         typer.echo(file)
 
 

@@ -310,16 +310,17 @@ def record_builds(locks: Path, builds: Sequence[BuildResult]) -> str:
     last = builds[-1]
     if len(builds) < layer_record.BUILDS_NEEDED:
         then = "leave --once out, or add --beside FILE"
-        raise failed("--record", "one build proves nothing", then)
+        raise failed("--record", "two builds are needed, and there is only one", then)
     if not last.recipe:
-        raise failed(last.image, f"has no recipe: {last.unknown}", "only then --record")
+        cause = f"the image has no recipe to record its layers by: {last.unknown}"
+        raise failed(last.image, cause, "do what the reason says, then give --record again")
 
     record = layer_record.read(locks)
     for built in builds:
         # A recorded run names no recipe. But all its layers were found to be those of this build.
         has_same_recipe = built.recipe in ({}, last.recipe)
         if not built.counts_as_build or not has_same_recipe:
-            cause = f"{built.on} is not known to be a build of the same recipe"
+            cause = f"the build on {built.on} is not known to be one of the same recipe"
             then = "build both from the same commit, or leave --beside out"
             raise failed("--record", cause, then)
         rows = []
@@ -385,7 +386,8 @@ def main(
     (planned,) = plan.select([name], sources)
     image = planned.image
     if not image:
-        raise wrong(name, "; ".join(planned.reasons), "`nox -s plan` shows all images")
+        cause = f"the plan refuses this image: {'; '.join(planned.reasons)}"
+        raise wrong(name, cause, "choose another image: `nox -s plan` shows all")
 
     options = BuildOptions(
         sources=sources,
@@ -448,7 +450,8 @@ def require_equal(name: str, differences: Sequence[Difference]) -> None:
     """Raise UserError if layers differ."""
     if differences:
         cause = f"the builds differ in {', '.join(row.layer for row in differences)}"
-        raise failed(name, cause, "the table names the files")
+        then = "read in the table above which files differ, and find the step that wrote them"
+        raise failed(name, cause, then)
 
 
 def result_of_image(image: str, reference: str, layers_built: Sequence[LayerBuilt]) -> BuildResult:

@@ -16,7 +16,7 @@ from images.commands.options import (
 from images.context.hosting import host_settings
 from images.engine import private_engine
 from images.engine.progress import Progress
-from images.errors import wrong
+from images.errors import command, wrong
 from images.wheels import builder, prebuilt, recipe
 
 
@@ -54,7 +54,10 @@ def wheels(
             "the image pins none of the packages that `sources` in matrix.yaml has "
             f"({', '.join(sources.matrix.sources)})"
         )
-        then = "name an image that pins one of them, or pin one in the stack of this image"
+        then = (
+            "name one of them, and its newest release is compiled: "
+            f"`{command('wheels', name, 'PACKAGE')}`"
+        )
         raise wrong(name, cause, then)
     recipes = [recipe.recipe_for(image, package, sources.matrix) for package in chosen]
     options = builder.WheelOptions(

@@ -382,7 +382,10 @@ class Engine(AbstractContextManager["Engine"]):
             for message in messages:
                 if "error" in message:
                     cause = f"the engine can't load it: {message['error']}"
-                    then = "see whether the engine's disk is full (`docker system df`), then retry"
+                    then = (
+                        "see whether the engine's disk is full (`docker system df`), then give the "
+                        "command again"
+                    )
                     raise failed(name, cause, then)
         return self.inspect(name)
 
@@ -567,7 +570,10 @@ def _connect_to(named: _NamedEngine) -> Engine:
         cause = f"no Docker Engine answers: {root_cause(error)}"
         then = "start that engine, or name another one with --engine URL"
         if address.startswith(_SSH):
-            then = f"make `docker -H {address} version` work, without a question for a password"
+            then = (
+                f"make `docker -H {address} version` work without a question for a password, then "
+                "give the command again"
+            )
         raise failed(f"{named.source}: {address}", cause, then) from None
 
 
@@ -592,8 +598,9 @@ def _named_engine(url: str | None) -> _NamedEngine | None:
         context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
     # The SDK lets every error of a parser through.
     except Exception as error:
-        cause = f"can't be read: {error}"
-        raise wrong("docker context", cause, "`docker context use default`") from None
+        cause = f"docker's current context can't be read: {error}"
+        then = "`docker context use default`, or name the engine with --engine URL"
+        raise wrong("docker context", cause, then) from None
     if context is None:
         then = (
             "`docker context ls` lists those that exist; `docker context use NAME` chooses one, "

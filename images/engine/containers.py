@@ -197,7 +197,10 @@ class Container:
                     printed += sum(len(chunk or b"") for chunk in chunks)
                     if most is not None and printed > most:
                         cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
-                        then = "`docker run --rm IMAGE` shows what the image prints at its start"
+                        then = (
+                            "`docker run --rm IMAGE` shows what the image prints at its start: "
+                            "take that out of the image, and build it again"
+                        )
                         raise Stopped(Problem(where=self.name, cause=cause, then=then), code=1)
                     for stream, chunk in zip(unfinished, chunks, strict=True):
                         for line in _complete_lines(unfinished[stream], chunk or b""):
@@ -308,7 +311,10 @@ class Container:
             timer.cancel()
         if expired.is_set():
             cause = f"did not end within {seconds:g} s and was stopped"
-            then = "give the command again when this machine has less to do"
+            then = (
+                "give the command again when this machine has less to do; if it ends so each time, "
+                "something in the image waits at its start"
+            )
             problem = Problem(where=self.name, cause=cause, then=then)
             raise Stopped(problem, code=1)
 

@@ -80,9 +80,8 @@ def choose(mode: GpuMode, host: HostState) -> Attachment:
     if mode is not GpuMode.AUTO:
         cause = no_runtime if mode is GpuMode.NVIDIA else no_driver
         if cause:
-            raise wrong(
-                f"--gpus {mode}", cause, "`--gpus auto` takes the way that this machine has"
-            )
+            then = "give --gpus auto, which takes the way that is possible, or --gpus none"
+            raise wrong(f"--gpus {mode}", f"is not possible here: {cause}", then)
         return _attachment(mode, "asked for", host)
     if not no_runtime:
         return _attachment(GpuMode.NVIDIA, "chosen by auto", host)
@@ -132,7 +131,7 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
     except InvalidVersion:
         return
     if is_old:
-        cause = f"is older than {minimum}, which this image's CUDA needs"
+        cause = f"is older than {minimum}, the oldest that runs this image's CUDA"
         then = (
             "update the host's driver, or take an image of an older CUDA "
             f"(`{command('plan')}` lists them)"

@@ -81,8 +81,9 @@ def _start() -> Engine:
     home = private_home()
     log = home / "dockerd.log"
     if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
-        cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
-        raise failed(str(home), cause, "set XDG_CACHE_HOME to a folder with a shorter path")
+        cause = f"this path is too long for sockets, which may have {_SOCKET_PATH_MAX} bytes"
+        then = "set XDG_CACHE_HOME to a folder with a shorter path, such as /var/tmp/cache"
+        raise failed(str(home), cause, then)
     # A process number from before a reboot may belong to any program now.
     if _running() is None:
         (home / "dockerd.pid").unlink(missing_ok=True)

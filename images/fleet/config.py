@@ -92,7 +92,8 @@ def choose_machines(fleet: Fleet, name: str) -> tuple[str, Machines]:
     if name in fleet.workers:
         return name, fleet.workers[name]
 
-    cause = "is no kind of machine in fleet.yaml"
+    cause = "`workers` in fleet.yaml has no such kind of machine"
     if not name:
-        cause = "is needed: fleet.yaml has several kinds of machines"
-    raise wrong(f"--workers {name}".strip(), cause, f"name one of {', '.join(fleet.workers)}")
+        cause = "this option is missing: `workers` in fleet.yaml has several kinds of machines"
+    then = f"give --workers one of {', '.join(fleet.workers)}"
+    raise wrong(f"--workers {name}".strip(), cause, then)

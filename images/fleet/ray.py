@@ -82,7 +82,10 @@ def connect(address: str, settings: RaySettings, matrix: Path, locks: Path) -> N
             )
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
-            then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
+            then = (
+                "see whether the cluster runs (`ray status` on one of its machines); from "
+                "another machine, give --on ray://HEAD:10001"
+            )
             raise failed(f"--on ray ({address})", cause, then) from None
 
 

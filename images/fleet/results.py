@@ -96,8 +96,9 @@ def judge_by_our_claims(
     is_built = bool(result.build)
     revision = result.labels.get(f"{LABELS}.matrix-revision", "")
     if image is None or (is_built and revision != image.revision):
-        then = "leave the checkout as it is until the tasks have ended, and give the command again"
-        raise failed(task.key, "the worker built it by another matrix than this checkout's", then)
+        cause = "the worker built this image by another matrix.yaml than the one that is here now"
+        then = "leave matrix.yaml as it is until the tasks have ended, and give the command again"
+        raise failed(task.key, cause, then)
     claims = validating.claims_of(
         image,
         sources,

@@ -24,7 +24,7 @@ def folder() -> Path:
     cache_folder = platformdirs.user_cache_path("truetag")
     # An unknown user ID without HOME gets a relative path.
     if not cache_folder.is_absolute():
-        then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
+        then = "set HOME or XDG_CACHE_HOME to a folder that this user may write to"
         raise wrong("HOME", "this user has no home folder", then)
     return cache_folder
 

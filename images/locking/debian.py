@@ -129,12 +129,12 @@ def find(base: Base, locks: Path) -> DebianLock | None:
         return None
     match = _LOCK.fullmatch(file.read_text(encoding="utf-8", errors="replace"))
     if match is None:
-        raise wrong(paths.shown(file), "is damaged", how_to_remake())
+        raise wrong(paths.shown(file), "this lock is damaged", how_to_remake())
     # The lock names the packages that its layer was resolved for. We may want others by now.
     requested = tuple(match["requested"].split())
     if requested != PACKAGES_OF_LAYER:
         differing = " ".join(sorted(set(requested) ^ set(PACKAGES_OF_LAYER)))
-        cause = f"was made for other packages ({differing})"
+        cause = f"this lock was made for other Debian packages than today's ({differing})"
         raise wrong(paths.shown(file), cause, how_to_remake())
     return DebianLock(
         suite=match["suite"],
@@ -165,7 +165,7 @@ def require(base: Base, locks: Path) -> DebianLock:
     """Return the lock of a base. Raises UserError as `find` does, and if there is none."""
     lock = find(base, locks)
     if lock is None:
-        cause = "no lock names the Debian packages that the base is made of"
+        cause = "this lock, of the Debian packages that the base is made of, is missing"
         then = (
             f"`{command('lock', 'NAME')}`, where NAME is an image on that base, makes it on a "
             "machine with apt; or build on an image that you have: --base REF"
@@ -246,11 +246,12 @@ def _run_apt(words: Sequence[str]) -> str:
             words, env=english, capture_output=True, text=True, errors="replace", check=False
         )
     except FileNotFoundError:
-        then = "lock it on Debian or Ubuntu, or in a container of them"
-        raise failed("apt-get", "is not on this machine", then) from None
+        then = "give the command on Debian or Ubuntu, or in a container of one of them"
+        cause = "this machine has no apt-get, which says what a Debian base is made of"
+        raise failed("apt-get", cause, then) from None
     if finished.returncode != 0:
         last_lines = finished.stderr.strip().splitlines()[-3:]
-        cause = "; ".join(last_lines) or f"ended with {finished.returncode}"
+        cause = "; ".join(last_lines) or f"apt-get ended with status {finished.returncode}"
         then = (
             "check the mirrors (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR), and that "
             "debian-archive-keyring is installed; then give the command again"
@@ -275,8 +276,14 @@ def printed_files(printed: str) -> dict[str, str]:
         # The two make a line of the lock. It does not have the form of one if the hash is missing
         # or the address is on no known mirror.
         if not re.fullmatch(_PACKAGE, f"{digest}  {path}\n"):
-            cause = "has no sha256, or lies on none of the mirrors that build steps would ask"
-            then = "name mirrors by http:// or https:// (DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR)"
+            cause = (
+                f"apt-get names {address} for this package without sha256, or on no mirror that "
+                "build steps would ask"
+            )
+            then = (
+                "set DEBIAN_MIRROR and DEBIAN_SECURITY_MIRROR to addresses that begin with http:// "
+                "or https://"
+            )
             raise failed(file_name(address), cause, then)
         files[path] = digest
     return files

@@ -155,7 +155,7 @@ def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
     if status is Status.MISSING:
         then = f"{lock_command} makes it"
         if image.index:
-            then += f"; it must reach {image.index}, which alone has this torch"
+            then += f", where {image.index} answers: no other index has this torch"
         raise wrong(where, f"{image.name} has no lock", then)
     if status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(differences)}"
@@ -189,11 +189,11 @@ def load(place: Path) -> Lock:
             files[f"{name}.txt"] = (place / f"{name}.txt").read_bytes()
     except OSError as error:
         file = paths.shown(Path(error.filename))
-        raise wrong(file, "is missing", f"{lock_command} makes it") from None
+        raise wrong(file, "this file of the lock is missing", f"{lock_command} makes it") from None
     # Raised for what is no JSON, or JSON of another form.
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"{lock_command} makes it anew"
-        raise wrong(paths.shown(place / RECORD), "is damaged", then) from None
+        raise wrong(paths.shown(place / RECORD), "this lock is damaged", then) from None
 
     layers = {}
     edited = []
@@ -297,7 +297,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
         match = _ENTRY.fullmatch(entry)
         if match is None:
             cause = f"{entry[:80]!r} is not `name==version` with sha256 hashes"
-            then = f"`{command('lock', 'NAME')}` makes the file anew"
+            then = f"`{command('lock', 'NAME')}`, with the name of its folder, makes the file anew"
             problems.append(Problem(where=paths.shown(Path(where)), cause=cause, then=then))
             continue
         hashes = re.findall(r"[0-9a-f]{64}", match["hashes"])

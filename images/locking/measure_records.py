@@ -95,10 +95,10 @@ def _find_urls(wheels: list[LockedWheel], lock: Lock, run: Runner, name: str) ->
     lost = [wheel.package for wheel in wheels if wheel.digest not in urls]
     if lost:
         cause = (
-            f"the index no longer has {lost[0].name} {lost[0].version} as the lock has it "
-            f"({len(lost)} files)"
+            f"the package index no longer has {lost[0].name} {lost[0].version} as it is locked (of "
+            f"the lock's files, {len(lost)} are gone)"
         )
-        raise failed(name, cause, f"`{command('lock', name)}`")
+        raise failed(name, cause, f"`{command('lock', name)}` locks what the index has now")
     return [urls[wheel.digest] for wheel in wheels]
 
 
@@ -191,7 +191,7 @@ def _read_tail(url: str, session: requests.Session, length: int) -> tuple[bytes,
     # `bytes 700-999/1000`: the last number is the size of the whole file.
     match = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
     if answer.status_code != requests.codes.partial_content or not match:
-        raise OSError("the server does not answer range requests")
+        raise OSError("its server does not answer range requests")
     return answer.content, int(match[1])
 
 

@@ -81,10 +81,11 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
         address = re.sub(r"^[\w.-]+=", "", passed[name])
         if urlsplit(address).scheme not in ("http", "https"):
             cause = (
-                "the default index is a folder of this machine: "
-                "a lock names files that everybody can fetch"
+                "this variable names a folder of this machine, and a lock may only name files that "
+                "everybody can fetch"
             )
-            raise wrong(name, cause, f"unset it (and PIP_INDEX_URL) for `{command('lock')}`")
+            then = f"unset {name} and PIP_INDEX_URL, then `{command('lock')}` again"
+            raise wrong(name, cause, then)
     return passed
 
 
@@ -269,16 +270,18 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
             f"there is no wheel for Python {target.python} on Linux {platform}"
         )
         then = (
-            "pin a version that has one; or, if it is pure Python, name it under `pure_python` in "
-            "matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel of "
-            "it into a folder, and build with --wheelhouse FOLDER"
+            "pin a version that has a wheel; or, if it is pure Python, name it under `pure_python` "
+            "in matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel "
+            "of it into a folder, and build with --wheelhouse FOLDER"
         )
         return wrong(where, cause, then)
 
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {reason}"
-        then = "change one of the pins that uv names in matrix.yaml, then lock again"
+        then = (
+            f"change one of the pins that uv names, in matrix.yaml, then `{command('lock', where)}`"
+        )
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
@@ -298,4 +301,5 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         error = IndexUnreachable if is_only_index else UserError
         return error(Problem(where=where, cause=cause, then=then), code=1)
 
-    return failed(where, f"uv failed: {text}", "fix that, then lock again")
+    then = f"correct what uv names here, then `{command('lock', where)}`"
+    return failed(where, f"uv failed: {text}", then)

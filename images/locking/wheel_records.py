@@ -79,7 +79,7 @@ def read(folder: Path) -> Table:
             f"`git checkout {paths.shown(file)}`, or remove it: "
             f"`{command('lock')}` reads every wheel's RECORD again"
         )
-        raise wrong(paths.shown(file), "is damaged", then) from None
+        raise wrong(paths.shown(file), "this table of wheels is damaged", then) from None
 
 
 def serialize(table: Table) -> bytes:

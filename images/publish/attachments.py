@@ -149,11 +149,12 @@ class PublishedImage:
         Raises one of `statements.UNREADABLE` for a malformed test result.
         """
         if self.manifest.digest not in test_result.subjects:
-            return f"its test result is of {', '.join(sorted(test_result.subjects))}"
+            subjects = ", ".join(sorted(test_result.subjects))
+            return f"its test result is about another image ({subjects})"
         other_images = {run.verdict.digest for run in runs} - {self.image_id}
         if other_images:
             other = min(other_images)
-            return f"the attestation is of {other[:19]}, the image is {self.image_id[:19]}"
+            return f"its attestation is of the image {other[:19]}, not of {self.image_id[:19]}"
         # The first fault is enough.
         for fault in statements.find_test_result_faults(test_result, runs):
             return f"its test result is not what the evidence says: {fault}"
@@ -199,10 +200,12 @@ def find_platform(source: Registry, index: Manifest, platform: str) -> str:
         return digests[platform]
     if platform:
         cause = f"the index has no image for {platform}"
-        raise failed(where, cause, f"publish the image for {platform}")
+        platforms = ", ".join(digests)
+        then = f"name a platform that it has ({platforms}), or publish the image for {platform}"
+        raise failed(where, cause, then)
     images = [f"{source.repository}@{digest} ({name})" for name, digest in digests.items()]
-    cause = "is an index of images for several platforms"
-    raise wrong(where, cause, f"name one of them: {', '.join(images)}")
+    cause = "this is an index of images for several platforms, and one image is needed"
+    raise wrong(where, cause, f"name one of its images: {', '.join(images)}")
 
 
 def load_statements(source: Registry, digest: str) -> tuple[Statement, ...]:
@@ -232,7 +235,7 @@ def load_all(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]
         return (load(source, manifest),)
     if not manifest.manifests:
         where = f"{source.repository}@{manifest.digest}"
-        raise failed(where, "is an index without images", "publish the images anew")
+        raise failed(where, "this index has no images", "publish the images of this name anew")
     return tuple(load(source, source.get(entry.digest)) for entry in manifest.manifests)
 
 
@@ -562,7 +565,7 @@ def update_layers(
             others = [layer for layer in layers if layer not in remove and layer not in add]
             write_layers(target, tag, [*others, *add])
 
-    cause = "concurrent writers keep overwriting it"
+    cause = "other machines keep overwriting this tag while it is written"
     then = "give the command again when no other machine publishes this image"
     raise RegistryError(Problem(where=f"{target.repository}:{tag}", cause=cause, then=then))
 

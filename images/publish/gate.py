@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from images.errors import Problem, UserError, failed, wrong
+from images.errors import Problem, UserError, command, failed, wrong
 from images.validation.validation_run import with_host_limits
 from validate.claims import ORIGIN_PROBE, Claim, ClaimSet, Tier
 from validate.evidence import Evidence
@@ -64,10 +64,13 @@ class ReleasePolicy:
         # The matrix makes no image with these labels (None), or it makes one of another name.
         claims = self.claims_of(labels, run)
         if claims is None or claims.image != run.image:
-            cause = "matrix.yaml makes another image of this name, or none"
+            if claims is None:
+                cause = "matrix.yaml makes no image with the labels of this one"
+            else:
+                cause = f"matrix.yaml makes {claims.image} of the labels of this image"
             then = (
                 "use the checkout that it was built from (its provenance names the commit), "
-                "or build it anew"
+                f"or `{command('build', run.image)}` anew"
             )
             raise failed(run.image, cause, then)
         return judge_by_claims(run, claims)
@@ -110,13 +113,19 @@ class ReleasePolicy:
 
         # An image that only lacks what needs a GPU may still be published in a staging repository:
         # suggest that.
-        then = "mend what the reason names and build the image again, or validate it again"
+        then = (
+            "correct what the reason names, and build the image again; if only a tier was not "
+            "measured, validate it again where that can be done"
+        )
         staging_refusals = self.refusals(
             labels, runs, STAGING_GATE, origin_exception=origin_exception
         )
         if Tier.GPU in self.gate and not staging_refusals:
             tiers = ",".join(self.gate)
-            then = f"the gate asks for {tiers}; for a staging repository, give --gate static,cpu"
+            then = (
+                f"the gate asks for {tiers}: validate the image on a machine with a GPU; for a "
+                "staging repository, give --gate static,cpu"
+            )
         problems = [Problem(where=where, cause=reason, then=then) for reason in reasons]
         raise UserError(problems, code=1)
 
@@ -129,8 +138,8 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
     try:
         tiers = [Tier(word.strip()) for word in text.split(",")]
     except ValueError:
-        then = f"write some of {', '.join(Tier)}"
-        raise wrong(f"--gate {text}", "names no tiers", then) from None
+        then = f"give --gate tiers with a comma between them: {','.join(Tier)}, or some of these"
+        raise wrong(f"--gate {text}", "one of these words is no tier", then) from None
     return tuple(dict.fromkeys(tiers))
 
 

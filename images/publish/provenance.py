@@ -38,7 +38,8 @@ def read_build_record(folder: Path, name: str, image_id: str) -> dict[str, Any]:
         raise failed(str(path), f"the record of the build can't be read: {error!r}", then) from None
     if digest != image_id:
         cause = (
-            f"is the record of another build, of {str(digest)[:19]}: this image is {image_id[:19]}"
+            f"this is the record of another build: it made {str(digest)[:19]}, and the image to be "
+            f"published is {image_id[:19]}"
         )
         raise failed(str(path), cause, then)
     return record

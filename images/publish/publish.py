@@ -88,17 +88,20 @@ def read_local_image(engine: Engine, reference: str, name: ImageName, folder: Pa
     info = engine.inspect(reference)
     then = (
         f"`{command('build', str(name))}` validates it anew; "
-        f"or `{command('validate')}`, and give its folder with --attestation"
+        f"or `{command('validate', str(name))}`, and give its folder with --attestation"
     )
     try:
         evidence_file = (folder / statements.EVIDENCE_FILE).read_bytes()
     except OSError as error:
-        cause = f"there is no attestation: {error.strerror}: {error.filename}"
+        cause = f"this folder has no evidence of a validation: {error.strerror}: {error.filename}"
         raise wrong(str(folder), cause, then) from None
     run = statements.read_attestation(evidence_file, str(folder))
     if (run.verdict.image, run.verdict.digest) != (str(name), info.digest):
         measured = f"{run.verdict.image} {run.verdict.digest[:19]}"
-        cause = f"is the attestation of {measured}, the image is {name} {info.digest[:19]}"
+        cause = (
+            f"this folder has the evidence of {measured}, and the image to be published is {name} "
+            f"{info.digest[:19]}"
+        )
         raise failed(str(folder), cause, then)
     return LocalImage(name=name, info=info, run=run, folder=folder)
 
@@ -247,7 +250,10 @@ def require_open(
     if others:
         names = listed([failure.claim.key for failure in others], limit=5)
         date = image.run.evidence.host.get("date", "on an unknown day")
-        cause = f"{names} failed by the claims that it was measured for, which are not today's"
+        cause = (
+            f"{names} failed in this run, by the claims of its own day; today's claims differ, so "
+            "the run does not show whether the image holds them"
+        )
         then = f"validate it again (`{command('validate', str(image.name))}`), and publish that run"
         raise failed(f"{image.name}, validated {date}", cause, then)
 
@@ -284,11 +290,11 @@ def require_same_layers(published: PublishedImage, pushed: Manifest) -> None:
     """
     if published.manifest.layers == pushed.layers:
         return
-    cause = "names other layers than those of the image, which are stored beside it now"
-    then = (
-        "delete the tags that name it: somebody else put it there, or another version of zlib-ng "
-        "compressed its layers; then publish again"
+    cause = (
+        "the published manifest names other layers than the image has: somebody else put it there, "
+        "or another version of zlib-ng compressed the layers"
     )
+    then = "delete the tags that name this manifest, then publish again"
     raise failed(published.reference, cause, then)
 
 

@@ -83,8 +83,9 @@ def require_password(key: str) -> None:
     except EOFError:
         # The user pressed Ctrl-D.
         pass
-    then = f"set {_PASSWORD} to it, or to nothing where the key has none"
-    raise wrong(f"--key {key}", "cosign needs its password, and there is no terminal", then)
+    cause = "cosign needs the password of this key, and there is no terminal to ask for it"
+    then = f"set the variable {_PASSWORD} to the password, or to an empty text if it has none"
+    raise wrong(f"--key {key}", cause, then)
 
 
 @contextmanager
@@ -205,8 +206,8 @@ def _cosign(arguments: Sequence[str], where: str) -> str:
     message = "; ".join(lines[-2:]) or f"status {done.returncode}"
     cause = f"cosign {arguments[0]}: {message}"
     then = (
-        "is it the right key, and COSIGN_PASSWORD its password? "
-        "publishing again only adds what is missing"
+        f"check that this is the right key, and that {_PASSWORD} holds its password; then give the "
+        "command again: it adds only what is missing"
     )
     # Exit status 1: a step failed. (2 stands for wrong input.)
     failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)

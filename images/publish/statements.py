@@ -115,7 +115,8 @@ def read_attestation(evidence_file: bytes, where: str) -> Attestation:
         )
         raise failed(where, cause, then) from None
     except ValueError as error:
-        raise failed(where, f"is no attestation: {str(error).splitlines()[0]}", then) from None
+        cause = f"this is no evidence of a validation: {str(error).splitlines()[0]}"
+        raise failed(where, cause, then) from None
     verdict = judge(evidence.claim_set, evidence)
     return Attestation(verdict=verdict, evidence=evidence, evidence_file=evidence_file)
 
@@ -157,7 +158,7 @@ class Statement:
         """
         envelope = json.loads(content)
         if envelope["payloadType"] != _PAYLOAD_TYPE:
-            raise ValueError(f"its payload is {envelope['payloadType']}")
+            raise ValueError(f"its payload is of the type {envelope['payloadType']}")
         signatures = envelope["signatures"]
         statement = cls(
             payload=base64.b64decode(envelope["payload"], validate=True),
@@ -222,7 +223,7 @@ class Statement:
             decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             files.append(decompressor.decompress(packed, _LARGEST_EVIDENCE))
             if not decompressor.eof:
-                raise ValueError("its evidence is cut off, or too much")
+                raise ValueError("its compressed evidence is cut off, or unpacks to too many bytes")
         return files
 
     def supersedes(self, old: Self) -> bool:

@@ -218,8 +218,11 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
     """
     trusted = attachments.drop_untrusted(image, key)
     if key and not trusted.statements:
-        cause = "the key signed nothing that is attached to it"
-        then = "name the public key of who published it with --key; if it is that, don't use it"
+        cause = "nothing that is attached to this image is signed with the key of --key"
+        then = (
+            "give --key the public key of whoever published the image; if this is that key, don't "
+            "use the image"
+        )
         raise failed(image.reference, cause, then)
 
     # A signature shows who stated something, not that it is true of this image.
@@ -236,7 +239,10 @@ def require_publishable(image: PublishedImage, policy: ReleasePolicy, key: str) 
 def require_sound(image: PublishedImage) -> None:
     """Raise UserError with every check of the attached statements that does not pass."""
     remove = f"`cosign clean --type attestation {image.reference}`"
-    then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
+    then = (
+        f"remove the attestations that others attached ({remove}) and publish the image anew; or "
+        "publish with --key, so that only what that key signed counts"
+    )
     problems = []
     for check in check_statements(image):
         if check.status is not Status.PASS:

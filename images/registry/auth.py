@@ -46,8 +46,8 @@ def docker_credentials(host: str) -> Credentials | None:
         # The SDK takes None for Docker Hub.
         entry: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
     except (DockerException, OSError, ValueError):
-        cause = "its credentials can't be read from Docker's configuration"
-        raise failed(host, cause, f"`docker login {host}`") from None
+        cause = "Docker's configuration can't be read for the credentials of this registry"
+        raise failed(host, cause, f"`docker login {host}`, then give the command again") from None
     if not entry:
         return None
     # Credential helpers spell the keys differently than Docker's configuration file.
@@ -137,7 +137,7 @@ class Login:
         """
         realm = challenge.get("realm", "")
         if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
-            cause = "asks for credentials over an unencrypted connection"
+            cause = f"the registry asks for credentials over an unencrypted connection ({realm})"
             raise RegistryError(problem(self._repository, cause))
 
         # The token server may serve several registries: `service` says which one asks.

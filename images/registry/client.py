@@ -158,7 +158,7 @@ class Registry:
             where = str(Reference(self.repository, identifier))
             cause = "the registry has no such image"
             raise RegistryError(
-                Problem(where=where, cause=cause, then="check its name and tag"), 404
+                Problem(where=where, cause=cause, then="check the name and the tag"), 404
             )
         return manifest
 
@@ -398,8 +398,13 @@ class Registry:
                 answer.content  # noqa: B018
         except requests.exceptions.RequestException as error:
             if _is_certificate(error):
-                cause = f"its certificate is not accepted: {root_cause(error)}"
-                raise RegistryError(problem(self.repository, cause)) from None
+                cause = f"the registry's certificate is not accepted: {root_cause(error)}"
+                then = (
+                    "if a company's authority signed it, set SSL_CERT_FILE to a file with that "
+                    "authority (docs/engines.md), then give the command again"
+                )
+                where = str(self.repository)
+                raise RegistryError(Problem(where=where, cause=cause, then=then)) from None
             raise self._broken(error) from None
         if not answer.ok:
             raise refusal(self.repository, answer)
@@ -408,9 +413,11 @@ class Registry:
     def _require_encrypted(self, url: str) -> None:
         """Raise RegistryError for an http URL, unless the registry itself speaks http."""
         if url.startswith("http://") and self._scheme == "https":
-            cause = f"it names an unencrypted address, http://{urlsplit(url).netloc}"
+            cause = (
+                f"the registry sends us on to an unencrypted address, http://{urlsplit(url).netloc}"
+            )
             then = (
-                "tell who runs the registry: what it names must begin with https:// "
+                "report it to whoever runs the registry: its addresses must begin with https:// "
                 "(a proxy before it must send X-Forwarded-Proto)"
             )
             raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
@@ -460,7 +467,7 @@ class Registry:
     def _invalid(self, identifier: str, cause: str) -> RegistryError:
         """Return the error for a manifest or blob whose content must not be used."""
         where = str(Reference(self.repository, identifier))
-        then = "don't use it; tell who runs the registry"
+        then = "don't use this image, and report it to whoever runs the registry"
         return RegistryError(Problem(where=where, cause=cause, then=then))
 
 

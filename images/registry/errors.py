@@ -85,7 +85,7 @@ def json_object(answer: requests.Response) -> dict[str, Any]:
         data = None
     if not isinstance(data, dict):
         where = urlsplit(answer.url).netloc
-        cause = "its answer is not a JSON object"
+        cause = "the server's answer is not a JSON object"
         then = "check the address: it may be no registry, or a proxy answered instead"
         raise RegistryError(Problem(where=where, cause=cause, then=then))
     return data

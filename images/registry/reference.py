@@ -35,8 +35,8 @@ class Repository:
         # Docker's rule: without a dot, a port or `localhost`, it is a name on Docker Hub.
         is_host = "." in host or ":" in host or host == "localhost"
         if not is_host or not _NAME.fullmatch(path):
-            then = "write HOST[:PORT]/NAME, in lower case"
-            raise wrong(text, "is no repository of a registry", then)
+            then = "write HOST[:PORT]/NAME in lower case: ghcr.io/me/images, for example"
+            raise wrong(text, "this is no repository of a registry", then)
         return cls(host, path)
 
     @property
@@ -76,7 +76,9 @@ class Reference:
             identifier = tag
             is_valid = has_tag and _TAG.fullmatch(tag) is not None
         if not is_valid:
-            raise wrong(text, "names no image", "write HOST/NAME:TAG or HOST/NAME@sha256:...")
+            cause = "this has neither a tag nor a digest, so it names no image"
+            then = "write HOST/NAME:TAG (ghcr.io/me/images:latest, say) or HOST/NAME@sha256:DIGEST"
+            raise wrong(text, cause, then)
         return cls(Repository.parse(name), identifier)
 
     def __str__(self) -> str:

@@ -308,7 +308,9 @@ def make_run_line(
     try:
         return RunLine.model_validate(data)
     except ValidationError as error:
-        raise wrong(where, first_fault(error), "use small letters, digits, `.` and `-`") from None
+        raise wrong(
+            where, first_fault(error), "name it with small letters, digits, `.` and `-`"
+        ) from None
 
 
 def _measured_size(claims: Iterable[ClaimVerdict]) -> int:

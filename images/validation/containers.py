@@ -199,7 +199,10 @@ def measure_in_container(
         suite_run = run(replace(spec, ulimits={}))
 
     name = image_label(image)
-    then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
+    then = (
+        f"see what `docker run --rm -it {name} python3 --version` prints: the image needs a "
+        "python3 on its PATH"
+    )
     require_end(image, plan.name, suite_run, then)
     return ContainerResult(suite_run.end, refused_limits)
 
@@ -373,28 +376,28 @@ def require_end(image: ImageInfo, container: str, run: SuiteRun, then: str) -> N
     was_killed = end.code == KILLED and not end.oom
     if was_killed:
         cause = (
-            f"its container `{container}` was killed amid the suite,"
-            " and the engine heard of no kill for memory"
+            f"the container `{container}` was killed while the suite ran in it, and the engine "
+            "reports no lack of memory"
         )
         then = (
-            "validate it again; if nobody killed it, see whether machine or job"
-            " ran out of memory (`dmesg`, `sacct`)"
+            "validate the image again; if nobody killed the container, see whether the machine or "
+            "its job ran out of memory (`dmesg`, `sacct`)"
         )
         raise failed(image_label(image), cause, then)
     # Not started. Whatever was printed instead is the best hint at the cause.
     if not run.has_begun:
         tail = " | ".join(line.strip() for line in run.other_lines[-3:] if line.strip())
         printed = tail or f"status {end.code}, nothing printed"
-        raise failed(image_label(image), f"the suite did not start in it: {printed}", then)
+        raise failed(image_label(image), f"the suite did not start in the image: {printed}", then)
     # Started, and stopped before its end. By itself it ends with 0, whatever it has found.
     if end.code != 0 and not end.oom:
         cause = (
-            f"the suite in its container `{container}` ended with status {end.code}:"
-            " something there stopped it"
+            f"the suite in the container `{container}` ended with status {end.code}: something in "
+            "the image stopped it"
         )
         then = (
-            "validate it again; if it ends so each time, look for what the image starts with every"
-            " process (an ENTRYPOINT, LD_PRELOAD, sitecustomize.py)"
+            "validate the image again; if it ends so each time, look for what the image starts "
+            "with every process (an ENTRYPOINT, LD_PRELOAD, sitecustomize.py)"
         )
         raise failed(image_label(image), cause, then)
 

@@ -118,7 +118,7 @@ def query_files(engine: Engine, image: ImageInfo, verb: str, *, timeout: float) 
 
     # Control characters are written out: a stranger's image may have printed this.
     tail = " | ".join(run.other_lines[-3:]).encode("unicode_escape").decode()
-    cause = f"could not be read: {tail or 'nothing was printed'}"
+    cause = f"the image's files could not be read: {tail or 'nothing was printed'}"
     then = (
         f"see whether `docker run --rm {image_label(image)} python3 --version` works; "
         "if it does, report this as an issue of truetag"
@@ -197,7 +197,7 @@ def require_start_files(container: Container, image: ImageInfo) -> None:
         try:
             container.get_file(path, most=1)
         except FileNotFoundError:
-            cause = f"its {path} is no file, and an engine reads that at each start"
+            cause = f"{path} in the image is no file, and the engine reads it at each start"
             then = f"remove {path} in the image, or make it a regular file, and build it again"
             raise failed(image_label(image), cause, then) from None
 
@@ -250,8 +250,8 @@ def require_same_machine(engine: Engine, image: ImageInfo) -> None:
     if platform_here is None or platform_here.architecture != engine.facts.architecture:
         here = f"this one of {platform.machine()} with {platform.system()}"
         cause = (
-            f"the engine's machine is of {engine.facts.architecture}, {here}:"
-            " its files can't be read from outside"
+            f"the engine's machine is of {engine.facts.architecture}, and {here}, so the image's "
+            "files can't be read from here"
         )
         then = "give the command on Linux, on a machine of the engine's processor"
         raise failed(image.digest[:19], cause, then)

@@ -258,9 +258,8 @@ def parse_evidence(text: str) -> Evidence:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise OlderSchemaError(
-            f"the evidence is of schema version {version}, in which claims had numbers; this "
-            f"truetag reads version {SCHEMA_VERSION}, in which they have names: validate the image "
-            "again"
+            f"the evidence is of schema version {version}, in which claims had numbers, and this "
+            f"truetag reads version {SCHEMA_VERSION}, in which they have names"
         )
     EvidenceFile.model_validate(data)
     return Evidence.loads(text)
@@ -275,11 +274,16 @@ def read_evidence(path: Path) -> Evidence:
         return parse_evidence(path.read_text(encoding="utf-8"))
     except OSError as error:
         cause = f"can't be read: {error.strerror}"
-    # The next three are kinds of ValueError, from the most special to any.
+    # The next four are kinds of ValueError, from the most special to any.
     except ValidationError as error:
         cause = f"is no evidence: {first_fault(error)}"
     except (JSONDecodeError, UnicodeDecodeError) as error:
         cause = f"is not JSON: {error}"
+    except OlderSchemaError as error:
+        then = (
+            f"validate the image again (`{command('validate', 'NAME')}`), or use an older truetag"
+        )
+        raise wrong(str(path), str(error), then) from None
     except ValueError as error:
         cause = str(error)
     writers = f"`{command('build')}` or `{command('validate')}`"

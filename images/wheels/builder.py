@@ -238,17 +238,26 @@ def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) ->
     newest_gcc = facts.cuda[recipe.toolkit].gcc_max
     if recipe.gcc > newest_gcc:
         cause = (
-            f"nvcc {recipe.toolkit} accepts gcc up to {newest_gcc}, "
-            f"{recipe.base} has gcc {recipe.gcc}"
+            f"nvcc {recipe.toolkit} accepts gcc up to {newest_gcc}, but the base {recipe.base} has "
+            f"gcc {recipe.gcc}"
         )
-        raise wrong(str(image.name), cause, "take an image on another base, or newer CUDA")
+        then = (
+            "compile it for the image with another Python, whose base has an older gcc (`bases` in "
+            "matrix.yaml), or for an image of a newer CUDA"
+        )
+        raise wrong(str(image.name), cause, then)
 
     # The build itself fetches wheels and Debian's packages. But NVIDIA's image must be in the
     # engine, or in a registry that answers.
     if recipe.provider is NvccProvider.IMAGE:
         (reference,) = recipe.parts
         if engine.find(reference) is None and engine.registry_digest(reference) is None:
-            raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
+            reason = f"it is taken from {reference}, for which no registry answers"
+            then = (
+                f"connect to a registry that has {reference}, or `docker load` it; for CUDA 12.4, "
+                "13.0 and newer, nvcc comes without a registry"
+            )
+            raise no_nvcc(image, reason, then)
 
 
 def judge_wheel(
@@ -268,11 +277,13 @@ def judge_wheel(
     for judgement in verdict.claims:
         if judgement.status is Status.PASS:
             continue
-        cause = f"compiled, but {judgement.claim.key} is {judgement.status}: {judgement.reason}"
         problem = Problem(
             where=f"{recipe.distribution} {recipe.version}",
-            cause=cause,
-            then=f"the wheel is not kept; read what the compiler did in {log}",
+            cause=f"was compiled, but the wheel is not kept: {judgement.claim.key} is "
+            f"{judgement.status}: {judgement.reason}",
+            then=f"look in {log} for what the compiler was asked to build, and for which GPUs; "
+            f"correct `sources.{recipe.package}` in matrix.yaml (its `environment` or `patch`), "
+            "then compile it again",
         )
         problems.append(problem)
     if problems:
@@ -407,7 +418,7 @@ def _source_archive(recipe: Recipe, folder: Path) -> Path:
         if sha256_of_file(path) == recipe.sdist:
             return path
     cause = (
-        f"holds no source archive of {recipe.distribution} {recipe.version} "
+        f"this folder has no source archive of {recipe.distribution} {recipe.version} "
         f"with sha256 {recipe.sdist}"
     )
     release = f"{recipe.distribution}=={recipe.version}"
@@ -427,8 +438,8 @@ def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
         if record["alone"]["toolkit"] == list(recipe.parts):
             return (lock_folder / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
-    cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"
-    raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes one")
+    cause = f"no -devel image of CUDA {recipe.toolkit} is locked, so its nvcc is in no lock"
+    raise wrong(str(image.name), cause, f"`{command('lock', str(devel))}` makes such a lock")
 
 
 def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int) -> str:

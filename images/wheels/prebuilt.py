@@ -172,10 +172,9 @@ def _no_wheel(pin: Pin, image: Image) -> Problem:
     return Problem(
         where=str(image.name),
         cause=f"needs {pin.requirement}, {_NOT_COMPILED}",
-        then=f"{_compile_command(pin, image)} compiles it once, "
-        "for every image that asks the same; "
-        f"`{command('build', 'NAME', '--compile')}` does both; "
-        "--wheelhouse FOLDER takes one of yours",
+        then=f"{_compile_command(pin, image)} compiles it once, for every image that needs the "
+        f"same wheel; `{command('build', str(image.name), '--compile')}` compiles it and builds "
+        "the image; or give --wheelhouse a folder with a wheel of yours",
     )
 
 
@@ -250,7 +249,7 @@ def locked_wheels(packages: Iterable[Package], wheelhouse: Path | None) -> dict[
             lacking.append(f"{package.name} {package.version}")
     if lacking:
         cause = (
-            f"lacks {len(lacking)} locked wheels, or has them with other contents: "
+            f"{len(lacking)} wheels of the lock are missing there, or have other contents: "
             f"{', '.join(sorted(set(lacking)))}"
         )
         then = (
@@ -288,7 +287,7 @@ def _wheels_in(wheelhouse: Path | None) -> Sequence[Path]:
     if wheelhouse is None:
         return ()
     if not wheelhouse.is_dir():
-        raise wrong(str(wheelhouse), "is no folder", "give --wheelhouse a folder of wheels")
+        raise wrong(str(wheelhouse), "this is no folder", "give --wheelhouse a folder of wheels")
     return sorted(wheelhouse.glob("*.whl"))
 
 
@@ -301,7 +300,7 @@ def _in_wheelhouse(pin: Pin, image: Image, wheels: Sequence[Path]) -> Path | Non
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
         cause = f"two wheels fit {pin.requirement}: {names}"
-        raise wrong(str(fitting[0].parent), cause, "leave only one of them in this folder")
+        raise wrong(str(fitting[0].parent), cause, "move all but one of them to another folder")
     return fitting[0] if fitting else None
 
 
@@ -362,8 +361,9 @@ def require_hash(file: Path, wheel: Prebuilt, then: str, host_name: str = "") ->
         return
     where = f"{host_name}: {wheel.filename}" if host_name else paths.shown(file)
     cause = (
-        f"{file.stat().st_size} bytes with sha256 {digest}; `prebuilt` in images/data/facts.yaml "
-        f"has {wheel.sha256} for {wheel.name} {wheel.version}: refused"
+        f"the file is refused: it has {file.stat().st_size} bytes with sha256 {digest}, and the "
+        f"official wheel of {wheel.name} {wheel.version} has sha256 {wheel.sha256} (`prebuilt` in "
+        "images/data/facts.yaml)"
     )
     raise failed(where, cause, then)
 

@@ -97,12 +97,20 @@ def _download(url: str, digest: str, target: Path) -> None:
     try:
         prebuilt.download(url, target)
     except OSError as error:
-        cause = f"can't be fetched: {error}"
-        raise failed(file_name, cause, f"`{command('lock')}` again") from None
+        cause = f"this wheel can't be fetched from its index: {error}"
+        raise failed(
+            file_name, cause, f"`{command('lock')}` again, when the index answers"
+        ) from None
     actual_digest = sha256_of_file(target)
     if actual_digest != digest:
-        cause = f"has sha256 {actual_digest}, the lock has {digest}: refused"
-        then = "ask who runs the index, or set UV_DEFAULT_INDEX to another one"
+        cause = (
+            f"the wheel is refused: the index serves one with sha256 {actual_digest}, and the lock "
+            f"has {digest}"
+        )
+        then = (
+            "ask those who run the index why the file changed, or set UV_DEFAULT_INDEX to another "
+            f"index and `{command('lock')}` again"
+        )
         raise failed(file_name, cause, then)
 
 
@@ -118,7 +126,7 @@ def _run_pruner(program: Mapping[str, bytes], folder: Path, record: Path, wheel_
     words = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
     process = subprocess.run(words, capture_output=True, text=True, check=False)
     if process.returncode:
-        then = "the build of this image ends in the same way: report it"
+        then = "report it as an issue of truetag: builds of this image would end in the same way"
         raise failed(wheel_name, process.stderr.strip(), then)
 
 

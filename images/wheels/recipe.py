@@ -15,7 +15,7 @@ from packaging.version import Version
 from images.config.names import Arch
 from images.config.paths import TEMPLATES
 from images.config.schema import Matrix, SourceRow
-from images.errors import UserError, failed, wrong
+from images.errors import UserError, command, failed, wrong
 from images.host.hashing import sha256
 from images.planning.image import Image, Pin
 
@@ -102,9 +102,13 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     """
     source = matrix.sources.get(package)
     if source is None:
-        cause = f"`sources` has {', '.join(matrix.sources) or 'nothing'}"
-        then = "name it under `sources` in matrix.yaml, with the hash of its source archive"
-        raise wrong(package, f"is no package that is compiled here: {cause}", then)
+        known = ", ".join(matrix.sources) or "nothing"
+        cause = f"is no package that truetag can compile: `sources` in matrix.yaml has {known}"
+        then = (
+            f"name one of these, or add `sources.{package}` with the sha256 of its source archive "
+            "to matrix.yaml"
+        )
+        raise wrong(package, cause, then)
 
     version = _version(image, package, source)
     # A package without GPU code needs no nvcc and no wheels of a toolkit, and has no architectures.
@@ -155,16 +159,20 @@ def _version(image: Image, package: str, source: SourceRow) -> str:
     torch = image.pin("torch")
     if torch and not SpecifierSet(source.torch).contains(torch.version, prereleases=True):
         cause = (
-            f"compiles on torch {source.torch} (`sources.{package}.torch`), "
-            f"the image has {torch.version}"
+            f"{package} compiles on torch {source.torch} (`sources.{package}.torch` in "
+            f"matrix.yaml), but the image has torch {torch.version}"
         )
-        raise wrong(f"{package} for {image.name}", cause, "compile it for another image")
+        then = f"compile it for an image with torch {source.torch}: `{command('plan')}` lists them"
+        raise wrong(f"{package} for {image.name}", cause, then)
     pin = image.pin(source.distribution or package)
     version = pin.version if pin else max(source.releases, key=Version)
     if version not in source.releases:
         releases = ", ".join(source.releases)
-        cause = f"the image pins {version}, `sources.{package}.releases` has {releases}"
-        then = "add that release with the sha256 of its source archive to matrix.yaml"
+        cause = (
+            f"the image pins {package} {version}, and `sources.{package}.releases` in matrix.yaml "
+            f"has only {releases}"
+        )
+        then = f"add {version} there, with the sha256 of its source archive; or pin one of these"
         raise wrong(f"{package} for {image.name}", cause, then)
     return version
 
@@ -178,8 +186,14 @@ def _architectures(image: Image, package: str, source: SourceRow) -> tuple[Arch,
     archs = tuple(arch for arch in image.archs if arch >= minimum)
     if not archs:
         image_archs = " ".join(map(str, image.archs))
-        cause = f"compiles for {minimum} and newer, the image is for {image_archs}"
-        raise wrong(f"{package} for {image.name}", cause, "compile it for another image")
+        cause = (
+            f"{package} compiles for {minimum} and newer GPUs (`sources.{package}.minimum_arch` in "
+            f"matrix.yaml), but the image is for {image_archs}"
+        )
+        then = (
+            f"compile it for an image that has {minimum} or newer: `{command('plan')}` lists them"
+        )
+        raise wrong(f"{package} for {image.name}", cause, then)
     return archs
 
 
@@ -215,19 +229,22 @@ def _nvcc(image: Image, matrix: Matrix) -> Nvcc:
     if toolkit.devel:
         return Nvcc(NvccProvider.WHEELS, (*toolkit.parts, *toolkit.devel))
     if toolkit.compiler is None:
-        reason = f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider"
-        raise no_nvcc(image, reason)
+        reason = (
+            f"`toolkits.{image.toolkit_cuda}` in matrix.yaml has neither `devel` nor `compiler`"
+        )
+        then = (
+            "add `compiler: {image: REFERENCE}` there, with an image of nvidia/cuda for CUDA "
+            f"{image.toolkit_cuda} that has -devel in its tag; or compile it for an image of "
+            "another CUDA"
+        )
+        raise no_nvcc(image, reason, then)
     if toolkit.compiler.debian:
         return Nvcc(NvccProvider.DEBIAN, (toolkit.compiler.debian,))
     return Nvcc(NvccProvider.IMAGE, (toolkit.compiler.image,))
 
 
-def no_nvcc(image: Image, reason: str) -> UserError:
+def no_nvcc(image: Image, reason: str, then: str) -> UserError:
     """Return the error that there is no nvcc for an image's CUDA toolkit here."""
-    then = (
-        "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect "
-        "to a registry that has NVIDIA's devel image, or `docker load` it"
-    )
     cause = f"there is no nvcc for CUDA {image.toolkit_cuda} here: {reason}"
     return failed(str(image.name), cause, then)
 

@@ -127,7 +127,7 @@ def test_a_checkout_that_lost_nothing_is_accepted(
 def test_a_checkout_that_lost_a_row_is_refused_unless_it_is_allowed(checkout: Path) -> None:
     (checkout / YAML).write_bytes(WITHOUT_AN_ARCH)
 
-    lost = r"facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5"
+    lost = r"facts.yaml torch: this table has lost 2.7.1/variants/12.6/archs/7.5"
     with pytest.raises(UserError, match=lost) as refusal:
         guard.main(root=checkout)
     assert refusal.value.code == 1

@@ -61,7 +61,7 @@ def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
     again = record(folder, "--as", "h100")
 
     assert again.returncode == 2
-    assert "is recorded already" in again.stderr
+    assert "has a run of this ID already" in again.stderr
     assert (tmp_path / "results" / records.LINES).read_bytes() == before
 
 
@@ -114,9 +114,9 @@ def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
     ("tiers", "changed", "cause"),
     [
         ([Tier.CPU, Tier.GPU], {}, "was measured in"),
-        ([Tier.GPU], {"digest": "sha256:0"}, "the first part of"),
-        ([Tier.GPU], {"gpus": [{"name": "another"}]}, "of another machine: gpus"),
-        ([Tier.GPU], {"cpus": 1234}, "of another machine: cpus"),
+        ([Tier.GPU], {"digest": "sha256:0"}, "the first one is of"),
+        ([Tier.GPU], {"gpus": [{"name": "another"}]}, "on another machine (gpus differ)"),
+        ([Tier.GPU], {"cpus": 1234}, "on another machine (cpus differ)"),
         ([Tier.GPU], {"seed": 1, "records_seed": 2}, "has records of another run"),
     ],
     ids=["a claim twice", "another image", "other GPUs", "another machine", "another seed"],
@@ -172,7 +172,7 @@ def test_labels_tell_another_image_where_the_machine_did_not_note_it(tmp_path: P
     ("tiers", "cause"),
     [
         (list(Tier), "matrix.yaml makes another image of this name today"),
-        ([Tier.GPU], "does not say how its image was made: no part measured its static tier"),
+        ([Tier.GPU], "no part of the run measured the static tier"),
     ],
     ids=["all tiers", "only gpu"],
 )

@@ -142,12 +142,12 @@ def test_builds_that_give_another_layer_than_recorded_are_refused(tmp_path: Path
 def test_builds_without_a_recipe_are_not_recorded(tmp_path: Path) -> None:
     without_recipe = replace(result_on(), recipe={}, unknown="of a tag")
 
-    with pytest.raises(UserError, match="has no recipe: of a tag"):
+    with pytest.raises(UserError, match="has no recipe to record its layers by: of a tag"):
         reproduce.record_builds(tmp_path, [result_on(), without_recipe])
 
 
 def test_one_build_is_not_recorded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="one build proves nothing"):
+    with pytest.raises(UserError, match="two builds are needed"):
         reproduce.record_builds(tmp_path, [result_on()])
 
 
@@ -162,7 +162,7 @@ def test_one_build_is_not_recorded(tmp_path: Path) -> None:
 def test_a_build_is_not_recorded_beside_one_that_may_be_of_another_recipe(
     tmp_path: Path, other: BuildResult
 ) -> None:
-    with pytest.raises(UserError, match="is not known to be a build of the same recipe"):
+    with pytest.raises(UserError, match="is not known to be one of the same recipe"):
         reproduce.record_builds(tmp_path, [other, result_on()])
 
 

@@ -38,12 +38,14 @@ def test_machines_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 def test_a_name_is_needed_if_there_are_several_kinds_of_machines(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"several kinds of machines[^`]*name one of cpu, h100"):
+    with pytest.raises(
+        UserError, match=r"several kinds of machines[^`]*give --workers one of cpu, h100"
+    ):
         config.choose_machines(read(tmp_path), "")
 
 
 def test_an_unknown_kind_of_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--workers b200: is no kind"):
+    with pytest.raises(UserError, match=r"--workers b200: `workers` in fleet\.yaml has no such"):
         config.choose_machines(read(tmp_path), "b200")
 
 

@@ -498,13 +498,13 @@ ROW_OF_TORCH = b"torch==%s --hash=sha256:" + b"0" * 64 + b"\n"
 @pytest.mark.parametrize(
     ("file", "content", "difference"),
     [
-        ("torch.txt", ABSENT, "torch.txt: is missing"),
-        ("torch.txt", A_FOLDER, "torch.txt: is missing"),
+        ("torch.txt", ABSENT, "torch.txt: this file of the lock is missing"),
+        ("torch.txt", A_FOLDER, "torch.txt: this file of the lock is missing"),
         ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
         ("torch.txt", b"", "torch.txt is not what lock.json records"),
         ("torch.txt", ROW_OF_TORCH % b"2.6.0", "torch.txt is not what lock.json records"),
-        ("lock.json", b"{", "lock.json: is damaged"),
-        ("lock.json", b"[]", "lock.json: is damaged"),
+        ("lock.json", b"{", "lock.json: this lock is damaged"),
+        ("lock.json", b"[]", "lock.json: this lock is damaged"),
     ],
     ids=[
         "no file",

@@ -233,5 +233,5 @@ def test_tiers_are_read_from_a_list() -> None:
 
 
 def test_an_unknown_tier_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match="static, cpu, gpu, multigpu"):
+    with pytest.raises(UserError, match="static,cpu,gpu,multigpu"):
         gate.parse_tiers("static,tpu")

@@ -322,7 +322,7 @@ def test_a_new_run_that_failed_by_the_claims_of_its_day_is_refused(
     publisher: Publisher,
 ) -> None:
     """Today's matrix has no such claim, so a test result of today would not name the failure."""
-    cause = r"pins/torch.*failed by the claims that it was measured for"
+    cause = r"pins/torch.*failed in this run, by the claims of its own day"
 
     with pytest.raises(UserError, match=cause) as error:
         publisher.publish(PIP, TORCH_FAILS)
@@ -393,7 +393,7 @@ def test_no_manifest_with_other_layers_is_signed(
         attachments.sign_image(publisher.target, forged.digest, KEY, KEY, [NAME])
 
     cache = publisher.build_folder if machine == "the same" else tmp_path / "other"
-    with pytest.raises(UserError, match="names other layers than those of the image"):
+    with pytest.raises(UserError, match="names other layers than the image has"):
         publisher.publish(PIP, cache=cache)
 
     signatures = [tag for tag in publisher.registry.manifests if str(tag).endswith(".sig")]
@@ -487,7 +487,7 @@ def test_an_image_is_read_with_the_run_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no attestation"):
+    with pytest.raises(UserError, match="no evidence of a validation"):
         read_local_image(tmp_path)
 
 
@@ -497,10 +497,12 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         pytest.param(
             NAME,
             "sha256:" + "1" * 64,
-            f"is the attestation of {NAME} sha256:abab",
+            f"this folder has the evidence of {NAME} sha256:abab",
             id="another build of this name",
         ),
-        pytest.param("cu128-torch28", DIGEST, "the image is cu128-torch28", id="another name"),
+        pytest.param(
+            "cu128-torch28", DIGEST, "to be published is cu128-torch28", id="another name"
+        ),
     ],
 )
 def test_the_run_of_another_image_is_refused(

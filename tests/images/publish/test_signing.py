@@ -111,7 +111,7 @@ def test_where_nobody_can_be_asked_the_message_names_the_variable(
     result = call("publish", NAME, "--to", "registry.test/x", "--key", key)
 
     assert result.returncode == 2
-    assert "next: set COSIGN_PASSWORD" in " ".join(result.stderr.split())
+    assert "next: set the variable COSIGN_PASSWORD" in " ".join(result.stderr.split())
 
 
 def test_if_nothing_is_typed_the_message_names_the_variable(
@@ -122,7 +122,7 @@ def test_if_nothing_is_typed_the_message_names_the_variable(
 
     monkeypatch.setattr("getpass.getpass", end_of_input)
 
-    with pytest.raises(UserError, match="set COSIGN_PASSWORD"):
+    with pytest.raises(UserError, match="set the variable COSIGN_PASSWORD"):
         signing.require_password(key)
 
 

@@ -347,7 +347,7 @@ def test_evidence_that_unpacks_to_too_much_is_an_error(monkeypatch: pytest.Monke
     content = base64.b64encode(lzma.compress(bytes(limit + 1))).decode()
     statement = statement_of({"configuration": [{"content": content}]})
 
-    with pytest.raises(ValueError, match="too much"):
+    with pytest.raises(ValueError, match="too many bytes"):
         _ = statement.evidence
 
 
@@ -359,7 +359,7 @@ def test_evidence_that_unpacks_to_too_much_is_an_error(monkeypatch: pytest.Monke
             "changed after it was measured",
             id="another version",
         ),
-        pytest.param(lambda _file: b"no JSON", "no attest", id="no JSON"),
+        pytest.param(lambda _file: b"no JSON", "no evidence of a validation", id="no JSON"),
         pytest.param(
             lambda file: file.replace(b'"schema_version": 3', b'"schema_version": 2'),
             "claims had numbers.* can't be converted",

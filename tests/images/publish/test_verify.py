@@ -402,7 +402,7 @@ def test_a_statement_of_another_form_fails_whoever_attached_it(
     image = image_with_statement(predicate_type, predicate)
 
     assert "can't be read" in fault_of(image, statements.NAMES[predicate_type])
-    with pytest.raises(UserError, match=r"cosign clean.*or publish with --key"):
+    with pytest.raises(UserError, match=r"cosign clean.*or publish with --key, so"):
         verification.require_sound(image)
 
 
@@ -411,7 +411,9 @@ def test_a_statement_about_another_image_fails() -> None:
 
     image = image_with_statement(CYCLONEDX, {}, other_digest)
 
-    assert fault_of(image, "attestation") == f"its test result is of {other_digest}"
+    assert (
+        fault_of(image, "attestation") == f"its test result is about another image ({other_digest})"
+    )
     faults = verification.find_statement_faults(image, CYCLONEDX)
     assert faults[0].startswith(f"is of {other_digest}")
 

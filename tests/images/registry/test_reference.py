@@ -66,7 +66,7 @@ def test_what_is_no_repository_is_refused(text: str) -> None:
     ],
 )
 def test_what_names_no_image_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="names no image"):
+    with pytest.raises(UserError, match="so it names no image"):
         Reference.parse(text)
 
 

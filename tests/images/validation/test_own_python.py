@@ -85,5 +85,5 @@ def test_no_file_is_read_if_our_python_does_not_run_on_the_engines_machine(
     this_machine = SimpleNamespace(system=lambda: system, machine=lambda: machine)
     monkeypatch.setattr(own_python, "platform", this_machine)
 
-    with pytest.raises(UserError, match=f"is of amd64, this one of {machine} with {system}"):
+    with pytest.raises(UserError, match=f"is of amd64, and this one of {machine} with {system}"):
         sbom.read_packages(engine, "x")

@@ -198,9 +198,9 @@ def test_a_container_that_runs_out_of_memory_is_noted_and_its_records_count() ->
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (1, "ended with status 1: something there stopped it"),
-        (143, "ended with status 143: something there stopped it"),
-        (137, "`cpu` was killed .*heard of no kill for memory"),
+        (1, "ended with status 1: something in the image stopped it"),
+        (143, "ended with status 143: something in the image stopped it"),
+        (137, "`cpu` was killed .*reports no lack of memory"),
     ],
 )
 def test_a_suite_that_something_outside_of_it_stopped_gives_no_verdict(
@@ -217,7 +217,7 @@ def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_what_was_pr
 ) -> None:
     monkeypatch.setattr(Engine, "lines", lambda *_: iter([("stderr", "no python3")]))
 
-    with pytest.raises(UserError, match="did not start in it: no python3"):
+    with pytest.raises(UserError, match="did not start in the image: no python3"):
         measure(Engine(), CPU_CLAIM)
 
 
@@ -465,7 +465,7 @@ def test_an_image_that_would_hang_its_engine_is_not_started(
     monkeypatch.setattr(Engine, "has", lambda _self, path: path == "/etc/group")
     engine = Engine(on_start=lambda _probes: pytest.fail("it was started"))
 
-    with pytest.raises(UserError, match="its /etc/group is no file"):
+    with pytest.raises(UserError, match="/etc/group in the image is no file"):
         measure(engine, ALL_CLAIMS.named_by(["files/recorded"]))
 
     assert engine.users == [LOOK]

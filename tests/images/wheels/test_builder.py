@@ -138,7 +138,7 @@ def test_a_source_archive_is_taken_from_a_folder_by_its_hash(tmp_path: Path) -> 
 def test_a_folder_without_the_source_archive_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"another source")
 
-    with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
+    with pytest.raises(UserError, match="this folder has no source archive of causal-conv1d"):
         context_of(image("cu130-torch211"), recipe_of(), sdists=tmp_path)
 
 

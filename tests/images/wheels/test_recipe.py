@@ -90,7 +90,7 @@ def test_the_release_that_the_image_pins_is_compiled() -> None:
 @pytest.mark.parametrize(
     ("name", "package", "reason"),
     [
-        ("cu130-torch211", "numpy", "is no package that is compiled here"),
+        ("cu130-torch211", "numpy", "is no package that truetag can compile"),
         ("cu130-torch214", "flash-attn", "compiles on torch <2.14"),
         ("cu130-torch211", "colossalai", r"compiles on torch >=2.2,<=2.5.1"),
         ("cu126-torch25-sm70", "causal-conv1d", "compiles for sm_75 and newer"),
@@ -108,7 +108,7 @@ def test_the_verb_names_what_can_be_compiled_for_an_image_that_pins_nothing_of_i
     finished = call("wheels", "cu130-torch212")
 
     assert finished.returncode == 2
-    assert "pins nothing that is compiled here" in finished.stderr
+    assert "pins none of the packages that `sources`" in finished.stderr
     assert "nox -s wheels -- cu130-torch212 PACKAGE" in finished.stderr
 
 
@@ -145,7 +145,9 @@ def test_a_toolkit_without_a_provider_of_nvcc_is_refused() -> None:
     without_compiler = toolkits["12.4"].model_copy(update={"compiler": None})
     matrix = SOURCES.matrix.model_copy(update={"toolkits": {**toolkits, "12.4": without_compiler}})
 
-    with pytest.raises(UserError, match=r"no nvcc for CUDA 12\.4 here.*names no provider"):
+    with pytest.raises(
+        UserError, match=r"no nvcc for CUDA 12\.4 here.*has neither `devel` nor `compiler`"
+    ):
         recipe_for(image("cu124-torch26"), "causal-conv1d", matrix)
 
 
