@@ -286,14 +286,16 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
         brings = "brings no CUDA runtime: it is a CPU build"
     torch = versions.get("torch", "")
     what_is_wrong = by_installation(
-        checkout="correct this torch's `variants` in images/data/facts.yaml",
-        installed="truetag's facts about this torch are wrong: please report it",
+        checkout=f"correct `torch.{torch}.variants` in images/data/facts.yaml, which has a wheel "
+        f"for CUDA {image.wheel_cuda}",
+        installed=f"truetag is wrong about the CUDA of torch {torch}: please report it",
     )
     yield Problem(
         where=where,
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
         then=(
-            "set UV_DEFAULT_INDEX to an index that has torch as PyPI has it, then "
-            f"`{command('lock', image.lock_name)}`; if it is that, {what_is_wrong}"
+            "set UV_DEFAULT_INDEX to https://pypi.org/simple, or to a mirror that serves the same "
+            f"wheels, then `{command('lock', image.lock_name)}`; if the wheel came from there, "
+            f"{what_is_wrong}"
         ),
     )

@@ -317,7 +317,10 @@ def _reasons_without_candidate(
     if torch is None:
         minors = sorted({Minor.parse(release) for release in facts.torch})
         known = ", ".join(str(minor) for minor in minors)
-        yield f"nothing is known of torch {name.torch} (this truetag knows {known})"
+        yield (
+            f"nothing is known of torch {name.torch}: name an image of a torch that this truetag "
+            f"knows ({known}), or take a newer truetag"
+        )
         return
     if torch not in facts.torch:
         releases = sorted(facts.torch, key=Version)

@@ -5,7 +5,6 @@ stand in `plan` and in docs/images.md, so they begin with the cause and end with
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -41,12 +40,7 @@ def check_companions(candidate: Candidate) -> Iterator[Finding]:
     for package, releases in candidate.facts.companions.items():
         version = candidate.pins.get(package, "")
         if version in releases:
-            for finding in _check_companion(candidate, package, releases):
-                if finding.refuses:
-                    way_out = _say_which_release_fits(candidate, package, releases)
-                    yield refuse(f"{finding.text}: {way_out}")
-                else:
-                    yield finding
+            yield from _check_companion(candidate, package, releases)
 
 
 def _check_companion(
@@ -54,38 +48,61 @@ def _check_companion(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the pinned release of one package that has CUDA code of its own.
 
-    `releases` has every known release of the package, by version. The reasons end with the cause:
-    the caller adds the way out.
+    `releases` has every known release of the package, by version: the reasons name one that fits.
     """
     version = candidate.pins[package]
     release = releases[version]
     name = f"{package} {version}"
-    wheel_cuda = candidate.wheel_cuda
+    wheel_cuda, python = candidate.wheel_cuda, candidate.base.python
 
+    if _fits(candidate, release):
+        # bitsandbytes may run a library for another CUDA minor than torch's.
+        library = (
+            release.library_for(wheel_cuda) if isinstance(release, BitsandbytesFacts) else None
+        )
+        if library and library != wheel_cuda:
+            yield warn(f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}")
+        return
+
+    way_out = _say_which_release_fits(candidate, package, releases)
     if not within(candidate.torch, release.torch):
         yield refuse(
-            f"{name} needs torch {release.torch}, but the stack pins torch {candidate.torch}"
+            f"{name} needs torch {release.torch}, but the stack pins torch {candidate.torch}: "
+            f"{way_out}"
         )
 
     if isinstance(release, XformersFacts) and not _runs_beside(release, wheel_cuda):
         own_cuda = Minor.parse(release.cuda)
         yield refuse(
             f"{name} is built for CUDA {own_cuda} and needs libcudart.so.{own_cuda.major}, but "
-            f"torch's wheel brings CUDA {wheel_cuda}, so that its kernels would not load"
+            f"torch's wheel brings CUDA {wheel_cuda}, so its kernels would not load: {way_out}"
         )
     elif isinstance(release, TorchaoFacts) and not _runs_beside(release, wheel_cuda):
         yield refuse(
-            f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings "
-            f"CUDA {wheel_cuda}, so that its kernels would not load"
+            f"{name} needs libcudart.so.{release.cuda_major}, but torch's wheel brings CUDA "
+            f"{wheel_cuda}, so its kernels would not load: {way_out}"
         )
-    elif isinstance(release, BitsandbytesFacts):
-        yield from _check_bitsandbytes_library(candidate, name, release)
+    elif isinstance(release, BitsandbytesFacts) and release.library_for(wheel_cuda) is None:
+        file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
+        yield refuse(
+            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup}): "
+            f"{way_out}"
+        )
 
     # facts.yaml says nothing of the Python that torchao needs.
-    if not isinstance(release, TorchaoFacts):
-        python = candidate.base.python
-        if not within(f"{python}.0", release.python):
-            yield refuse(f"{name} needs Python {release.python}, but the base has {python}")
+    if not isinstance(release, TorchaoFacts) and not within(f"{python}.0", release.python):
+        yield refuse(f"{name} needs Python {release.python}, but the base has {python}: {way_out}")
+
+
+def _fits(candidate: Candidate, release: Companion) -> bool:
+    """Return whether a release fits the image's torch, CUDA and Python."""
+    wheel_cuda = candidate.wheel_cuda
+    if not within(candidate.torch, release.torch) or not _runs_beside(release, wheel_cuda):
+        return False
+    if isinstance(release, BitsandbytesFacts) and release.library_for(wheel_cuda) is None:
+        return False
+    # facts.yaml says nothing of the Python that torchao needs.
+    return isinstance(release, TorchaoFacts) or within(f"{candidate.base.python}.0", release.python)
 
 
 def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
@@ -100,24 +117,6 @@ def _runs_beside(release: Companion, wheel_cuda: Minor) -> bool:
     return True
 
 
-def _check_bitsandbytes_library(
-    candidate: Candidate, name: str, release: BitsandbytesFacts
-) -> Iterator[Finding]:
-    """Refuse a bitsandbytes without a library for torch's CUDA; warn if it is for another minor.
-
-    `name` is the package with its version, for the sentence.
-    """
-    wheel_cuda = candidate.wheel_cuda
-    library = release.library_for(wheel_cuda)
-    if library is None:
-        file = f"libbitsandbytes_cuda{wheel_cuda.digits}.so"
-        yield refuse(
-            f"{name} has no library for CUDA {wheel_cuda} ({file}; lookup: {release.lookup})"
-        )
-    elif library != wheel_cuda:
-        yield warn(f"{name} runs its CUDA {library} library beside torch's CUDA {wheel_cuda}")
-
-
 def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
     """Return why the image lacks xformers, torchao or bitsandbytes: package -> reason.
 
@@ -127,7 +126,7 @@ def explain_unfit_companions(candidate: Candidate) -> dict[str, str]:
     for package, releases in candidate.facts.companions.items():
         if package in candidate.pins or not releases:
             continue
-        if any(_release_fits(candidate, package, version, releases) for version in releases):
+        if any(_fits(candidate, release) for release in releases.values()):
             continue
         # The reason is for users who want to install it. Other packages import such a package
         # wherever it is installed: without kernels for this torch, it would break them.
@@ -146,10 +145,7 @@ def _say_which_release_fits(
 
     That is to pin the newest release that fits this image, or to leave the package out.
     """
-    fitting = []
-    for version in releases:
-        if _release_fits(candidate, package, version, releases):
-            fitting.append(version)
+    fitting = [version for version, release in releases.items() if _fits(candidate, release)]
     if fitting:
         newest = max(fitting, key=Version)
         return f"pin {package} {newest} at `stacks.{candidate.name.torch}` in matrix.yaml"
@@ -157,15 +153,6 @@ def _say_which_release_fits(
         f"no release that truetag knows fits this image; leave {package} out, with "
         f"`without: [{package}]` in the image's row of matrix.yaml"
     )
-
-
-def _release_fits(
-    candidate: Candidate, package: str, version: str, releases: Mapping[str, Companion]
-) -> bool:
-    """Return whether no rule would refuse this release if the image pinned it."""
-    with_release = replace(candidate, pins={**candidate.pins, package: version})
-    findings = _check_companion(with_release, package, releases)
-    return not any(finding.refuses for finding in findings)
 
 
 def check_xformers_archs(candidate: Candidate) -> Iterator[Finding]:
