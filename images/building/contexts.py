@@ -26,8 +26,8 @@ from images.validation.child import derived_rules
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
-from images.wheels import prebuilt
-from images.wheels.prebuilt import Fetch, FindWheel
+from images.wheels import prebuilt, private_wheels
+from images.wheels.prebuilt import FindWheel
 from validate.claims import Tier
 from validate.derived import RULES
 
@@ -57,8 +57,8 @@ class BuildOptions:
     """A folder with wheels that are taken before all others."""
     compiled: FindWheel = lambda _image, _pin: None
     """Finds or makes the wheels of packages that are published only as source."""
-    fetch: Fetch | None = None
-    """Downloads an official wheel from a URL to a file. None: over HTTP."""
+    refusal: str = ""
+    """Why no wheel may be downloaded to this machine; empty: they may."""
     offline: bool = False
     """No step reaches a network: all that is installed lies in the wheelhouse."""
     strict: bool = False
@@ -121,9 +121,8 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     Raises UserError: a wheel must be compiled first, or an offline build lacks one.
     """
     # Wheels that no index has. An offline build also takes all others from the wheelhouse.
-    fetch = options.fetch
-    if options.offline:
-        fetch = partial(fetch_nothing, "--offline reaches no network")
+    refusal = "--offline reaches no network" if options.offline else options.refusal
+    fetch = partial(fetch_nothing, refusal) if refusal else None
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
@@ -132,6 +131,16 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         in_base=base.installed,
         compiled=options.compiled,
     )
+    # Wheels that only a private index has: fetched here, so that no build step needs its login.
+    private = private_wheels.obtain(
+        image,
+        lock,
+        cache=options.cache,
+        wheelhouse=options.wheelhouse,
+        in_base=base.installed,
+        refusal=refusal,
+    )
+    gathered = replace(gathered, files={**gathered.files, **private})
     wheels = dict(gathered.files)
     if options.offline:
         wheels |= prebuilt.locked_wheels(packages_to_install(lock, base), options.wheelhouse)
@@ -174,13 +183,17 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
 
 
 def packages_to_install(lock: Lock, base: BaseContext) -> list[Package]:
-    """Return the packages of a lock, without those that the base brings."""
+    """Return the packages that steps install by a lock: without those that the base brings.
+
+    The wheels of private indexes are left out, too: steps get them as files.
+    """
     to_install = []
     for layer, packages in lock.layers.items():
         # Toolkit and tools are locked in layers of their own, outside the Python environment.
         is_in_environment = layer in lock.inputs.layers
         for package in packages:
-            if not (is_in_environment and package.name in base.installed):
+            is_in_base = is_in_environment and package.name in base.installed
+            if not is_in_base and not package.wheel:
                 to_install.append(package)
     return to_install
 

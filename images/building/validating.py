@@ -24,7 +24,7 @@ from images.validation import child, own_python, validation_run
 from images.validation.child import Changes, derived_rules
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
-from images.wheels import prebuilt
+from images.wheels import prebuilt, private_wheels
 from validate.claims import ClaimSet, Tier
 from validate.derived import (
     DECLARATION,
@@ -185,9 +185,10 @@ def read_claim_context(image: Image, sources: Sources, labels: Mapping[str, str]
     lock = lock_file.read(image, sources.workspace.locks)
     missing = image_labels.declared_missing(image, labels)
 
-    # Wheels that are in no lock -> their sha256. Those that lie in the cache can be read.
+    # Wheels that steps get as files -> their sha256. Those that lie in the cache can be read.
     find_wheel = prebuilt.wheel_finder(sources.matrix)
     wheels = prebuilt.expected_wheels(image, missing, find_wheel, cache.folder())
+    wheels |= private_wheels.locate(lock, cache.folder())
     wheels_here = [path for path in wheels if path.is_file()]
 
     # The recipe of the layers, which has all these wheels in it, here or not.

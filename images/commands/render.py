@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -58,9 +57,7 @@ def render(
     folder = require_writable(out or sources.workspace.out)
     # Without --bake, an official wheel that is not in the cache counts as one that could not be
     # fetched: if its package is optional, the image goes without it.
-    fetch = None
-    if not baking:
-        fetch = partial(contexts.fetch_nothing, "`render` fetches no wheel without --bake")
+    refusal = "" if baking else "`render` fetches no wheel without --bake"
     options = BuildOptions(
         sources=sources,
         host=host_settings(),
@@ -68,7 +65,7 @@ def render(
         base=base,
         wheelhouse=wheelhouse,
         compiled=prebuilt.wheel_finder(sources.matrix),
-        fetch=fetch,
+        refusal=refusal,
     )
     # What `validate --tag` must be told, too, to find the images' contexts.
     places: list[str] = []

@@ -46,10 +46,12 @@ class Sources:
         platforms: that is in none of these images, and must not change their digests.
         """
         # No image has anything of what `nightly` says, and `prefix` only changes its name in the
-        # engine. `__all__` is pydantic's word for every row of a list: here, of `images`.
+        # engine. Which index has a package stands in the lock. `__all__` is pydantic's word for
+        # every row of a list: here, of `images`.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,
+            "indexes": True,
             "images": {"__all__": {"platforms"}},
         }
         matrix = self.matrix.model_dump(exclude=excluded)
@@ -127,6 +129,7 @@ def find_inconsistencies(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
     faults = [
         *_check_duplicates(matrix, file),
         *_check_base(matrix),
+        *_check_indexes(matrix),
         *_check_layered_names(matrix),
         *_check_torch_of_stacks(matrix),
         *_check_without(matrix),
@@ -170,6 +173,50 @@ def _check_base(matrix: Matrix) -> Iterator[Fault]:
     if base not in matrix.bases:
         cause = f"there is no base {base!r} (there are {', '.join(matrix.bases)})"
         yield Fault(("defaults", "base"), cause)
+
+
+def _check_indexes(matrix: Matrix) -> Iterator[Fault]:
+    """Yield packages of private indexes that stand twice, or that another key takes elsewhere."""
+    keys_elsewhere = _keys_elsewhere(matrix)
+    # Package -> the first index that names it.
+    first_indexes: dict[str, str] = {}
+    for index_name, row in matrix.indexes.items():
+        for number, name in enumerate(row.packages):
+            path = ("indexes", index_name, "packages", number)
+            canonical = canonicalize_name(name)
+            if canonical != name:
+                yield Fault(path, f"write {name!r} as {canonical!r}")
+            elif name in first_indexes:
+                cause = f"{name!r} stands twice (first in {first_indexes[name]})"
+                yield Fault(path, cause, "keep one of the two")
+            elif name in keys_elsewhere:
+                cause = f"{name!r} is also under `{keys_elsewhere[name]}`"
+                yield Fault(path, cause, "name it in one of the two only")
+            first_indexes.setdefault(name, index_name)
+
+
+def _keys_elsewhere(matrix: Matrix) -> dict[str, str]:
+    """Return package -> key of the matrix by which it would not come from a private index.
+
+    Some keys are for packages that no index has as a wheel. The parts of a toolkit, and versions
+    that replace what is required, are taken from the default index (uv binds no override to
+    another).
+    """
+    keys = {}
+    for toolkit in matrix.toolkits.values():
+        for requirement in (*toolkit.parts, *toolkit.devel):
+            keys[requirement.partition("==")[0]] = "toolkits"
+    for overrides in matrix.overrides.values():
+        for requirement in overrides:
+            keys[requirement.partition("==")[0]] = "overrides"
+    for profile in matrix.profiles.values():
+        for reasons in profile.waived.values():
+            keys |= dict.fromkeys(reasons, "waived")
+    for row_name, row in matrix.sources.items():
+        keys[row.distribution or row_name] = "sources"
+    keys |= dict.fromkeys(matrix.optional, "optional")
+    keys |= dict.fromkeys(matrix.pure_python, "pure_python")
+    return {str(canonicalize_name(name)): key for name, key in keys.items()}
 
 
 def _check_layered_names(matrix: Matrix) -> Iterator[Fault]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -55,6 +56,23 @@ def _pin(value: object) -> str:
     return str(value)
 
 
+def _index_address(value: object) -> str:
+    """Return the address of an index without a slash at its end.
+
+    Raises ValueError for another scheme than HTTP, and for a login, a query or a fragment. The
+    message does not repeat the address, which may hold a password.
+    """
+    address = urlsplit(str(value))
+    if address.scheme not in ("https", "http") or not address.hostname:
+        raise ValueError("is no address of an index: it begins with https://HOST/")
+    if "@" in address.netloc or address.query or address.fragment:
+        raise ValueError(
+            "holds a login, a query or a fragment: leave the address alone; the login comes from "
+            "netrc, a keyring, or UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD"
+        )
+    return str(value).rstrip("/")
+
+
 ImageNameText = Annotated[str, BeforeValidator(partial(_parsed, ImageName.parse))]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
@@ -71,6 +89,11 @@ Variable = Annotated[str, word(r"[A-Za-z_]\w*", "name of an environment variable
 Alias = Annotated[
     str, word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")
 ]
+IndexName = Annotated[
+    # The name is also part of uv's variables: `acme-corp` -> UV_INDEX_ACME_CORP_PASSWORD.
+    str, word(r"[a-z0-9]+(-[a-z0-9]+)*", "name for an index (lower case, digits, -)")
+]
+IndexAddress = Annotated[str, BeforeValidator(_index_address)]
 LayerName = Annotated[
     # Each layer is a stage of the Dockerfile and a file of the lock. The reserved names are taken.
     str,
@@ -80,6 +103,14 @@ LayerName = Annotated[
         reserved=("system", "tools", "toolkit", "cuda", "profile", "build", "image"),
     ),
 ]
+
+
+class IndexRow(Row):
+    """A private index: one beside the default index, which alone has some packages."""
+
+    url: IndexAddress
+    packages: list[str] = Field(min_length=1)
+    """The packages that come from it alone: the default index is never asked for them."""
 
 
 class BaseRow(Row):
@@ -265,6 +296,8 @@ class Matrix(Row):
     """The beginning of image names in an engine: `mine-`, or a repository (`me/images:`).
 
     With it, images of two matrices don't take each other's names."""
+    indexes: dict[IndexName, IndexRow] = {}
+    """Private indexes, and the packages that come from each alone."""
     toolkits: dict[MinorText, ToolkitRow]
     sources: dict[str, SourceRow] = {}
     """Packages that are compiled into wheels."""

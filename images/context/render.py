@@ -95,7 +95,8 @@ def render(
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
     # Packages that no lock needs to install: the base or a wheel brings them.
-    provided = {*base.installed, *image.choose_compiled_wheels(wheels)}
+    private = [pin.name for pin in image.pins if pin.index]
+    provided = {*base.installed, *image.choose_compiled_wheels(wheels), *private}
     files = _lock_files(image, locks, provided)
     if base.packages:
         files["locks/debian.txt"] = base.packages
@@ -284,13 +285,14 @@ def _wheels_of(
 ) -> tuple[str, ...]:
     """Return the wheels that a step installs by themselves, for these pins: names of files.
 
-    They are the wheels of packages that are not in the lock, and those that take the place of what
-    the lock has (of the packages in `replaced_by_wheels`). `wheels` are all in the context. In an
-    offline build, the wheels of the lock are among them, and left out here: the lock installs them.
+    They are the wheels of packages that are not in the lock or that a private index alone has, and
+    those that take the place of what the lock has (of the packages in `replaced_by_wheels`).
+    `wheels` are all in the context. In an offline build, the wheels of the lock are among them, and
+    left out here: the lock installs them.
     """
     stems = set()
     for pin in pins:
-        if not pin.locked or pin.name in replaced_by_wheels:
+        if not pin.locked or pin.index or pin.name in replaced_by_wheels:
             stems.add(pin.wheel_stem)
     return tuple(file for file in wheels if stem_of(file) in stems)
 

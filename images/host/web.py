@@ -3,40 +3,70 @@
 import os
 import ssl
 from pathlib import Path
+from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
 
 CONNECTIONS = 16
 """Connections to one server at once."""
 _CHUNK = 1 << 20
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables that name a file of certificates, the first that counts first."""
 
 
-def session() -> requests.Session:
+class _Adapter(HTTPAdapter):
+    """Sends requests with certificates of our choice.
+
+    In a session's `verify`, requests would replace them by those that REQUESTS_CA_BUNDLE names.
+    """
+
+    def __init__(self, certificates: str | bool) -> None:
+        self._certificates = certificates
+        super().__init__(pool_maxsize=CONNECTIONS)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        return super().send(request, stream, timeout, self._certificates, cert, proxies)
+
+
+def session(login: AuthBase | None = None) -> requests.Session:
     """Return a session that reuses connections, and trusts the certificates that Python trusts.
 
-    A certificate file that SSL_CERT_FILE or PIP_CERT names comes first. By itself, requests would
-    trust the certificates that it ships.
+    A certificate file that a variable names comes first, as for uv. By itself, requests would trust
+    the certificates that it ships. `login` adds a login to requests; by default, requests takes one
+    of netrc.
     """
     web = requests.Session()
+    web.auth = login
     # The file itself, and not a compressed form.
     web.headers["Accept-Encoding"] = "identity"
-    web.mount("https://", HTTPAdapter(pool_maxsize=CONNECTIONS))
-    web.mount("http://", HTTPAdapter(pool_maxsize=CONNECTIONS))
-    chosen_file = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
+
+    chosen_files = [os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)]
     defaults = ssl.get_default_verify_paths()
-    web.verify = chosen_file or defaults.cafile or defaults.capath or True
+    certificates = [*chosen_files, defaults.cafile, defaults.capath]
+    first = next((place for place in certificates if place), True)
+    web.mount("https://", _Adapter(first))
+    web.mount("http://", _Adapter(first))
     return web
 
 
-def download(url: str, target: Path, *, patience: float) -> None:
+def download(url: str, target: Path, *, patience: float, login: AuthBase | None = None) -> None:
     """Download a URL to a file.
 
-    `patience`: seconds to wait for the answer, and for each further part of it. Raises OSError,
-    also if the connection breaks off; then a part of the file is left.
+    `patience`: seconds to wait for the answer, and for each further part of it. `login`: see
+    `session`. Raises OSError, also if the connection breaks off; then a part of the file is left.
     """
     with (
-        session() as web,
+        session(login) as web,
         web.get(url, timeout=patience, stream=True) as answer,
         target.open("wb") as file,
     ):

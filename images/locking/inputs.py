@@ -34,6 +34,10 @@ class Package:
     name: str
     version: str
     hashes: tuple[str, ...]
+    wheel: str = ""
+    """The file name of its only wheel, if a private index alone has it.
+
+    Empty for all others: the index that a build asks may give any wheel with one of the hashes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,14 @@ class Target:
     """Distributions that are left out though something requires them."""
     overrides: tuple[str, ...] = ()
     """Exact requirements that replace what packages require."""
+    private: Mapping[str, str] = field(default_factory=dict)
+    """Package -> name of the private index that alone has it."""
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    """Name of each private index of `private` -> its address, without a login."""
+    reserved: tuple[str, ...] = ()
+    """Packages that a private index alone has, and that no pin names. No lock may have them.
+
+    It is not written into the lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +129,9 @@ def lock_inputs(image: Image) -> LockInputs:
     if image.from_source:
         alone["build"] = BUILD_TOOLS
 
+    # Packages that a private index alone has.
+    private_pins = {pin.name: pin.index for pin in image.pins if pin.index}
+
     # uv has no names for platforms with a newer glibc. Wheels for an older one run there, too.
     glibc = min(image.base.glibc, _NEWEST_GLIBC)
     # Images for linux/arm64 are also built on x86-64 machines. The installer is locked for these,
@@ -134,6 +149,9 @@ def lock_inputs(image: Image) -> LockInputs:
         overrides=image.overrides,
         builders=builders,
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
+        private={name: index.name for name, index in private_pins.items()},
+        indexes={index.name: index.url for index in private_pins.values()},
+        reserved=image.reserved,
     )
 
 
@@ -143,7 +161,8 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     for place, name in sorted({*before, *after}):
         old_value = before.get((place, name))
         new_value = after.get((place, name))
-        # Only a pin or an official wheel can be added or taken out. Every lock has all settings.
+        # Pins, official wheels and private packages can be added or taken out. Every lock has all
+        # settings.
         if old_value is None:
             yield f"{name} {new_value} added to {place}"
         elif new_value is None:
@@ -166,6 +185,7 @@ def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
         ("", "Python")                 -> "3.11"
         ("torch", "triton")            -> "3.3.1", the version of a pin in the layer `torch`
         ("the official wheels", FILE)  -> its sha256
+        ("the private packages", NAME) -> the index that alone has it
     """
     needs = list(chain.from_iterable(inputs.needs.values()))
     settings = {
@@ -177,10 +197,13 @@ def _values_by_place(inputs: LockInputs) -> dict[tuple[str, str], str]:
         "overrides": inputs.overrides,
         "machines of the installer": inputs.builders,
         "requirements of compiled packages": needs,
+        "private indexes": [f"{name} ({url})" for name, url in sorted(inputs.indexes.items())],
     }
     values = {("", name): ", ".join(texts) or "none" for name, texts in settings.items()}
     for file, digest in inputs.prebuilt.items():
         values["the official wheels", file] = digest
+    for package, index in inputs.private.items():
+        values["the private packages", package] = index
     # The places of pins: the layers, and `toolkit`, `tools` and `build`, which are locked alone.
     for place, pins in (*inputs.layers.items(), *inputs.alone.items()):
         for pin in pins:

@@ -113,6 +113,10 @@ def state(image: Image, folder: Path) -> State:
     if not lock.inputs.from_source and not lock.has_any_of(image.from_source):
         expected = expected.without_sources()
     differences = list(inputs.differences(lock.inputs, expected))
+    for package in lock.packages():
+        # The matrix names a private index for it since the lock was made.
+        if package.name in expected.reserved:
+            differences.append(f"{package.name} is from the default index")
     if not differences:
         differences = [f"{name} is not what {RECORD} records" for name in lock.edited]
     status = Status.STALE if differences else Status.PRESENT
@@ -183,6 +187,8 @@ def load(place: Path) -> Lock:
         made_from = _INPUTS.validate_python(record)
         # Name of each requirements file -> sha256.
         digests = dict(record["sha256"].items())
+        # Package that a private index alone has -> the file name of its wheel.
+        wheels = {name: str(record["wheels"][name]) for name in made_from.private}
         # There is a file for each Python layer, and for `toolkit`, `tools` and `build`.
         files = {}
         for name in (*made_from.layers, *made_from.alone):
@@ -198,8 +204,10 @@ def load(place: Path) -> Lock:
     layers = {}
     edited = []
     for file_name, content in files.items():
-        layer = file_name.removesuffix(".txt")
-        layers[layer] = parse_requirements(content, str(place / file_name))
+        packages = []
+        for package in parse_requirements(content, str(place / file_name)):
+            packages.append(replace(package, wheel=wheels.get(package.name, "")))
+        layers[file_name.removesuffix(".txt")] = tuple(packages)
         if digests.get(file_name) != sha256(content):
             edited.append(file_name)
     return Lock(inputs=made_from, files=files, layers=layers, edited=tuple(edited))
@@ -214,6 +222,8 @@ _RECORDED_IF_SET = (
     "builders",
     "needs",
     "prebuilt",
+    "private",
+    "indexes",
 )
 """The inputs that most locks do not have: an empty one is not written."""
 
@@ -221,13 +231,17 @@ _RECORDED_IF_SET = (
 def serialize(lock: Lock) -> dict[str, bytes]:
     """Return the files of a lock's folder, with `lock.json`: file name -> content.
 
-    `lock.json` has the lock's inputs, and the sha256 of each requirements file.
+    `lock.json` has the lock's inputs, the file name of the wheel of each package that a private
+    index alone has, and the sha256 of each requirements file.
     """
     made_from = asdict(lock.inputs)
     record = {name: made_from[name] for name in _ALWAYS_RECORDED}
     for name in _RECORDED_IF_SET:
         if made_from[name]:
             record[name] = made_from[name]
+    wheels = {package.name: package.wheel for package in lock.packages() if package.wheel}
+    if wheels:
+        record["wheels"] = wheels
     record["sha256"] = {name: sha256(content) for name, content in sorted(lock.files.items())}
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 

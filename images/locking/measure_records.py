@@ -20,6 +20,7 @@ import requests
 from images.errors import command, failed
 from images.host import web
 from images.locking import uv, wheel_records
+from images.locking.index_access import IndexLogin
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.locking.uv import Runner
@@ -71,7 +72,8 @@ def update(
             continue
         tell(f"{name}: reading the RECORDs of {len(wheels)} wheels")
         urls = _find_urls(wheels, lock, run, name)
-        with web.session() as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
+        login = IndexLogin(lock.inputs.indexes)
+        with web.session(login) as session, ThreadPoolExecutor(web.CONNECTIONS) as pool:
             records = pool.map(_measure, urls, repeat(session))
             for wheel, record in zip(wheels, records, strict=True):
                 records_of_release = table.setdefault(wheel_records.release(wheel.package), {})

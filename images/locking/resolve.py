@@ -12,6 +12,7 @@ from packaging.version import Version
 from images.config.names import Minor
 from images.errors import Problem, UserError, command
 from images.locking import lock_file, uv
+from images.locking.index_access import require_packages
 from images.locking.inputs import LockInputs, Package, distribution, lock_inputs
 from images.locking.lock_file import Lock
 from images.locking.uv import IndexUnreachable, Runner
@@ -51,6 +52,8 @@ def update(
     """
     to_lock = {image.lock_name: image for image in images}
     present_locks: list[Lock] = []
+    # uv reports an index that refuses the login as one that does not have the package.
+    require_packages(chain.from_iterable(image.pins for image in images), command("lock"))
     if upgrade:
         for other in _find_sharing_images(others, images, folder):
             to_lock[other.lock_name] = other
@@ -74,6 +77,8 @@ def update(
         tell(f"resolving {name}")
         try:
             made[name] = resolve(image, run, preferred=preferred)
+            for package, index in made[name].inputs.private.items():
+                tell(f"{name}: {package} is from the private index {index} alone")
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
@@ -155,6 +160,10 @@ def resolve(
     chosen = uv.resolve_versions(
         requirements, inputs, preferred=preferred or {}, run=run, where=where
     )
+    # uv took these from the default index.
+    unpinned = [name for name in inputs.reserved if name in chosen]
+    if unpinned:
+        raise UserError([_unpinned(name, where) for name in unpinned])
 
     # These have no hashes yet: uv is asked again for each layer, and may take no other versions.
     layers = _split_into_layers(inputs, chosen, run, where)
@@ -184,6 +193,34 @@ def resolve(
         content = lock_file.print_requirements(packages_of_layer, inputs.platform)
         files[f"{layer}.txt"] = content
     return Lock(inputs=inputs, files=files, layers=layers)
+
+
+def _unpinned(package: str, where: str) -> Problem:
+    """Return the problem that something requires a package of a private index without a pin."""
+    cause = (
+        f"a package of the image requires {package}, which `indexes` in matrix.yaml takes from a "
+        "private index alone, and which the image does not pin"
+    )
+    then = (
+        f"pin {package} in matrix.yaml (name it in a layer, and its version under `common` or in "
+        f"a stack), then `{command('lock', where)}`"
+    )
+    return Problem(where=where, cause=cause, then=then)
+
+
+def _resolve_private_packages(
+    inputs: LockInputs, chosen: Mapping[str, str], run: Runner, where: str
+) -> dict[str, Package]:
+    """Return the packages that a private index alone has, by name, at their `chosen` versions.
+
+    They are resolved without anything else that could lead uv to another index.
+    """
+    if not inputs.private:
+        return {}
+    exact = [f"{name}=={chosen[name]}" for name in inputs.private]
+    target = replace(inputs, overrides=())
+    packages = _resolve_without_dependencies(exact, target, (inputs.platform,), run, where)
+    return {package.name: package for package in packages}
 
 
 def _resolve_without_dependencies(
@@ -223,6 +260,7 @@ def _split_into_layers(
         for pin in pins:
             layer_of[distribution(pin)] = layer
 
+    private_packages = _resolve_private_packages(inputs, chosen, run, where)
     needed: dict[str, Package] = {}
     requirements: list[str] = []
     for layer in inputs.layers:
@@ -231,10 +269,14 @@ def _split_into_layers(
         requirements += inputs.requirements(layer)
         if not requirements:
             continue
-        packages = uv.resolve_packages(requirements, inputs, chosen=chosen, run=run, where=where)
+        # uv would ask the default index for a private package that only a layer above pins.
+        pinned = {distribution(requirement) for requirement in requirements}
+        pinned_above = [name for name in inputs.private if name not in pinned]
+        target = replace(inputs, excluded=(*inputs.excluded, *pinned_above))
+        packages = uv.resolve_packages(requirements, target, chosen=chosen, run=run, where=where)
         for package in packages:
             if package.name not in needed:
-                needed[package.name] = package
+                needed[package.name] = private_packages.get(package.name, package)
                 # Has no effect on pins, which have their layer already.
                 layer_of.setdefault(package.name, layer)
 
@@ -260,10 +302,17 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
             kind = "a CPU build" if local == "cpu" else f"a build of {local}"
             release = f"{package.name} {package.version}"
             cause = f"{release} is {kind}; the image wants CUDA {image.wheel_cuda}"
-            then = (
-                "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) to PyPI or a mirror that adds no builds "
-                f"of its own, then `{command('lock', image.lock_name)}`"
-            )
+            if package.wheel:
+                # A pin names no local version, and the image must have what it names.
+                then = (
+                    f"publish it without +{local} on its private index, then "
+                    f"`{command('lock', image.lock_name)}`"
+                )
+            else:
+                then = (
+                    "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) to PyPI or a mirror that adds no "
+                    f"builds of its own, then `{command('lock', image.lock_name)}`"
+                )
             yield Problem(where=where, cause=cause, then=then)
 
     # From CUDA 13.0 on, the name of the runtime's package has no CUDA major.

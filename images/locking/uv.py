@@ -2,8 +2,13 @@
 
 uv sees package indexes only, so that no find-links folder, extra index or configuration file of
 this machine gets into a lock. The user's own default index, certificates and proxies are honoured.
+
+A package that a private index alone has is bound to it as in a project of uv (`tool.uv.sources`,
+and an index that is `explicit`): no other index is asked for it. uv does this for requirements that
+it is given, and not for what packages require in turn, so such a package must be pinned.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -13,12 +18,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
 
-from images.config.platforms import of_machine
+from images.config.names import Minor
+from images.config.platforms import Platform, of_machine
+from images.config.wheel_tags import supported_tags
 from images.errors import Problem, UserError, command, failed, wrong
 from images.locking.inputs import Package, Target
 
@@ -200,7 +207,8 @@ def _compile(
             return str(path)
 
         constraints = [f"{name}=={version}" for name, version in (chosen or {}).items()]
-        arguments = ["pip", "compile", write("asked.in", requirements)]
+        project = write("pyproject.toml", _project_lines(requirements, target))
+        arguments = ["pip", "compile", project]
         arguments += ["--quiet", "--no-config", "--no-header", "--no-progress", "--color", "never"]
         # A source archive would be built while it is installed. `--no-binary` below names the only
         # packages of which that is wanted.
@@ -225,10 +233,33 @@ def _compile(
         return Path(scratch, output).read_text()
 
 
+def _project_lines(requirements: Sequence[str], target: Target) -> list[str]:
+    """Return the lines of a pyproject.toml with requirements, and the private index of some.
+
+    Its name stands in uv's messages: `this-image depends on torch==2.7.1`.
+    """
+    # The JSON of a text is also its TOML.
+    lines = [
+        "[project]",
+        'name = "this-image"',
+        'version = "0"',
+        f"dependencies = {json.dumps([*requirements])}",
+    ]
+    for name, url in target.indexes.items():
+        # `explicit`: nothing but `sources` below is taken from it.
+        lines += ["[[tool.uv.index]]", f"name = {json.dumps(name)}", f"url = {json.dumps(url)}"]
+        lines.append("explicit = true")
+    lines.append("[tool.uv.sources]")
+    for package, index in target.private.items():
+        lines.append(f"{package} = {{index = {json.dumps(index)}}}")
+    return lines
+
+
 def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     """Return a package of a pylock.toml (PEP 751).
 
-    Raises UserError, at the place `where`, if one of its files has no sha256.
+    Raises UserError, at the place `where`, if one of its files has no sha256, or if a private index
+    gives a wheel under a name that none has.
     """
     name = str(canonicalize_name(row["name"]))
     files = row.get("wheels", [])
@@ -248,8 +279,49 @@ def _parse_package(row: Mapping[str, Any], target: Target, where: str) -> Packag
             "its files could not be checked when they are installed"
         )
         then = "set UV_DEFAULT_INDEX to an index that gives hashes (PyPI does), then lock again"
+        if name in target.private:
+            then = (
+                f"let the index {target.private[name]} give sha256 hashes, then "
+                f"`{command('lock', where)}`"
+            )
         raise wrong(where, cause, then)
+
+    # A build gets the wheel of a private package as a file, so the lock must say which one.
+    if name in target.private:
+        best = _choose_wheel(files, target)
+        wheel = _file_name(best)
+        # The name becomes a word of a build step.
+        if not re.fullmatch(r"[\w.+!-]+\.whl", wheel, re.ASCII):
+            cause = f"the index {target.private[name]} gives {wheel!r}, which is no wheel's name"
+            raise wrong(where, cause, "publish the wheel under the name that its builder gave it")
+        digest = best["hashes"]["sha256"]
+        return Package(name=name, version=row["version"], hashes=(digest,), wheel=wheel)
     return Package(name=name, version=row["version"], hashes=tuple(sorted(hashes)))
+
+
+def _choose_wheel(files: Sequence[Mapping[str, Any]], target: Target) -> Mapping[str, Any]:
+    """Return the wheel that an installer would take: the one with the best tag for the target.
+
+    `files` are the wheels of one package of a pylock.toml.
+    """
+    machine, _, glibc = target.platform.partition("-manylinux_")
+    tags = supported_tags(
+        Minor.parse(target.python),
+        Minor.parse(glibc.replace("_", ".")),
+        of_machine(machine) or Platform.AMD64,
+    )
+
+    def rank(file: Mapping[str, Any]) -> int:
+        """Return the place of a wheel's best tag among all; the lowest is the best."""
+        tags_of_wheel = parse_wheel_filename(_file_name(file))[3]
+        return min((tags.index(tag) for tag in tags_of_wheel if tag in tags), default=len(tags))
+
+    return min(files, key=rank)
+
+
+def _file_name(file: Mapping[str, Any]) -> str:
+    """Return the name of a file of a pylock.toml, which has its URL."""
+    return unquote(urlsplit(file["url"]).path.rpartition("/")[2])
 
 
 def _explain_failure(errors: str, target: Target, where: str) -> UserError:
@@ -274,6 +346,9 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
             "in matrix.yaml and lock again; else name it under `optional`, lock again, put a wheel "
             "of it into a folder, and build with --wheelhouse FOLDER"
         )
+        index = target.private.get(source_only[1].partition("==")[0])
+        if index:
+            then = f"publish a wheel of it on the index {index}, then `{command('lock', where)}`"
         return wrong(where, cause, then)
 
     if "No solution found" in text:
@@ -282,6 +357,14 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         then = (
             f"change one of the pins that uv names, in matrix.yaml, then `{command('lock', where)}`"
         )
+        # The default index need not have a package that a private index alone has.
+        unpinned = [name for name in target.reserved if re.search(rf"\b{name}\b", reason)]
+        if unpinned:
+            names = " and ".join(unpinned)
+            then = (
+                f"pin {names} in matrix.yaml, as only pins are taken from a private index, then "
+                f"`{command('lock', where)}`"
+            )
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)
@@ -290,8 +373,11 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
         # An index beside the default one is set only for a torch that no other index has.
         is_only_index = target.index is not None and urlsplit(target.index).hostname == host
+        private_hosts = {urlsplit(url).hostname for url in target.indexes.values()}
         if is_only_index:
             other = "no other index has this torch"
+        elif host in private_hosts:
+            other = "no other index is asked for its packages"
         else:
             other = "or set UV_DEFAULT_INDEX to another index"
         then = (

@@ -18,7 +18,7 @@ from images.config.facts import (
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import Matrix, ToolkitRow
-from images.planning.image import Base, Prebuilt
+from images.planning.image import Base, Prebuilt, PrivateIndex
 
 PROFILE_LAYER = "profile"
 """The layer of a profile's own packages: above those that images share, below the last one."""
@@ -132,6 +132,15 @@ class Candidate:
             if requirement.startswith("nvidia-cudnn-"):
                 return requirement.partition("==")[2]
         return self.variant.cudnn
+
+    @cached_property
+    def private_indexes(self) -> Mapping[str, PrivateIndex]:
+        """The private index of each package that one alone has, pinned here or not."""
+        indexes = {}
+        for index_name, row in self.matrix.indexes.items():
+            for package in row.packages:
+                indexes[package] = PrivateIndex(name=index_name, url=row.url)
+        return indexes
 
     @cached_property
     def package_facts(self) -> Mapping[str, PackageFacts]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
@@ -23,6 +23,19 @@ class Base:
     python: Minor
     glibc: Minor
     platform: Platform = Platform.AMD64
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateIndex:
+    """An index beside the default one, which alone has some packages."""
+
+    name: str
+    url: str
+    """Its address, without a login."""
+
+    def __str__(self) -> str:
+        """Return it as messages name it."""
+        return f"index {self.name} ({self.url})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +65,10 @@ class Pin:
     """The row of `sources` that makes it with its compiled extensions; empty: it has none.
 
     The lock has it as pure Python. A wheel that was compiled for the image replaces that."""
+    index: PrivateIndex | None = None
+    """The private index that alone has it; None: the default index has it.
+
+    The lock names one wheel of it, which the build gets as a file."""
 
     @property
     def wheel_stem(self) -> str:
@@ -110,8 +127,11 @@ class Prebuilt:
 
 
 def stem_of(wheel: str) -> str:
-    """Return the beginning of a wheel's file name, its package: `flash_attn`."""
-    return wheel.split("-")[0]
+    """Return the beginning of a wheel's file name, its package: `flash_attn`.
+
+    As `Pin.wheel_stem` writes it: some tools keep capitals and dots of a name in the file's.
+    """
+    return canonicalize_name(wheel.split("-")[0]).replace("-", "_")
 
 
 def has_extensions(wheel: str) -> bool:
@@ -168,6 +188,11 @@ class Image:
     """The script of templates/entrypoints with which each container starts; empty: none."""
     prefix: str = ""
     """The beginning of its name in an engine, as the matrix sets it."""
+    reserved: tuple[str, ...] = ()
+    """Packages that a private index alone has, and that it does not pin.
+
+    If something requires one of them, the image can't be locked: the default index is no place to
+    take it from."""
 
     @property
     def local_name(self) -> str:

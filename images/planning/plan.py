@@ -549,6 +549,7 @@ def _resolve_image(candidate: Candidate, sources: Sources, warnings: tuple[str, 
         pruning=_pruning(candidate),
         entrypoint=candidate.profile.entrypoint,
         prefix=matrix.prefix,
+        reserved=tuple(sorted(candidate.private_indexes.keys() - candidate.pins)),
     )
 
 
@@ -617,6 +618,7 @@ def _make_pin(candidate: Candidate, name: str, layer: str, extensions: str) -> P
         minimum_arch=minimum_arch,
         needs=tuple(needs),
         extensions=extensions,
+        index=candidate.private_indexes.get(name),
     )
 
 

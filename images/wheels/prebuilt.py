@@ -8,19 +8,16 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from images.config import paths
-from images.config.names import Minor
-from images.config.platforms import Platform
 from images.config.schema import Matrix
+from images.config.wheel_tags import supported_tags
 from images.context import pruner
 from images.errors import Problem, UserError, command, failed, root_cause, wrong
 from images.host import cache as host_cache
@@ -29,6 +26,9 @@ from images.locking.inputs import TOOLS, Package
 from images.locking.wheel_records import rows_of
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from validate.environment import wheel_contents
+
+if TYPE_CHECKING:
+    from requests.auth import AuthBase
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds or compiles the wheel of an image's pin; returns None if there is none."""
@@ -41,7 +41,7 @@ _NOT_COMPILED = "which no index has as a wheel, and which is not compiled for th
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Wheels of the pins that no lock holds."""
+    """Wheels that build steps get as files: of the pins that no lock holds, and private ones."""
 
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""
@@ -368,11 +368,14 @@ def require_hash(file: Path, wheel: Prebuilt, then: str, host_name: str = "") ->
     raise failed(where, cause, then)
 
 
-def download(url: str, target: Path) -> None:
-    """Download a file over HTTP. Raises OSError, also if the answer breaks off."""
+def download(url: str, target: Path, login: AuthBase | None = None) -> None:
+    """Download a file over HTTP, with a login if one is given.
+
+    Raises OSError, also if the answer breaks off.
+    """
     from images.host import web  # here, because most builds download nothing
 
-    web.download(url, target, patience=_PATIENCE)
+    web.download(url, target, patience=_PATIENCE, login=login)
 
 
 def find_compiled(
@@ -459,41 +462,14 @@ def compiled_wheels() -> Path:
     return host_cache.folder() / "wheelhouse"
 
 
-_OLDEST_GLIBC = 5
-"""The minor version of glibc 2.5, the oldest for which there is a manylinux platform."""
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", _OLDEST_GLIBC: "manylinux1"}
-"""Minor version of glibc -> the older name of its platform (PEP 600)."""
-
-
-@cache
-def supported_tags(
-    python: Minor, glibc: Minor, platform: Platform = Platform.AMD64
-) -> frozenset[Tag]:
-    """Return every tag of a wheel that can be installed on this Python, glibc and processor."""
-    # A manylinux tag names the oldest glibc that the wheel runs on, so all up to this glibc fit.
-    platforms = []
-    for minor in range(_OLDEST_GLIBC, glibc.minor + 1):
-        platforms.append(f"manylinux_{glibc.major}_{minor}_{platform.machine}")
-    platforms.append(f"linux_{platform.machine}")
-    # Older names for some of these: manylinux2014 is manylinux_2_17.
-    for minor, name in _LEGACY.items():
-        if minor <= glibc.minor:
-            platforms.append(f"{name}_{platform.machine}")
-
-    version = (python.major, python.minor)
-    interpreter = f"cp{python.digits}"
-    compiled_tags = cpython_tags(version, [interpreter], platforms)
-    pure_tags = compatible_tags(version, interpreter, platforms)
-    return frozenset([*compiled_tags, *pure_tags])
-
-
 def record_digests(image: Image, files: Iterable[Path]) -> dict[str, str]:
-    """Return distribution -> digest of its wheel's RECORD, for the wheels of the image's pins.
+    """Return distribution -> digest of its wheel's RECORD, for pins whose wheel is in no lock.
 
-    `files` are wheels; those of other packages are ignored. Wheels that the build prunes are left
+    `files` are wheels; those of other packages are ignored, and so are those of private indexes,
+    which are in the lock. Wheels that the build prunes are left
     out too, because their RECORD after pruning is not known here.
     """
-    pinned = {pin.name for pin in image.pins}
+    pinned = {pin.name for pin in image.pins if pin.index is None}
     wheels: dict[str, Path] = {}
     for path in files:
         name = str(canonicalize_name(parse_wheel_filename(path.name)[0]))

@@ -17,6 +17,7 @@ from images.context import pruner
 from images.errors import command, failed
 from images.host.hashing import sha256_of_file
 from images.locking import uv, wheel_records
+from images.locking.index_access import IndexLogin
 from images.locking.lock_file import Lock
 from images.locking.uv import Runner
 from images.planning.image import Image
@@ -48,6 +49,7 @@ def update(
     url_by_digest = uv.find_urls(requirements, lock.inputs, run=run, where=str(image.name))
     key = pruner.key(image.pruning)
     program = pruner.files(image.pruning)
+    login = IndexLogin(lock.inputs.indexes)
     table = wheel_records.read(folder)
     for number, (package, digest) in enumerate(unmeasured, start=1):
         on_progress(
@@ -56,23 +58,26 @@ def update(
         )
         record = lock.wheel_records[digest]
         pruned = dict(record.pruned)
-        pruned[key] = _record_after_pruning(url_by_digest[digest], digest, program)
+        pruned[key] = _record_after_pruning(url_by_digest[digest], digest, program, login)
         release = table.setdefault(wheel_records.release(package), {})
         release[digest] = replace(record, pruned=pruned)
     return {wheel_records.FILE: wheel_records.serialize(table)}
 
 
-def _record_after_pruning(url: str, digest: str, program: Mapping[str, bytes]) -> str:
+def _record_after_pruning(
+    url: str, digest: str, program: Mapping[str, bytes], login: IndexLogin
+) -> str:
     """Download a wheel, run the pruner on it, and return the digest of the RECORD that is left.
 
-    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files, by path.
-    Raises UserError if the wheel can't be downloaded, has another hash, or can't be pruned.
+    `digest` is the sha256 of the wheel in the lock. `program` has the pruner's files, by path, and
+    `login` the user's logins for private indexes. Raises UserError if the wheel can't be
+    downloaded, has another hash, or can't be pruned.
     """
     file_name = wheel_records.file_of(url)
     with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
         folder = Path(scratch)
         wheel = folder / "wheel.whl"
-        _download(url, digest, wheel)
+        _download(url, digest, wheel, login)
 
         # The pruner sees only site-packages. A RECORD also has rows of files that are installed
         # elsewhere (`:bin/torchrun`): these stay as they are.
@@ -91,11 +96,11 @@ def _record_after_pruning(url: str, digest: str, program: Mapping[str, bytes]) -
         return wheel_contents.digest_of({**rows_outside, **pruned_rows})
 
 
-def _download(url: str, digest: str, target: Path) -> None:
+def _download(url: str, digest: str, target: Path, login: IndexLogin) -> None:
     """Download a wheel. Raises UserError if that fails, or unless its sha256 is `digest`."""
     file_name = wheel_records.file_of(url)
     try:
-        prebuilt.download(url, target)
+        prebuilt.download(url, target, login)
     except OSError as error:
         cause = f"this wheel can't be fetched from its index: {error}"
         raise failed(

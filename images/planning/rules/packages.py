@@ -17,6 +17,7 @@ from images.config.names import Arch, Minor
 from images.errors import command
 from images.planning import expectations, silent
 from images.planning.candidate import Candidate, Finding, refuse, warn
+from images.planning.image import PrivateIndex
 from validate.installation import by_installation
 
 Companion = XformersFacts | TorchaoFacts | BitsandbytesFacts
@@ -233,6 +234,16 @@ def warn_about_replaced_pins(candidate: Candidate) -> Iterator[Finding]:
                 f"the profile {candidate.name.profile} pins {name} {version} "
                 f"instead of the stack's {stack_version}"
             )
+
+
+def warn_about_private_packages(candidate: Candidate) -> Iterator[Finding]:
+    """Warn about the packages that private indexes alone have: where they come from."""
+    releases_of_index: dict[PrivateIndex, list[str]] = {}
+    for name, index in candidate.private_indexes.items():
+        if name in candidate.pins:
+            releases_of_index.setdefault(index, []).append(f"{name} {candidate.pins[name]}")
+    for index, releases in releases_of_index.items():
+        yield warn(f"{', '.join(releases)}: taken from the private {index} and from no other")
 
 
 def check_requirements(candidate: Candidate) -> Iterator[Finding]:

@@ -144,3 +144,19 @@ def test_another_pin_changes_the_revision(tmp_path: Path) -> None:
     sources = load_text(tmp_path, SOUND.replace('pip: "26.3"', 'pip: "26.2"'))
 
     assert sources.revision != small.SOURCES.revision
+
+
+def test_a_password_in_the_address_of_an_index_is_refused_and_not_shown(tmp_path: Path) -> None:
+    index = "indexes:\n  acme: {url: 'https://me:s3cret@a.test/simple', packages: [a]}\n"
+
+    (problem,) = problems_of(tmp_path, f"{SOUND}{index}")
+
+    assert "holds a login" in problem
+    assert "s3cret" not in problem
+
+
+def test_where_a_private_package_comes_from_does_not_change_the_revision(tmp_path: Path) -> None:
+    """It is a label of every image, and so a part of its digest."""
+    index = "indexes:\n  acme: {url: 'https://a.test/simple', packages: [acme]}\n"
+
+    assert load_text(tmp_path, f"{SOUND}{index}").revision == load_text(tmp_path, SOUND).revision

@@ -171,7 +171,8 @@ def test_proxies_and_switches_of_apt_reach_a_build_and_paths_of_this_machine_do_
 def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_texts() -> None:
     host = settings_of(
         {
-            "UV_DEFAULT_INDEX": "https://me:s%40cret@example.test/simple",
+            "UV_INDEX_URL": "https://me:s%40cret@example.test/simple",
+            "UV_DEFAULT_INDEX": "inner=https://inner.test/simple",
             "UV_INDEX_INNER_PASSWORD": "hush",
             "HTTPS_PROXY": "http://proxy:pr0xy@proxy.test",
         }
@@ -185,3 +186,19 @@ def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_tex
     assert redacted == (
         "from https://***@example.test/simple with ***, ***, *** and http://***@other.test/"
     )
+
+
+def test_the_login_of_a_private_index_reaches_no_build_step() -> None:
+    host = settings_of(
+        {
+            "UV_DEFAULT_INDEX": "our-mirror=https://mirror.test/simple",
+            "UV_INDEX_OUR_MIRROR_PASSWORD": "of the mirror",
+            "UV_INDEX_ACME_CORP_USERNAME": "me",
+            "UV_INDEX_ACME_CORP_PASSWORD": "of the private index",
+        }
+    )
+
+    exported = host.files()["host/env"].decode()
+    assert "of the mirror" in exported
+    assert "ACME" not in exported
+    assert "of the private index" not in exported

@@ -13,8 +13,10 @@ from packaging.utils import canonicalize_name
 from images.config.facts import Conflict, Facts
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
+from images.config.schema import IndexRow
 from images.planning import plan, rules
 from images.planning.candidate import Finding
+from images.planning.image import PrivateIndex
 from images.planning.plan import Planned
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
@@ -467,3 +469,22 @@ def test_no_lock_holds_releases_that_are_known_to_fail_together(lock: Path) -> N
     assert "torch" in versions
     for conflict in REAL.facts.conflicts:
         assert not conflict.applies_to(versions), conflict.sentence(versions)
+
+
+def test_a_private_package_is_accepted_with_a_warning_that_names_its_index() -> None:
+    row = IndexRow(url="https://pypi.acme.test/simple", packages=["acme", "acme-other"])
+    sources = sources_with(
+        indexes={"acme-corp": row},
+        layers={**MATRIX.layers, "light": [*MATRIX.layers["light"], "acme"]},
+        common={**MATRIX.common, "acme": "0.3.0"},
+    )
+
+    accepted = planned("cu126-torch27", sources)
+
+    assert accepted.image is not None
+    pin = accepted.image.pin("acme")
+    assert pin is not None
+    assert pin.index == PrivateIndex(name="acme-corp", url=row.url)
+    assert accepted.image.reserved == ("acme-other",)
+    warning = f"acme 0.3.0: taken from the private index acme-corp ({row.url}) and from no other"
+    assert warning in accepted.warnings

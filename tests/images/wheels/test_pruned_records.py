@@ -10,6 +10,7 @@ from images.config.names import Arch
 from images.context import pruner
 from images.errors import UserError
 from images.host.hashing import sha256_of_file
+from images.locking.index_access import IndexLogin
 from images.planning.image import Pruning
 from images.wheels import pruned_records
 from tests.support import fatbins, wheels
@@ -25,7 +26,9 @@ def record_after_pruning(wheel: Path, digest: str) -> str:
     with serving() as server:
         server.answer = lambda *_: (200, {}, wheel.read_bytes())
         url = f"http://{server.host}/{wheel.name}"
-        return pruned_records._record_after_pruning(url, digest, pruner.files(PRUNING))
+        return pruned_records._record_after_pruning(
+            url, digest, pruner.files(PRUNING), IndexLogin({})
+        )
 
 
 def before_and_after_pruning(folder: Path, files: Mapping[str, bytes]) -> tuple[str, str]:

@@ -1,0 +1,197 @@
+"""Reaches private indexes: with the user's login, and with errors that say what to do.
+
+The login is taken from the places that uv reads: variables of the environment, netrc, a keyring. It
+goes into requests to the index, and nowhere else: no lock, build context or message has it.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import requests
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_netrc_auth
+
+from images.errors import Problem, UserError, root_cause
+from images.host import web
+from images.planning.image import Pin, PrivateIndex
+
+_PATIENCE = 30.0
+"""Seconds that an index has to answer."""
+
+
+class Login(NamedTuple):
+    """A user and password for an index."""
+
+    user: str
+    password: str
+    place: str
+    """Where it was found, for messages."""
+
+
+class IndexLogin(AuthBase):
+    """Adds the user's login to requests to private indexes, and to no others.
+
+    Other hosts get what netrc has for them, as requests does by itself.
+    """
+
+    def __init__(self, indexes: Mapping[str, str]) -> None:
+        """`indexes`: name of each private index -> its address."""
+        self._indexes = indexes
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        url = str(request.url)
+        login = get_netrc_auth(url)
+        for name, address in self._indexes.items():
+            if _same_server(url, address):
+                own_login = find_login(PrivateIndex(name=name, url=address))
+                login = own_login[:2] if own_login else None
+        return _add(request, *login) if login else request
+
+
+def _same_server(url: str, other: str) -> bool:
+    """Return whether two URLs have the same scheme, host and port."""
+    return urlsplit(url)[:2] == urlsplit(other)[:2]
+
+
+def _add(request: requests.PreparedRequest, user: str, password: str) -> requests.PreparedRequest:
+    """Return a request with a login (HTTP basic authentication)."""
+    # In bytes, as requests would otherwise encode a password in Latin-1, and uv uses UTF-8.
+    authorised: requests.PreparedRequest = HTTPBasicAuth(user.encode(), password.encode())(request)
+    return authorised
+
+
+def find_login(index: PrivateIndex) -> Login | None:
+    """Return the user's login for a private index; None if there is none.
+
+    It is looked for where uv does, in uv's order: variables with the name of the index, netrc, and
+    a keyring if UV_KEYRING_PROVIDER is `subprocess`.
+    """
+    user_variable, password_variable = _variables(index)
+    user = os.environ.get(user_variable, "")
+    password = os.environ.get(password_variable, "")
+    if password:
+        return Login(user, password, password_variable)
+
+    of_netrc = get_netrc_auth(index.url)
+    if of_netrc and (not user or user == of_netrc[0]):
+        return Login(*of_netrc, place="netrc")
+    if os.environ.get("UV_KEYRING_PROVIDER") == "subprocess":
+        return _ask_keyring(index, user)
+    return None
+
+
+def _variables(index: PrivateIndex) -> tuple[str, str]:
+    """Return the names of uv's variables for the user and the password of an index."""
+    beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', index.name.upper())}"
+    return f"{beginning}_USERNAME", f"{beginning}_PASSWORD"
+
+
+def _ask_keyring(index: PrivateIndex, user: str) -> Login | None:
+    """Return the login that the program `keyring` has for an index's address or host.
+
+    Without a user, the keyring is asked for user and password. None if it has none, or is not
+    installed.
+    """
+    for service in (index.url, urlsplit(index.url).netloc):
+        options = ["get", service, user] if user else ["--mode", "creds", "get", service]
+        try:
+            finished = subprocess.run(
+                ["keyring", *options],
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except OSError:
+            return None
+        lines = finished.stdout.splitlines()
+        # `--mode creds` prints the user in a line above the password.
+        if finished.returncode == 0 and lines:
+            return Login(user or lines[0], lines[-1], "keyring")
+    return None
+
+
+def require_packages(pins: Iterable[Pin], again: str) -> None:
+    """Ask each private index for the pages of its packages among these pins.
+
+    uv can't be trusted to say what is wrong: it reports an index that refuses a login as one that
+    does not have the package. `again` is the command to give when it is mended.
+
+    Raises UserError with the problems of all indexes at once.
+    """
+    packages_of_index: dict[PrivateIndex, set[str]] = {}
+    for pin in pins:
+        if pin.index:
+            packages_of_index.setdefault(pin.index, set()).add(pin.name)
+
+    problems = []
+    for index, packages in packages_of_index.items():
+        with web.session(IndexLogin({index.name: index.url})) as session:
+            for package in sorted(packages):
+                problem = _ask_for(package, index, session, again)
+                if problem:
+                    problems.append(problem)
+                    # The same would be said of each of its packages, or of none.
+                    break
+    if problems:
+        raise UserError(problems, code=1)
+
+
+def _ask_for(
+    package: str, index: PrivateIndex, session: requests.Session, again: str
+) -> Problem | None:
+    """Ask an index for the page of a package; return what is wrong, or None."""
+    try:
+        answer = session.get(f"{index.url}/{package}/", timeout=_PATIENCE)
+        answer.raise_for_status()
+    except requests.RequestException as error:
+        return explain(error, package, index, again)
+    # pypiserver, for example, sends on to PyPI whoever asks for what it does not have.
+    if not _same_server(answer.url, index.url):
+        cause = f"sends requests for {package} on to {urlsplit(answer.url).hostname}"
+        then = f"publish it on {index.name}, or set a login if it asks for one; then `{again}`"
+        return Problem(where=str(index), cause=cause, then=then)
+    return None
+
+
+def explain(
+    error: requests.RequestException, package: str, index: PrivateIndex, again: str
+) -> Problem:
+    """Return the problem that a private index did not give a package's page or file.
+
+    `again` is the command to give when it is mended.
+    """
+    host = urlsplit(index.url).hostname
+    status = error.response.status_code if error.response is not None else 0
+    if status in (401, 403):
+        login = find_login(index)
+        user_variable, password_variable = _variables(index)
+        if login:
+            cause = f"refuses the login of {login.place} for {package} (HTTP {status})"
+            then = f"correct user and password there, or ask who runs it; then `{again}`"
+        else:
+            cause = f"asks for a login for {package} (HTTP {status}), and none is set"
+            then = (
+                f"set {user_variable} and {password_variable}, or write {host} into ~/.netrc, or "
+                f"use a keyring (UV_KEYRING_PROVIDER=subprocess); then `{again}`"
+            )
+    elif status == requests.codes.not_found:
+        cause = f"does not have {package}"
+        then = f"publish it there, or correct `indexes` in matrix.yaml; then `{again}`"
+    elif status:
+        cause = f"answers HTTP {status} for {package}"
+        then = f"ask who runs it; then `{again}`"
+    elif isinstance(error, requests.exceptions.SSLError):
+        cause = f"its certificate is not trusted: {root_cause(error)}"
+        then = (
+            "name a file with its authority, and with those of all other servers, in "
+            f"SSL_CERT_FILE; then `{again}`"
+        )
+    else:
+        cause = f"can't be reached: {root_cause(error)}"
+        then = f"see that it runs, and that this machine reaches {host}; then `{again}`"
+    return Problem(where=str(index), cause=cause, then=then)
