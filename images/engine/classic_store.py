@@ -168,8 +168,8 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
             is_readable = False
         if not is_readable:
             raise UnreadableLayersError(
-                f"this user can't read the engine's layers in {data_root}: ask as root, on the "
-                "engine's own machine"
+                f"this user can't read the engine's layers in {data_root}: give the command as "
+                "root on the engine's own machine"
             )
         layer = ClassicLayer(diff_id=diff_id, size=size, split=split, files=files)
         # Root may read everything.
@@ -177,7 +177,7 @@ def find_layers(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLay
         if private_file:
             raise UnreadableLayersError(
                 f"this user can't read /{private_file} in a layer, as only another user of the "
-                "image may: ask as root, on the engine's own machine"
+                "image may: give the command as root on the engine's own machine"
             )
         layers[diff_id] = layer
     return layers

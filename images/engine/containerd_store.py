@@ -243,19 +243,21 @@ def find_layers(
         manifest = choose_manifest(store.read, identity.manifest, identity.platform)
     if manifest is None:
         raise UnreadableLayersError(
-            "this user can't read the engine's image store: ask as root, on the engine's own "
-            "machine"
+            "this user can't read the engine's image store: give the command as root on the "
+            "engine's own machine"
         )
     layers: dict[str, StoredLayer] = {}
     for diff_id, blob in zip(diff_ids, manifest.layers, strict=True):
         path = store.find(blob.digest)
         if path is None:
-            raise UnreadableLayersError(f"{INCOMPLETE}: pull it into an engine that has none")
+            raise UnreadableLayersError(
+                f"{INCOMPLETE}: pull the image into an engine without other images"
+            )
         try:
             with path.open("rb") as stream:
                 is_gzip_blob(stream.read(_LONGEST_MAGIC))
         except UnknownCompressionError as error:
-            raise UnreadableLayersError(f"{error}: ask an engine with the classic store") from None
+            raise UnreadableLayersError(f"{error}: use an engine with the classic store") from None
         layers[diff_id] = ContainerdLayer(diff_id=diff_id, size=blob.size, blob=path)
     return layers
 

@@ -115,14 +115,14 @@ def require_layers(engine: Engine, info: ImageInfo) -> dict[str, StoredLayer]:
     facts = engine.facts
     if not facts.local:
         raise UnreadableLayersError(
-            "the engine runs on another machine, or in a virtual one: ask as root, on that machine"
+            "the engine runs on another machine, or in a virtual one: run this there, as root"
         )
     if facts.containerd_images:
         with layer_errors(info.digest):
             return containerd_store.find_layers(facts, info.identity, info.layers)
     if facts.storage_driver != classic_store.DRIVER:
         raise UnreadableLayersError(
-            f"the engine keeps layers by its storage driver {facts.storage_driver}: ask an engine "
+            f"the engine keeps layers by its storage driver {facts.storage_driver}: use an engine "
             f"with {classic_store.DRIVER} or containerd's image store"
         )
     return classic_store.find_layers(Path(facts.data_root), info.layers)
