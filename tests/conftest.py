@@ -73,16 +73,16 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 for the same reason."""
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
-OF_THE_PARENT = (
+OF_THE_BASE_IMAGE = (
     *("nightly", "multigpu", "audit", "first_hour"),
     *("faults", "isolation", "examples", "on_image", "gpu_runner", "sbom"),
 )
-"""Files whose tests wait until the big images' first test has built the parent."""
+"""Files whose tests wait until the big images' first test has built the base image."""
 ALONE = ("first_hour", "isolation", "examples")
 """Files whose tests share nothing else."""
 LONGEST_FIRST = (
     *("big images", "newer engine", "wheel_builder", "fleet", "engines"),
-    *(*OF_THE_PARENT, "integration"),
+    *(*OF_THE_BASE_IMAGE, "integration"),
 )
 """Groups, files of integration tests and the rest of these."""
 
@@ -138,7 +138,7 @@ class Groups(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         """Give a worker the first group that can begin now.
 
-        A long group can't if it needs the parent image and that is not built yet. Nor can it if
+        A long group can't if it needs the base image and that is not built yet. Nor can it if
         this worker still has long tests: a worker gets more before it is done, and what it got is
         never given to another one. Groups of short tests come first then.
         """
@@ -146,7 +146,7 @@ class Groups(LoadScopeScheduling):
         for unit in self.assigned_work.get(node, {}).values():
             if any(_is_long(test) for test, is_done in unit.items() if not is_done):
                 is_busy = True
-        waiting = () if self._parent_is_there() else OF_THE_PARENT
+        waiting = () if self._base_image_is_there() else OF_THE_BASE_IMAGE
 
         def order(unit: str) -> int:
             if not _is_long(unit):
@@ -156,8 +156,8 @@ class Groups(LoadScopeScheduling):
         self.workqueue.move_to_end(min(self.workqueue, key=order), last=False)
         super()._assign_work_unit(node)
 
-    def _parent_is_there(self) -> bool:
-        """Return whether no test has to wait for the parent image.
+    def _base_image_is_there(self) -> bool:
+        """Return whether no test has to wait for the base image.
 
         The first test of the big images builds it. Without these among the tests of this run, the
         first test that needs it does.
@@ -175,7 +175,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest tests first, and of the big images the one that builds the parent."""
+    """Put the longest tests first, and of the big images the one that builds the base image."""
     files = [f"tests/integration/test_{name}.py" for name in BIG_IMAGES]
 
     def order(item: pytest.Item) -> tuple[int, list[bool]]:

@@ -22,10 +22,10 @@ from images.host import cache
 from images.locking.inputs import Package
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
-from images.validation.child import derived_rules
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.containers import suite_files
+from images.validation.derived_image import derived_rules
 from images.wheels import prebuilt, private_wheels
 from images.wheels.prebuilt import FindWheel
 from validate.claims import Tier

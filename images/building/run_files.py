@@ -33,7 +33,7 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 if TYPE_CHECKING:
-    from images.validation.child import Changes
+    from images.validation.derived_image import Changes
 
 BAKE = "docker-bake.json"
 INPUTS = "inputs.json"

@@ -20,10 +20,10 @@ from images.hardware.inventory import GpuMode
 from images.host import cache
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import child, own_python, validation_run
-from images.validation.child import Changes, derived_rules
+from images.validation import derived_image, own_python, validation_run
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
+from images.validation.derived_image import Changes, derived_rules
 from images.wheels import prebuilt, private_wheels
 from validate.claims import ClaimSet, Tier
 from validate.derived import (
@@ -68,9 +68,9 @@ def validate_image(
     """Hold any image of the engine to the claims of a planned image, and return the verdict.
 
     `image`: whose claims. `reference`: what is measured; a derived image is held to the claims as
-    such (images/validation/child.py). `tiers`: empty means all that this machine can. `only`: see
-    `claims_of`. `run_anyway`: run programs of the image even if its files are broken. `say` gets
-    lines about the progress. Raises UserError.
+    such (images/validation/derived_image.py). `tiers`: empty means all that this machine can.
+    `only`: see `claims_of`. `run_anyway`: run programs of the image even if its files are broken.
+    `say` gets lines about the progress. Raises UserError.
     """
     # A missing or stale lock is reported before anything is asked of the engine.
     lock_file.read(image, sources.workspace.locks)
@@ -108,7 +108,7 @@ def validate_image(
 
     # Build steps above those of our Dockerfile make it a derived image.
     steps_above = configuration.steps_above(steps)
-    changes = child.find_changes(evidence, steps_above) if steps_above else None
+    changes = derived_image.find_changes(evidence, steps_above) if steps_above else None
     return Validated(tiers, evidence, verdict, changes)
 
 

@@ -28,29 +28,29 @@ def changes_by_step(
     The `below` lowest layers are that image's. `steps` made the layers above, the lowest first. A
     step that only added files is left out.
     """
-    parent = tree(layers[:below])
+    base = tree(layers[:below])
     changes = []
-    before = dict(parent)
+    before = dict(base)
     for step, layer in zip(steps, layers[below:], strict=True):
         after = tree([layer], before)
-        step_changes = _changes_of_step(step, parent, before, after)
+        step_changes = _changes_of_step(step, base, before, after)
         if step_changes.replaced or step_changes.removed:
             changes.append(step_changes)
         before = after
     return changes
 
 
-def _changes_of_step(step: str, parent: Tree, before: Tree, after: Tree) -> StepChanges:
-    """Return what a step changed of the files of `parent`, the image below all steps.
+def _changes_of_step(step: str, base: Tree, before: Tree, after: Tree) -> StepChanges:
+    """Return what a step changed of the files of `base`, the image below all steps.
 
-    A path that the step wrote is compared with the parent's, whatever steps below made of it: if
-    it is as in the parent again, it is not replaced.
+    A path that the step wrote is compared with that of `base`, whatever steps between made of it:
+    if it is as in `base` again, it is not replaced.
 
     `before` and `after`: what a container sees without and with the layer of the step.
     """
     replaced = {}
     removed = []
-    for path, parent_entry in parent.items():
+    for path, base_entry in base.items():
         # A step below removed it, so it is in the changes of that step.
         if path not in before:
             continue
@@ -60,7 +60,7 @@ def _changes_of_step(step: str, parent: Tree, before: Tree, after: Tree) -> Step
         # `tree` takes over the very object of each entry that the layer does not have.
         has_step_written_it = after[path] is not before[path]
         if has_step_written_it:
-            difference = describe_difference(parent_entry, after[path])
+            difference = describe_difference(base_entry, after[path])
             if difference:
                 replaced[f"/{path}"] = difference
     topmost = [f"/{path}" for path in without_contents(removed)]

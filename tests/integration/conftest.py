@@ -119,12 +119,12 @@ def out(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 @pytest.fixture(scope="session")
 def built(engine: Engine, out: Path) -> Mapping[str, Any]:
-    """Return build.json of the parent, which is built as a person does it.
+    """Return build.json of the base image, which is built as a person does it.
 
     The worker that comes first builds it for all. The engine keeps the big layers from run to run.
     """
-    kept = out / "parent.json"
-    with host_cache.hold_lock(out / "parent.lock"):
+    kept = out / "base_image.json"
+    with host_cache.hold_lock(out / "base_image.lock"):
         if not kept.is_file():
             finished = commands.run("build", NAME, "--out", str(out), DOCKER_HOST=engine.facts.url)
             assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
@@ -134,13 +134,13 @@ def built(engine: Engine, out: Path) -> Mapping[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def parent(engine: Engine, built: Mapping[str, Any]) -> ImageInfo:
+def base_image(engine: Engine, built: Mapping[str, Any]) -> ImageInfo:
     return engine.inspect(built["digest"])
 
 
 @pytest.fixture(scope="session")
-def claims(image: Image, parent: ImageInfo) -> ClaimSet:
-    missing = image_labels.declared_missing(image, parent.labels)
+def claims(image: Image, base_image: ImageInfo) -> ClaimSet:
+    missing = image_labels.declared_missing(image, base_image.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
     return image_claims(
         ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing, custom_base=False)

@@ -91,10 +91,10 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(
 
 @pytest.fixture(scope="module")
 def faulty(
-    engine: Engine, parent: ImageInfo, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, base_image: ImageInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Verdict]:
     layers = "\n".join(AUDITED["layers"])
-    dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n"
+    dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {base_image.user}\n"
     with built(engine, "truetag-test-audited", dockerfile, host_settings().files()) as tag:
         yield audited(engine, tag, tmp_path_factory.mktemp("faulty"), run=False)
 

@@ -136,7 +136,7 @@ def failures(claims: dict[str, dict[str, object]]) -> dict[str, object]:
 
 
 def test_what_people_rightly_do_passes_on_the_host_and_inside(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     """An own user, home and entrypoint, an editable package, an extension, declared changes."""
     with built(engine, "truetag-test-healthy", f"FROM {NAME}\n{HEALTHY}", PROJECT) as tag:
@@ -155,7 +155,7 @@ def test_what_people_rightly_do_passes_on_the_host_and_inside(
 
 
 def test_what_breaks_by_accident_fails_with_its_name_on_the_host_and_inside(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", FOR_NUMPY_1) as tag:
         on_host = failures(judge_on_host(engine, tag, tmp_path))

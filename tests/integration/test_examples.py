@@ -18,8 +18,8 @@ from validate.evidence import Evidence, Record
 from validate.judge import judge
 from validate.judging import Status
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("parent")]
-"""The parent is not of the profile, but it has all that the profile's examples import."""
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
+"""The base image is not of the profile, but it has all that the profile's examples import."""
 TRAINER, QLORA = "transformers/trainer.py", "transformers/qlora.py"
 FROZEN = """for name, parameter in model.named_parameters():
     if "layers.1." in name:

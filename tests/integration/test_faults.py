@@ -59,7 +59,7 @@ IMAGES = {
 
 
 @pytest.fixture(scope="module")
-def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str], Found]:
+def found(engine: Engine, claims: ClaimSet, base_image: ImageInfo) -> Callable[[str], Found]:
     """Return a function from an image's name to its verdict, by the claims of its faults.
 
     Each image is built and judged once.
@@ -71,7 +71,7 @@ def found(engine: Engine, claims: ClaimSet, parent: ImageInfo) -> Callable[[str]
         about = {(fault.claim, fault.subject) for fault in faults}
         asked = tuple(one for one in claims.claims if (one.check, one.subject) in about)
         with (
-            broken(engine, parent, image.replace(" ", "-"), tuple(faults)) as tag,
+            broken(engine, base_image, image.replace(" ", "-"), tuple(faults)) as tag,
             pytest.MonkeyPatch.context() as all_shown,
         ):
             all_shown.setattr(judging, "_FAULTS_SHOWN", 200)
@@ -98,11 +98,11 @@ def test_each_fault_is_caught_by_the_check_named(
     assert fault.culprit in row.reason
 
 
-def test_none_of_them_is_seen_in_the_parent(parent: ImageInfo, out: Path) -> None:
-    """The parent's own verdict, of the build that gave it its name."""
+def test_none_of_them_is_seen_in_the_base_image(base_image: ImageInfo, out: Path) -> None:
+    """The base image's own verdict, of the build that gave it its name."""
     verdict = json.loads((out / NAME / "verdict.json").read_text())
     found = {(row["check"], row["subject"]): row["verdict"] for row in verdict["claims"]}
-    assert verdict["digest"] == parent.digest
+    assert verdict["digest"] == base_image.digest
     about = {
         (fault.claim, fault.subject) for faults in IMAGES.values() for fault in faults.values()
     }

@@ -27,7 +27,7 @@ _VOLUME = f"truetag-test-first-hour-{os.getpid()}"
 
 
 @pytest.fixture
-def shell(engine: Engine, parent: ImageInfo, tmp_path: Path) -> Iterator[dict[str, str]]:
+def shell(engine: Engine, base_image: ImageInfo, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Yield variables for Docker's own command line. Its volume is removed afterwards."""
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
     yield environment
@@ -71,7 +71,7 @@ def validated(
     engine: Engine, out: Path, *options: str, name: str, version: str
 ) -> subprocess.CompletedProcess[str]:
     """Build a derived image with one wheel more, and judge it by the command line."""
-    tag, wheel = f"truetag-test-child-{name}", wheels.module(out, name, version)
+    tag, wheel = f"truetag-test-derived-{name}", wheels.module(out, name, version)
     file = wheel.name
     step = (
         f"--mount=type=bind,source={file},target=/run/{file} "
@@ -85,8 +85,8 @@ def validated(
         return commands.run("validate", NAME, *arguments, DOCKER_HOST=engine.facts.url)
 
 
-def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+def test_a_derived_image_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     options: list[str] = []
     for claim in ("pins", "files", "environment", "image", "hygiene", "origin"):
@@ -96,12 +96,12 @@ def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named
 
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-2000:]
     assert "packages added: 1 (added 1.5)" in process.stdout
-    report = (tmp_path / "validate" / "truetag-test-child-added" / "report.md").read_text()
+    report = (tmp_path / "validate" / "truetag-test-derived-added" / "report.md").read_text()
     assert "- packages added: 1 (added 1.5)" in report
 
 
-def test_a_child_that_moves_a_pin_fails_as_the_parent_would(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+def test_a_derived_image_that_moves_a_pin_fails_as_the_base_image_would(
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     process = validated(engine, tmp_path, "--claim", "pins", name="einops", version="99.0")
 
@@ -111,9 +111,9 @@ def test_a_child_that_moves_a_pin_fails_as_the_parent_would(
 
 
 def test_readme_prints_the_fault_and_who_is_named(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
-    """README.md calls the image `broken`; here it has another name, and another parent."""
+    """README.md calls the image `broken`; here it has another name, and another base image."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     example = readme.partition("$ printf '")[2].partition("```")[0]
     example = example.replace("cu126-torch25", NAME).replace("cuda124", "cuda126")
@@ -137,25 +137,27 @@ def without_digests(text: str) -> str:
     return " ".join(word for word in text.split() if not word.startswith("sha256:"))
 
 
-def test_what_a_child_does_to_its_parent_is_told_whoever_owns_the_files(
-    engine: Engine, parent: ImageInfo, monkeypatch: pytest.MonkeyPatch
+def test_what_a_derived_image_does_to_its_base_image_is_told_whoever_owns_the_files(
+    engine: Engine, base_image: ImageInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RECORD or dpkg list some of them; of others, layers, settings or Python's start tell."""
     monkeypatch.setattr(judging, "_FAULTS_SHOWN", 200)
-    faults = yaml.safe_load(Path(__file__).with_name("children.yaml").read_text(encoding="utf-8"))
+    faults = yaml.safe_load(
+        Path(__file__).with_name("derived_faults.yaml").read_text(encoding="utf-8")
+    )
     (planned,) = plan.select([NAME], SOURCES)
     image = planned.image
     assert image is not None
     dockerfile = "\n".join([f"FROM {NAME}", "USER root", *faults, ""])
-    with built(engine, "truetag-test-child-faults", dockerfile) as tag:
-        child = engine.inspect(tag)
+    with built(engine, "truetag-test-derived-faults", dockerfile) as tag:
+        derived = engine.inspect(tag)
         only = (
             *("origin/layers", "lookup", "modes", "environment"),
             *("image/settings", "image/labels", "state"),
         )
         steps = engine.steps(tag)
         claims = validating.claims_of(
-            image, SOURCES, child.labels, steps, validating.ANYWHERE, only=only
+            image, SOURCES, derived.labels, steps, validating.ANYWHERE, only=only
         )
         verdict = judged(engine, tag, claims)
 

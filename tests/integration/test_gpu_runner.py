@@ -92,11 +92,11 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
-    """Run SCRIPT in the parent image, and return what it prints."""
+def evidence(engine: Engine, base_image: ImageInfo) -> dict[str, Any]:
+    """Run SCRIPT in the base image, and return what it prints."""
     suite = containers.suite_files(ClaimSet(image="tiny", claims=()))
     command = ["python3", "/judge/tiny.py"]
-    spec = ContainerSpec(parent.handle, command, tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
+    spec = ContainerSpec(base_image.handle, command, tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
     with engine.container(spec) as container:
         container.put({**suite, "tiny.py": SCRIPT.encode()}, "/judge")
         output = container.run(timeout=600)

@@ -31,8 +31,8 @@ from validate.claims import ClaimSet
 pytestmark = pytest.mark.engine
 
 
-def test_the_parent_is_green_and_got_its_name(
-    parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet
+def test_the_base_image_is_green_and_got_its_name(
+    base_image: ImageInfo, engine: Engine, out: Path, claims: ClaimSet
 ) -> None:
     verdict = json.loads((out / NAME / "verdict.json").read_text())
     assert set(verdict) == {
@@ -45,7 +45,7 @@ def test_the_parent_is_green_and_got_its_name(
     }
     assert (verdict["image"], verdict["digest"], verdict["overall"]) == (
         NAME,
-        parent.digest,
+        base_image.digest,
         "PASS",
     )
     assert [row for row in verdict["claims"] if row["verdict"] == "FAIL"] == []
@@ -68,13 +68,13 @@ def test_the_parent_is_green_and_got_its_name(
     assert claims.image == NAME
 
 
-def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_machine(
-    engine: Engine, image: Image, base: BaseContext, parent: ImageInfo
+def test_layers_that_are_built_anew_are_the_base_images_and_hold_no_trace_of_this_machine(
+    engine: Engine, image: Image, base: BaseContext, base_image: ImageInfo
 ) -> None:
     """Build every step of the real templates, with small packages only.
 
     New marks are planted in the CA and index settings. The step of packages, user and environment
-    is the parent's own: its layer is the same on whatever day it is made.
+    is the base image's own: its layer is the same on whatever day it is made.
     """
     mark = f"planted-{uuid.uuid4().hex}"
     locks = dict.fromkeys(lock_file.read(image, CHECKOUT.locks).files, b"") | {
@@ -89,7 +89,9 @@ def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_ma
     engine.build(render.render(image, locks, base, host=host), tag)
     try:
         # An old engine dates /etc where a registry's base has no /etc/hosts.
-        assert base.origin != "bootstrapped" or engine.inspect(tag).layers[:2] == parent.layers[:2]
+        assert (
+            base.origin != "bootstrapped" or engine.inspect(tag).layers[:2] == base_image.layers[:2]
+        )
         names = set()
         for layer, member, content in saved(engine, tag):
             names.add(member.name)
@@ -114,7 +116,7 @@ def test_layers_that_are_built_anew_are_the_parents_and_hold_no_trace_of_this_ma
 
 
 def test_rebuilding_uses_the_engines_cache(
-    engine: Engine, parent: ImageInfo, built: Mapping[str, Any], tmp_path: Path
+    engine: Engine, base_image: ImageInfo, built: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """And what no tier has judged gets no name: the one that is asked for has nothing to run on."""
     assert built["steps"], "the engine told nothing of its steps"
@@ -127,7 +129,7 @@ def test_rebuilding_uses_the_engines_cache(
     engine.untag(f"{NAME}-candidate")
     again = json.loads((tmp_path / NAME / "build.json").read_text())
     assert all(step["cached"] for step in again["steps"] if " RUN " in step["name"])
-    assert again["layers"] == list(parent.layers)
+    assert again["layers"] == list(base_image.layers)
 
 
 def test_an_index_that_fails_midway_leaves_no_name(
@@ -163,7 +165,7 @@ def test_an_index_that_fails_midway_leaves_no_name(
 
 
 def test_an_interrupt_leaves_nothing_running_and_no_name(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     """Ctrl-C comes in the middle of a build, and while one of the same name waits for it.
 
@@ -176,17 +178,23 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(
             interrupt(second, waits)
         rest = interrupt(first, begun)
     assert "nothing is left running" in rest
-    assert engine.inspect(NAME).digest == parent.digest and engine.find(f"{NAME}-candidate") is None
+    assert (
+        engine.inspect(NAME).digest == base_image.digest
+        and engine.find(f"{NAME}-candidate") is None
+    )
     owners = [one.labels.get(OWNER_LABEL, "") for one in containers(engine)]
     assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
 
 
 def test_an_interrupted_validation_leaves_no_candidate(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     with building(engine, tmp_path, no_cache=False) as child:
         interrupt(child, told(child, "measured "))
-    assert engine.inspect(NAME).digest == parent.digest and engine.find(f"{NAME}-candidate") is None
+    assert (
+        engine.inspect(NAME).digest == base_image.digest
+        and engine.find(f"{NAME}-candidate") is None
+    )
 
 
 def building(engine: Engine, out: Path, *, no_cache: bool = True) -> subprocess.Popen[str]:

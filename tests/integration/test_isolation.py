@@ -20,13 +20,13 @@ pytestmark = pytest.mark.engine
 
 
 def test_an_image_with_a_damaged_file_is_not_run_whatever_was_asked_for(
-    engine: Engine, parent: ImageInfo, claims: ClaimSet
+    engine: Engine, base_image: ImageInfo, claims: ClaimSet
 ) -> None:
     # The time is kept, and no RECORD is written again: only the content tells.
     damage = f"RUN set {SITE}/safetensors/*.so && printf x >>$1 && touch -d @{EPOCH} $1"
     asked = validating.choose_claims(claims, (Tier.CPU,), ["compiler/triton-launcher"])
     with broken(
-        engine, parent, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]
+        engine, base_image, f"damaged-{os.getpid()}", [Fault("damaged", damage, "", "", "")]
     ) as reference:
         evidence, verdict = validating.measure_and_judge(engine, reference, asked, (Tier.CPU,))
     assert not evidence.record_of("cpu.compiler")

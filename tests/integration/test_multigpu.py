@@ -58,7 +58,7 @@ def image() -> Image:
 def tag(engine: Engine, image: Image, base: BaseContext, built: Mapping[str, Any]) -> Iterator[str]:
     """Yield an image of the real layers up to the kernels, not judged.
 
-    It comes after the parent, which may be building the same layers.
+    It comes after the base image, which may be building the same layers.
     """
     host, locks = host_settings(), lock_file.read(image, CHECKOUT.locks).files
     # The layers above the kernels are empty.

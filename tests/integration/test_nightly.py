@@ -38,8 +38,8 @@ STEP = (
 )
 
 
-def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet:
-    """Return a function that validates a set: what moved, as one layer over the parent image.
+def laid_over(engine: Engine, control: Locked, base_image: ImageInfo) -> ValidateSet:
+    """Return a function that validates a set: what moved, as one layer over the base image.
 
     That takes seconds, where a build of the whole set takes minutes.
     """
@@ -50,7 +50,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         changes = sets.list_changes(control.versions, locked.versions)
         moved = {change.name for change in changes}
         packages = [package for package in locked.lock.packages() if package.name in moved]
-        dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {parent.user}\n"
+        dockerfile = f"FROM {NAME}\nUSER root\n{STEP if packages else ''}\nUSER {base_image.user}\n"
         files = {
             "Dockerfile": dockerfile.encode(),
             "locks/moved": lock_file.print_requirements(packages),
@@ -59,7 +59,7 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
         built = engine.build(
             {**files, **host.files()}, tag, network=host.network(local=True)
         ).image_id
-        missing = labels.declared_missing(locked.image, parent.labels)
+        missing = labels.declared_missing(locked.image, base_image.labels)
         context = ClaimContext.from_lock(
             locked.image, locked.lock, SOURCES.facts, missing=missing, custom_base=False
         )
@@ -75,7 +75,11 @@ def laid_over(engine: Engine, control: Locked, parent: ImageInfo) -> ValidateSet
 
 
 def test_a_package_that_breaks_a_canary_is_named(
-    engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    image: Image,
+    base_image: ImageInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
     # The rules know that this torchao breaks, and would refuse it.
@@ -85,7 +89,7 @@ def test_a_package_that_breaks_a_canary_is_named(
     control = Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))
     options = NightlyOptions(
         sources=replace(SOURCES, matrix=matrix),
-        validate=laid_over(engine, control, parent),
+        validate=laid_over(engine, control, base_image),
         now=lambda: datetime.now(UTC),
         results=tmp_path / "results",
         tiers=[Tier.STATIC],

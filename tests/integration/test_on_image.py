@@ -37,9 +37,9 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
+def current(engine: Engine, image: Image, base_image: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
-    missing = image_labels.declared_missing(image, parent.labels)
+    missing = image_labels.declared_missing(image, base_image.labels)
     lock = lock_file.read(image, CHECKOUT.locks)
     context_of_claims = ClaimContext.from_lock(image, lock, SOURCES.facts, missing=missing)
     suite = suite_of_image(context_of_claims, SOURCES)
@@ -52,13 +52,15 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     step = last[: last.index("ENV ")]
     assert "suite.sh" in step
     context.pop("Dockerfile")
-    with built(engine, TAG, f"FROM {NAME}\nUSER root\n{step}USER {parent.user}\n", context) as tag:
+    with built(
+        engine, TAG, f"FROM {NAME}\nUSER root\n{step}USER {base_image.user}\n", context
+    ) as tag:
         yield tag
 
 
 @pytest.fixture(scope="module")
-def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
-    """Yield the same image with few claims of each tier. The parent's build measured them all."""
+def few(engine: Engine, current: str, claims: ClaimSet, base_image: ImageInfo) -> Iterator[str]:
+    """Yield the same image with few claims of each tier. The base image has them all."""
     checks = ("pins", "environment", "device", "numerics", "attention")
     rows = tuple(
         claim
@@ -66,17 +68,17 @@ def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> It
         if claim.check in checks or claim.key == "native/bitsandbytes"
     )
     copy = "COPY claims.json /opt/truetag/claims.json"
-    dockerfile = f"FROM {current}\nUSER root\n{copy}\nUSER {parent.user}\n"
+    dockerfile = f"FROM {current}\nUSER root\n{copy}\nUSER {base_image.user}\n"
     content = ClaimSet(image=claims.image, claims=rows).dumps()
     with built(engine, f"{TAG}-few", dockerfile, {"claims.json": content.encode()}) as tag:
         yield tag
 
 
 @pytest.fixture(scope="module")
-def broken(engine: Engine, few: str, parent: ImageInfo) -> Iterator[str]:
+def broken(engine: Engine, few: str, base_image: ImageInfo) -> Iterator[str]:
     layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nENV NVIDIA_TF32_OVERRIDE=1\n"
     with built(
-        engine, f"{TAG}-broken", f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n"
+        engine, f"{TAG}-broken", f"FROM {few}\nUSER root\n{layer}USER {base_image.user}\n"
     ) as tag:
         yield tag
 
@@ -185,7 +187,7 @@ def test_an_option_can_not_be_abbreviated(engine: Engine, current: str) -> None:
 
 
 def test_the_commands_do_not_change_what_the_image_starts(
-    engine: Engine, current: str, parent: ImageInfo
+    engine: Engine, current: str, base_image: ImageInfo
 ) -> None:
     list_unreadable = "find /opt/truetag ! -perm -o+r"
     script = f"command -v validate; command -v doctor; {list_unreadable}; echo done"
@@ -193,7 +195,7 @@ def test_the_commands_do_not_change_what_the_image_starts(
     done = run(engine, current, ["sh", "-c", script])
 
     assert done.stdout.splitlines() == ["/usr/local/bin/validate", "/usr/local/bin/doctor", "done"]
-    for info in (engine.inspect(current), parent):
+    for info in (engine.inspect(current), base_image):
         assert (info.entrypoint, info.command) == ((), ("bash",))
 
 
@@ -249,7 +251,7 @@ def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> 
 
 
 def test_a_recorded_run_is_judged_again_without_an_engine(
-    engine: Engine, parent: ImageInfo, tmp_path: Path
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
     asked = [NAME, "--tier", "static", "--claim", "pins"]
     done = commands.run("validate", *asked, "--out", str(tmp_path), DOCKER_HOST=engine.facts.url)

@@ -53,13 +53,13 @@ def test_the_files_that_differ_are_named_and_nothing_is_left(
 
 
 def test_recorded_layers_are_what_their_files_come_to(
-    engine: Engine, parent: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, base_image: ImageInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = {}
     for row in layer_record.read(CHECKOUT.locks).values():
         recorded.update(dict.fromkeys(row.written_as, row.diff_id))
     small_layers = []
-    for layer in find_layers(engine, parent).values():
+    for layer in find_layers(engine, base_image).values():
         if layer.diff_id in recorded and layer.size < 200_000_000:
             small_layers.append(layer)
     if not small_layers:
@@ -71,12 +71,12 @@ def test_recorded_layers_are_what_their_files_come_to(
 
 
 def test_the_origin_of_a_built_image_is_proven_and_one_changed_layer_fails(
-    parent: ImageInfo, out: Path
+    base_image: ImageInfo, out: Path
 ) -> None:
     evidence = read_evidence(out / NAME / "evidence.json")
     (claim,) = evidence.claim_set.measured_by([ORIGIN_PROBE]).claims
     record = evidence.record_of(claim.probe)
-    assert record and evidence.digest == parent.digest
+    assert record and evidence.digest == base_image.digest
     measured: Any = record.measurements[0].evidence
     expect: Any = claim.expect
     assert host_origin.judge(claim.subject, expect, measured).status is Status.PASS

@@ -33,8 +33,8 @@ def asked(engine: Engine, reference: str, *command: str) -> str:
     return done.stdout
 
 
-def test_the_sbom_is_what_is_in_the_image(engine: Engine, parent: ImageInfo) -> None:
-    reference = parent.handle
+def test_the_sbom_is_what_is_in_the_image(engine: Engine, base_image: ImageInfo) -> None:
+    reference = base_image.handle
     packages = sbom.read_packages(engine, reference)
     content = sbom.make_sbom(
         packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC)

@@ -21,7 +21,7 @@ _PLAIN = re.compile("RUN (?!--mount)(.*)")
 
 @dataclass(frozen=True)
 class Fault:
-    """A thin layer that breaks the parent, and the claim that must notice it."""
+    """A thin layer that breaks the base image, and the claim that must notice it."""
 
     name: str
     layer: str
@@ -46,8 +46,10 @@ BREAKS = ROOT / "tests" / "integration" / "breaks"
 
 
 @contextmanager
-def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]) -> Iterator[str]:
-    """Yield the name of an image: the parent with these faults on top. It is removed afterwards.
+def broken(
+    engine: Engine, base_image: ImageInfo, name: str, faults: Sequence[Fault]
+) -> Iterator[str]:
+    """Yield the name of an image: the base image with these faults on top. It is removed later.
 
     Plain commands that follow one another are put into one layer, which is faster to build.
     """
@@ -61,7 +63,9 @@ def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]
         else:
             layers.append(fault.layer)
     last = "\n".join(fault.last for fault in faults)
-    dockerfile = "\n".join([f"FROM {NAME}", "USER root", *layers, f"USER {parent.user}", last, ""])
+    dockerfile = "\n".join(
+        [f"FROM {NAME}", "USER root", *layers, f"USER {base_image.user}", last, ""]
+    )
 
     files: dict[str, bytes | Path] = {**host_settings().files()}
     for file in BREAKS.iterdir():

@@ -110,12 +110,12 @@ def test_each_command_is_a_claim_of_its_tier() -> None:
 
 
 def test_a_real_image_has_the_same_claims_but_for_those_of_additions() -> None:
-    from images.validation import child
+    from images.validation import derived_image
     from images.validation.claims import image_claims
     from images.validation.claims.context import ClaimContext
 
     base = image_claims(ClaimContext(image=image("cu126-torch25"), facts=SOURCES.facts))
-    rules = child.derived_rules(image("cu126-torch25"), SOURCES)
+    rules = derived_image.derived_rules(image("cu126-torch25"), SOURCES)
 
     before = {claim.key for claim in base.claims}
     after = {claim.key for claim in derived_claims(base, rules).claims}

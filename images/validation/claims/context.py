@@ -95,7 +95,7 @@ class ClaimContext:
         """Return whose image it is.
 
         Never DERIVED: claims of a derived image are made from those of the image below it
-        (images/validation/child.py).
+        (images/validation/derived_image.py).
         """
         return ImageKind.ON_CUSTOM_BASE if self.custom_base else ImageKind.OURS
 

@@ -82,12 +82,12 @@ def test_a_payload_is_all_layers_and_the_settings() -> None:
     assert list(found) == [*STEPS, "settings"]
     relabelled = replace(INFO, labels={"dev.truetag.matrix-revision": "new"}, handle="sha256:9")
     assert configuration.payload(relabelled, HISTORY) == found
-    child = replace(INFO, layers=(*INFO.layers, "sha256:more"))
+    derived = replace(INFO, layers=(*INFO.layers, "sha256:more"))
     assert (
-        configuration.payload(child, [*HISTORY, "RUN /bin/sh -c pip install x"])["above"]
+        configuration.payload(derived, [*HISTORY, "RUN /bin/sh -c pip install x"])["above"]
         == "sha256:more"
     )
-    assert configuration.payload(child, HISTORY) == {}
+    assert configuration.payload(derived, HISTORY) == {}
 
 
 @pytest.mark.parametrize("name", [*STEPS, "env", "user", "entrypoint", "command", "further"])

@@ -33,7 +33,7 @@ def layer(*members: str) -> list[LayerEntry]:
         return [layer_tree.entry_of(member, content_of(tar, member)) for member in tar]
 
 
-PARENT = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", "info/x.list=1")
+BASE = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", "info/x.list=1")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ PARENT = layer("opt/", "opt/a.py=1", "opt/b.py=1", "info/", "info/less.list=1", 
 def test_what_a_step_replaces_and_removes_is_named(
     members: list[str], replaced: dict[str, str], removed: list[str]
 ) -> None:
-    changes = derived.changes_by_step([PARENT, layer(*members)], 1, ["RUN x"])
+    changes = derived.changes_by_step([BASE, layer(*members)], 1, ["RUN x"])
     if not replaced and not removed:
         assert changes == []
         return
@@ -59,9 +59,9 @@ def test_what_a_step_replaces_and_removes_is_named(
     assert (change.step, change.replaced, change.removed) == ("RUN x", replaced, removed)
 
 
-def test_each_step_is_named_for_its_own_changes_and_none_for_files_that_the_parent_lacks() -> None:
+def test_each_step_is_named_for_its_own_changes_and_none_for_added_files() -> None:
     layers = [
-        PARENT,
+        BASE,
         layer("opt/own=1"),
         layer("opt/.wh.own", "opt/.wh.a.py"),
         layer("opt/a.py=3", "opt/b.py=3"),
@@ -91,7 +91,7 @@ def test_whiteouts_are_no_files_whatever_their_names_end_in() -> None:
     """Two layers may both have `.wh.less.list`. No store could open that as a file."""
     found = layer(".wh.less.list", "info/.wh.x.so", "a/.wh..wh..opq")
     assert {one.kind for one in found} == {"whiteout"}
-    assert list(layer_tree.find_hidden([PARENT, layer("info/.wh.less.list")])) == [
+    assert list(layer_tree.find_hidden([BASE, layer("info/.wh.less.list")])) == [
         (0, "info/less.list")
     ]
 

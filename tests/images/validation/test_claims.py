@@ -15,7 +15,7 @@ from images.locking import lock_file
 from images.locking.wheel_records import WheelRecord
 from images.planning import expectations, plan
 from images.planning.image import Image
-from images.validation import child
+from images.validation import derived_image
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.files import file_claims
@@ -124,7 +124,7 @@ def test_what_is_expected_has_the_type_that_its_judge_names(
     declared = parse_declaration(
         '[replaces]\ntorch = "2.0"\n[variables]\nA = "b"\n[commands.smoke]\nrun = "true"'
     )
-    derived = derived_claims(claims, child.derived_rules(of_image, SOURCES), declared)
+    derived = derived_claims(claims, derived_image.derived_rules(of_image, SOURCES), declared)
 
     for claim in (*claims.claims, *derived.claims):
         expected_type = get_type_hints(checks.judge_of(claim)).get("expect")

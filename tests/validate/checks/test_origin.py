@@ -201,7 +201,7 @@ def test_without_a_checkout_the_next_step_is_an_option_of_publish(
     "expect",
     [
         pytest.param({**EXPECT, "layers": []}, id="none"),
-        pytest.param({**DERIVED, "layers": [recorded("settings")]}, id="only-settings-of-a-parent"),
+        pytest.param({**DERIVED, "layers": [recorded("settings")]}, id="only-settings-of-a-base"),
     ],
 )
 def test_a_recipe_without_layers_is_unproven(expect: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ def find_harmful_settings(expect: SettingsExpect, evidence: ImageEvidence) -> It
     for folder in sorted(evidence.get("further", {}).get("Volumes") or ()):
         if covers_our_files(folder):
             yield (
-                f"{folder} is a volume: a container keeps its own copy of what the parent has there"
+                f"{folder} is a volume: a container keeps its own copy of what our image has there"
             )
 
     # Where it is not known which variables our build sets, none can be reported.

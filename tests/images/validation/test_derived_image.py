@@ -8,7 +8,7 @@ import pytest
 
 from images.engine import configuration
 from images.planning import plan
-from images.validation import child
+from images.validation import derived_image
 from images.validation.claims import image_claims
 from images.validation.claims.context import ClaimContext
 from tests.support.cases import cases
@@ -24,7 +24,7 @@ assert PLANNED.image is not None
 LOCKED = {"torch": {"torch": "2.7.1", "sympy": "1.14.0"}, "libraries": {"fsspec": "2025.10.0"}}
 BASE = image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts, locked=LOCKED))
 """The claims of the base image."""
-DERIVED = derived_claims(BASE, child.derived_rules(PLANNED.image, SOURCES))
+DERIVED = derived_claims(BASE, derived_image.derived_rules(PLANNED.image, SOURCES))
 """The claims of an image that is derived from it."""
 
 
@@ -151,7 +151,7 @@ def test_an_addition_that_is_known_to_fail_is_a_fault(
         name=replace(PLANNED.image.name, devel=has_nvcc),
         unfit={"torchao": "none fits"},
     )
-    claims = derived_claims(BASE, child.derived_rules(base_image, SOURCES))
+    claims = derived_claims(BASE, derived_image.derived_rules(base_image, SOURCES))
     claim = find("pins/additions", claims)
     # Here torchao is an addition, and not one of the base image's packages.
     pinned = [name for name in claim.expect["pinned"] if name != "torchao"]
@@ -280,7 +280,7 @@ def evidence_with(installed: dict[str, list[str]], *records: Record) -> Evidence
 def test_added_removed_and_moved_packages_are_named() -> None:
     evidence = evidence_with(installed_versions(wandb="0.31.0", fsspec="2026.1.0", sympy=""))
 
-    changes = child.find_changes(evidence, ["RUN pip install wandb"])
+    changes = derived_image.find_changes(evidence, ["RUN pip install wandb"])
 
     assert changes is not None
     assert changes.added == {"wandb": "0.31.0"}
@@ -304,7 +304,7 @@ def test_replaced_and_removed_files_are_counted_for_each_step() -> None:
     )
     evidence = evidence_with(installed_versions(), origin_record)
 
-    changes = child.find_changes(evidence, ["RUN x", "USER 1001"])
+    changes = derived_image.find_changes(evidence, ["RUN x", "USER 1001"])
 
     assert changes is not None
     _, *lines = changes.lines()
@@ -314,11 +314,11 @@ def test_replaced_and_removed_files_are_counted_for_each_step() -> None:
 def test_an_image_whose_packages_were_not_measured_is_not_called_unchanged() -> None:
     nothing_measured = Evidence(image="a", digest="", records=(), claims=DERIVED.claims)
 
-    assert child.find_changes(nothing_measured, ["RUN x"]) is None
+    assert derived_image.find_changes(nothing_measured, ["RUN x"]) is None
 
 
 def test_a_derived_image_that_changed_nothing_is_called_unchanged() -> None:
-    changes = child.find_changes(evidence_with(installed_versions()), ["RUN x"])
+    changes = derived_image.find_changes(evidence_with(installed_versions()), ["RUN x"])
 
     assert changes is not None
     assert changes.lines()[1] == "no package or file of the base image differs"
