@@ -138,11 +138,18 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return a table whose values are texts. Raises ValueError if a value is none."""
+    """Return a table whose values are texts.
+
+    Raises ValueError if a value is none. TOML reads `transformers = 4.57` as a number.
+    """
     texts = {}
-    for key, value in _table(tables, name).items():
+    table = _table(tables, name)
+    for key, value in table.items():
         if not isinstance(value, str):
-            raise ValueError(f'[{name}] {key} must be a text: {key} = "{value}"')
+            # What the line must be.
+            line = f'{key} = "{value}"'
+            cause = f"[{name}] {key} must be a text: {line}"
+            raise ValueError(cause)
         texts[key] = value
     return texts
 
@@ -150,19 +157,30 @@ def _texts(tables: Mapping[str, Any], name: str) -> dict[str, str]:
 def _parse_command(name: str, table: object) -> Command:
     """Return a command of a declaration. Raises ValueError if the table does not describe one."""
     where = f"[commands.{name}]"
-    if not isinstance(table, Mapping) or not isinstance(table.get("run"), str):
+    if not isinstance(table, Mapping):
         raise ValueError(f'{where} needs a line `run = "COMMAND"`')
-    unknown = sorted(table.keys() - {"run", "tier", "seconds"})
-    if unknown:
-        raise ValueError(f"{where} has no key {unknown[0]!r}: it has run, tier and seconds")
+    for key in table:
+        if key not in ("run", "tier", "seconds"):
+            raise ValueError(f"{where} has no key {key!r}: it has run, tier and seconds")
 
-    tier = table.get("tier", Tier.CPU.value)
-    if tier not in [allowed.value for allowed in _TIERS_OF_COMMANDS]:
-        raise ValueError(f'{where} tier is {tier!r}: it must be "cpu" or "gpu"')
+    # The line for the shell is the only key that a command must have.
+    run = table.get("run")
+    if not isinstance(run, str):
+        raise ValueError(f'{where} needs a line `run = "COMMAND"`')
+
+    tier = table.get("tier", Tier.CPU)
+    if tier not in _TIERS_OF_COMMANDS:
+        cause = f'tier is {tier!r}: it must be "cpu" or "gpu"'
+        raise ValueError(f"{where} {cause}")
+
     seconds = table.get("seconds", _COMMAND_SECONDS)
-    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
-        raise ValueError(f"{where} seconds is {seconds!r}: it must be a whole number above 0")
-    return Command(run=table["run"], tier=Tier(tier), seconds=seconds)
+    # `isinstance` takes `true` for a number, too.
+    is_whole_number = type(seconds) is int
+    if not is_whole_number or seconds < 1:
+        cause = f"seconds is {seconds!r}: it must be a whole number above 0"
+        raise ValueError(f"{where} {cause}")
+
+    return Command(run=run, tier=Tier(tier), seconds=seconds)
 
 
 def derived_claims(
@@ -274,13 +292,17 @@ def base_versions(base: ClaimSet) -> dict[str, str]:
     The version is empty for an optional package that the lock does not have.
     """
     versions: dict[str, str] = {}
+    # The claim on the lock has the versions of all packages in it.
     for base_claim in base.claims:
-        # Only the claim on the lock has `closed`: whether the image may hold no other package.
-        if "closed" in base_claim.expect:
+        if base_claim.key == LOCK_CLAIM:
             versions.update(base_claim.expect["versions"])
+
+    # Wheels that no index has are in no lock: their claims on pins name them.
     for base_claim in base.claims:
-        if base_claim.check == "pins" and base_claim.key != LOCK_CLAIM:
-            versions.setdefault(base_claim.subject, base_claim.expect.get("version", ""))
+        if base_claim.check != "pins" or base_claim.key == LOCK_CLAIM:
+            continue
+        version = base_claim.expect.get("version", "")
+        versions.setdefault(base_claim.subject, version)
     return dict(sorted(versions.items()))
 
 

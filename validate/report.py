@@ -79,21 +79,30 @@ def _title(verdict: Verdict, reference: str) -> str:
     image = verdict.image
     if image.startswith(STANDS_ON):
         image += _packages_more(verdict)
-        image = f"{reference}, {image}" if reference else image
+        if reference:
+            image = f"{reference}, {image}"
     elif reference not in ("", image):
         image = f"{reference}, by the claims of {image}"
-    parts = [image, verdict.digest[:_DIGEST_CHARACTERS], str(verdict.overall)]
+
+    # Empty inside a container, which does not know the digest of its image.
+    digest = verdict.digest[:_DIGEST_CHARACTERS]
+    parts = [image, digest, str(verdict.overall)]
     return "  ".join(part for part in parts if part)
 
 
 def _packages_more(verdict: Verdict) -> str:
     """Return ` with 14 packages more`; empty if the packages of the image were not listed."""
     for judged in verdict.claims:
-        if judged.claim.key == ADDITIONS_CLAIM and "installed" in judged.evidence:
-            added = judged.evidence["installed"].keys() - set(judged.claim.expect["pinned"])
-            count = len(added) or "no"
-            packages = "packages" if len(added) > 1 else "package"
-            return f" with {count} {packages} more"
+        if judged.claim.key != ADDITIONS_CLAIM:
+            continue
+        installed = judged.evidence.get("installed")
+        # It was not measured, as where files of the image are broken.
+        if installed is None:
+            continue
+        base_packages = judged.claim.expect["pinned"]
+        count = len(set(installed).difference(base_packages))
+        packages = "packages" if count > 1 else "package"
+        return f" with {count or 'no'} {packages} more"
     return ""
 
 

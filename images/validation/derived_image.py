@@ -15,9 +15,13 @@ from images.planning.image import Image
 from images.validation import origin
 from validate.checks.static.host_origin import StepChange
 from validate.checks.static.pins import KnownConflict, KnownFailure
+from validate.checks.static.records import without_local
 from validate.derived import LOCK_CLAIM, DerivedRules
 from validate.evidence import Evidence
 from validate.judging import listed
+
+_STEP_CHARACTERS = 120
+"""How much of a step (`RUN pip install ...`) a report quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +71,22 @@ class Changes:
 
 
 def _changed_files(change: StepChange) -> str:
-    """Return a report's line on the files of the base image that one step replaced or removed."""
-    paths = [f"{path} removed" for path in change["removed"]]
-    paths += [f"{path}: {difference}" for path, difference in change["replaced"].items()]
-    step = change["step"].replace("RUN /bin/sh -c ", "RUN ")[:120]
-    files = f"{change['count']} ({listed(paths, limit=10)})"
-    return f"files of the base image changed by `{step}`: {files}"
+    """Return a report's line on the files of the base image that one step replaced or removed.
+
+    It reads: files of the base image changed by `RUN rm /usr/bin/less`: 1 (/usr/bin/less removed)
+    """
+    paths = []
+    for path in change["removed"]:
+        paths.append(f"{path} removed")
+    for path, difference in change["replaced"].items():
+        paths.append(f"{path}: {difference}")
+    files = listed(paths, limit=10)
+
+    # A history has the words of the shell before each command.
+    step = change["step"].replace("RUN /bin/sh -c ", "RUN ")
+    step = step[:_STEP_CHARACTERS]
+    count = change["count"]
+    return f"files of the base image changed by `{step}`: {count} ({files})"
 
 
 def derived_rules(image: Image, sources: Sources) -> DerivedRules:
@@ -99,14 +113,20 @@ def failing_packages(image: Image, facts: Facts) -> list[KnownFailure]:
     (`unless`): another package, or a variable.
     """
     failures: list[KnownFailure] = []
+    # Packages that nobody maintains any longer.
     for name, replacement in facts.replaced.items():
         why = f"it is no longer maintained: take {replacement.by}"
         failures.append({"name": name, "unless": [], "why": why})
-    for name, why in image.unfit.items():
-        remedy = (
-            f"remove it (`pip uninstall {name}`), or take an image of a torch that it is made for"
+
+    # Packages of which no release is made for the image's torch.
+    for name, reason in image.unfit.items():
+        why = (
+            f"{reason}: remove it (`pip uninstall {name}`), "
+            "or take an image of a torch that it is made for (`plan` lists them)"
         )
-        failures.append({"name": name, "unless": [], "why": f"{why}: {remedy} (`plan` lists them)"})
+        failures.append({"name": name, "unless": [], "why": why})
+
+    # Packages that need something else beside them.
     for addition in facts.failing_additions:
         # nvcc is neither a package nor a variable, so the judge would not find it.
         works_with_nvcc = "nvcc" in addition.unless
@@ -130,18 +150,31 @@ def find_changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
     if measurement is None or "error" in measurement.evidence:
         return None
 
+    # Package -> its version by the lock, and in the derived image.
     locked: Mapping[str, str] = lock_claims[0].expect["versions"]
-    # Of several copies of a package, Python imports the first.
-    installed = {name: versions[0] for name, versions in measurement.evidence["installed"].items()}
-    moved = {}
+    installed: dict[str, str] = {}
+    for name, versions in measurement.evidence["installed"].items():
+        # Of several copies of a package, Python imports the first.
+        installed[name] = versions[0]
+
+    added: dict[str, str] = {}
+    for name, version in installed.items():
+        if name not in locked:
+            added[name] = version
+
+    removed: dict[str, str] = {}
+    moved: dict[str, tuple[str, str]] = {}
     for name, version in locked.items():
+        if name not in installed:
+            removed[name] = version
         # `2.7.1+cu126` is a build of 2.7.1.
-        if name in installed and installed[name].partition("+")[0] != version.partition("+")[0]:
+        elif without_local(installed[name]) != without_local(version):
             moved[name] = (version, installed[name])
+
     return Changes(
         steps=tuple(steps),
-        added={name: version for name, version in installed.items() if name not in locked},
-        removed={name: version for name, version in locked.items() if name not in installed},
+        added=added,
+        removed=removed,
         moved=moved,
         files=origin.origin_changes(evidence.records),
     )

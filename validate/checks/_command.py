@@ -42,10 +42,16 @@ class CommandEvidence(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CommandEvidence]]:
-    """Run each command, one after another, and yield how it ended."""
-    user = user_environment.recorded()
+    """Run each command, one after another, and yield how it ended.
+
+    It starts in the image's working folder, as with `docker run IMAGE`.
+    """
+    working_folder = user_environment.recorded().directory
     for claim in claims:
-        yield claim.subject, run(claim.expect["run"], claim.expect["seconds"], user.directory)
+        line = claim.expect["run"]
+        seconds = claim.expect["seconds"]
+        evidence = run(line, seconds, working_folder)
+        yield claim.subject, evidence
 
 
 def run(line: str, seconds: float, folder: str) -> CommandEvidence:
@@ -77,12 +83,21 @@ def run(line: str, seconds: float, folder: str) -> CommandEvidence:
 
 def judge(subject: str, expect: CommandExpect, evidence: CommandEvidence) -> Finding:
     """Fail unless the command ended with 0."""
-    if evidence["exit_code"] is None:
-        return failed(f"{subject}: `{expect['run']}` did not end within {expect['seconds']} s")
-    if evidence["exit_code"] != 0:
-        last = telling_line(evidence["printed"]) or "nothing was printed"
-        return failed(f"{subject}: `{expect['run']}` ended with {evidence['exit_code']}: {last}")
-    return passed(f"`{expect['run']}` ended with 0 after {evidence['seconds']} s")
+    line = expect["run"]
+    exit_code = evidence["exit_code"]
+    if exit_code == 0:
+        seconds = evidence["seconds"]
+        return passed(f"`{line}` ended with 0 after {seconds} s")
+
+    # It was stopped because it took too long.
+    if exit_code is None:
+        limit = expect["seconds"]
+        return failed(f"{subject}: `{line}` did not end within {limit} s")
+
+    # A command of the user's own: the last line that it printed says most about the cause.
+    last_line = telling_line(evidence["printed"])
+    last_line = last_line or "nothing was printed"
+    return failed(f"{subject}: `{line}` ended with {exit_code}: {last_line}")
 
 
 CLAIMS = {"command": judge}

@@ -104,11 +104,14 @@ def distributions(folders: Iterable[str]) -> tuple[Distribution, ...]:
     """
     real_folders = [os.path.realpath(folder) for folder in folders if folder]
     installed = []
-    for folder in dict.fromkeys(real_folders):
-        if not Path(folder).is_dir():
+    # The keys of a dict: each folder once, in the order of the path.
+    for name in dict.fromkeys(real_folders):
+        folder = Path(name)
+        if not folder.is_dir():
             continue
-        for info in sorted(Path(folder).iterdir()):
-            if info.suffix in (".dist-info", ".egg-info"):
+        for info in sorted(folder.iterdir()):
+            is_metadata = info.suffix in (".dist-info", ".egg-info")
+            if is_metadata:
                 installed.append(_read_distribution(info))
     return tuple(without_copies_of_metadata(installed))
 
@@ -136,10 +139,13 @@ def _has_own_files(distribution: Distribution) -> bool:
 
     Its commands don't count: they lie in another folder, and the environment has copies of them.
     """
-    beside, metadata = f"{distribution.location}/", f"{distribution.info}/"
+    folder = f"{distribution.location}/"
+    metadata = f"{distribution.info}/"
     for entry in distribution.entries or ():
-        is_beside = entry.path.startswith(beside) and not entry.path.startswith(metadata)
-        if is_beside and os.path.lexists(entry.path):
+        path = entry.path
+        is_in_folder = path.startswith(folder) and not path.startswith(metadata)
+        # A RECORD may list files that are not there.
+        if is_in_folder and os.path.lexists(path):
             return True
     return False
 

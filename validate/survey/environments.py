@@ -278,23 +278,32 @@ def _standard_library(base: str, version: str) -> list[str]:
 
 
 def _with_folders_of_pth_files(package_folders: Sequence[str]) -> Iterator[str]:
-    """Yield each folder of packages, followed by existing folders that its .pth files name."""
+    """Yield each folder of packages, followed by existing folders that its .pth files name.
+
+    site.py reads the files of a folder in the order of their names.
+    """
     for package_folder in package_folders:
         yield package_folder
-        for file in sorted(Path(package_folder).glob("*.pth")):
-            for line in read_text(file).splitlines():
-                entry = line.strip()
-                added_by_us = _ADDED_FOLDER.fullmatch(entry)
-                if added_by_us:
-                    yield from _with_folders_of_pth_files([added_by_us["folder"]])
-                    continue
-                # Any other line that begins with `import` names no folder: site.py executes it.
-                if not entry or entry.startswith(("#", "import ", "import\t")):
-                    continue
-                path = entry if entry.startswith("/") else f"{package_folder}/{entry}"
-                path = os.path.normpath(path)
-                if os.path.isdir(path):  # noqa: PTH112
-                    yield path
+        files = Path(package_folder).glob("*.pth")
+        for file in sorted(files):
+            lines = read_text(file).splitlines()
+            for line in lines:
+                yield from _folders_of_pth_line(line.strip(), package_folder)
+
+
+def _folders_of_pth_line(line: str, package_folder: str) -> Iterator[str]:
+    """Yield the existing folders that a line of a .pth file adds to sys.path (Python's site.py)."""
+    added_by_us = _ADDED_FOLDER.fullmatch(line)
+    if added_by_us:
+        yield from _with_folders_of_pth_files([added_by_us["folder"]])
+        return
+    # Any other line that begins with `import` names no folder: site.py executes it.
+    if not line or line.startswith(("#", "import ", "import\t")):
+        return
+    # A relative path begins at the folder that has the file.
+    path = os.path.normpath(Path(package_folder, line))
+    if os.path.isdir(path):  # noqa: PTH112
+        yield path
 
 
 def _startup_modules(path: Sequence[str]) -> Iterator[tuple[str, str]]:

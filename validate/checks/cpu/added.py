@@ -100,7 +100,11 @@ def measure(
     distributions = installed.distributions(sys.path)
     for claim in claims:
         base = claim.expect["base"]
-        changed = [one for one in distributions if is_changed(one, base)]
+        changed = []
+        for distribution in distributions:
+            if is_changed(distribution, base):
+                changed.append(distribution)
+
         if claim.subject == "requirements":
             yield claim.subject, check_requirements(distributions, changed, base)
         else:
@@ -131,15 +135,18 @@ def import_all(distributions: Iterable[Distribution]) -> ImportsEvidence:
     """
     imports = []
     for distribution in distributions:
-        modules = [*list_modules(distribution), *list_extensions(distribution)]
+        modules = list_modules(distribution)
+        modules += list_extensions(distribution)
         if modules:
             imports.append(Import(distribution, modules))
 
+    # Each is imported in a fork of its own, and what comes back has the number of its import.
     works = [partial(import_modules, work.modules) for work in imports]
     packages: dict[str, ImportedPackage] = {}
     for number, imported in measure_in_forks(works, half_of_the_cores()):
         distribution = imports[number].distribution
-        packages[distribution.name] = {**imported, "version": distribution.version}
+        version = distribution.version
+        packages[distribution.name] = {**imported, "version": version}
     return {"packages": dict(sorted(packages.items()))}
 
 
@@ -183,8 +190,13 @@ def read_top_level(info: Path) -> set[str]:
     file = info / "top_level.txt"
     if not file.is_file():
         return set()
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return {line.strip() for line in lines if line.strip().isidentifier()}
+    names = set()
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        name = line.strip()
+        # setuptools also lists folders inside packages there, such as `bin/tool`.
+        if name.isidentifier():
+            names.add(name)
+    return names
 
 
 def import_modules(modules: Sequence[str]) -> ImportedPackage:
@@ -350,10 +362,15 @@ def judge_requirements(
     if "cannot_check" in evidence:
         return unproven(evidence["cannot_check"])
     faults = []
-    for row in evidence["unmet"]:
-        state = f"{row['installed']} is installed" if row["installed"] else "it is not installed"
-        faults.append(f"{row['package']} requires {row['requires']}, but {state}")
-    return conclude(faults, f"{evidence['checked']} requirements of added packages are met")
+    for requirement in evidence["unmet"]:
+        state = "it is not installed"
+        if requirement["installed"]:
+            state = f"{requirement['installed']} is installed"
+        package = requirement["package"]
+        faults.append(f"{package} requires {requirement['requires']}, but {state}")
+
+    good = f"{evidence['checked']} requirements of added packages are met"
+    return conclude(faults, good)
 
 
 CLAIMS = {"added/imports": judge_imports, "added/requirements": judge_requirements}

@@ -7,14 +7,14 @@ dphnAI/sonar#458 (Triton's cache), PaddlePaddle/Paddle#10196 (HOME). The claim i
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TypedDict
 
 from validate.checks import Settings
 from validate.checks.static.modes import User, read_user
 from validate.claims import Claim
-from validate.environment import installed
+from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude
 
@@ -55,21 +55,34 @@ class FoldersEvidence(TypedDict):
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FoldersEvidence]]:
     """Yield the folders that the image's user writes to, and whether their modes allow it."""
-    environment, _, _ = installed.read_user_python()
+    environment = user_environment.recorded()
     user = read_user(environment.user)
     for claim in claims:
+        variables = claim.expect["variables"]
+        # What names a folder -> its path.
+        paths = list_folders(environment, variables)
         folders = {}
-        for name, path in list_folders(environment, claim.expect["variables"]).items():
+        for name, path in paths.items():
             folders[name] = inspect_folder(path, user)
-        yield claim.subject, {"user": f"{user.uid}:{user.gid}", "folders": folders}
+
+        evidence: FoldersEvidence = {
+            "user": f"{user.uid}:{user.gid}",
+            "folders": folders,
+        }
+        yield claim.subject, evidence
 
 
 def list_folders(environment: UserEnvironment, variables: Sequence[str]) -> dict[str, str]:
-    """Return the working folder, and those that variables name as far as they are set."""
+    """Return the working folder, and those that variables name as far as they are set.
+
+    The result is what names the folder -> its path.
+    """
     folders = {WORKING_FOLDER: environment.directory}
     for name in variables:
-        if environment.environ.get(name):
-            folders[name] = environment.environ[name]
+        path = environment.environ.get(name)
+        # A variable that is set to nothing names no folder.
+        if path:
+            folders[name] = path
     return folders
 
 
@@ -107,23 +120,31 @@ def may_write(user: User, facts: os.stat_result) -> bool:
 
 def judge(_subject: str, _expect: FoldersExpect, evidence: FoldersEvidence) -> Finding:
     """Fail where the image's user may not write to a folder that its programs write to."""
+    user = evidence["user"]
+    folders = evidence["folders"]
     faults = []
-    for name, folder in evidence["folders"].items():
+    for name, folder in folders.items():
         if folder["writable"]:
             continue
-        owner = f"uid {folder['owner']}'s, mode {folder['mode']}"
+        path = folder["path"]
+        owner = folder["owner"]
+        mode = folder["mode"]
+        state = f"uid {owner}'s, mode {mode}"
+        # Then owner and mode are those of the nearest folder above it.
         if not folder["exists"]:
-            owner = f"it can't be made: the folder above is {owner}"
-        faults.append(
-            f"user {evidence['user']} can't write to {name}, {folder['path']} ({owner}): "
-            f"`RUN mkdir -p {folder['path']} && chown {evidence['user']} {folder['path']}` as root"
-        )
-    return conclude(faults, f"user {evidence['user']} can write to {describe(evidence['folders'])}")
+            state = f"it can't be made: the folder above is {state}"
 
+        fault = f"user {user} can't write to {name}, {path} ({state})"
+        # What to add to the Dockerfile.
+        remedy = f"`RUN mkdir -p {path} && chown {user} {path}` as root"
+        faults.append(f"{fault}: {remedy}")
 
-def describe(folders: Mapping[str, Folder]) -> str:
-    """Return how many folders there are, and the working folder."""
-    return f"{folders[WORKING_FOLDER]['path']} and {len(folders) - 1} folders that variables name"
+    # All folders but the working folder have the name of a variable.
+    named_by_variables = len(folders) - 1
+    working_folder = folders[WORKING_FOLDER]["path"]
+    good = f"user {user} can write to {working_folder}"
+    good += f" and {named_by_variables} folders that variables name"
+    return conclude(faults, good)
 
 
 CLAIMS = {"added/folders": judge}

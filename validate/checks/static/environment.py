@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from validate.checks import Settings
 from validate.claims import Claim
@@ -170,10 +170,24 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
             "start": python_start,
         }
         if "harmless" in claim.expect:
-            known = [*claim.expect["required"], *denied, *claim.expect["harmless"]]
-            known += claim.expect["allowed"]
-            evidence["unknown"] = [name for name in environ if not matches(name, known)]
+            evidence["unknown"] = list_unknown(environ, claim.expect)
         yield claim.subject, evidence
+
+
+def list_unknown(names: Iterable[str], expect: Mapping[str, Any]) -> list[str]:
+    """Return the variables of which a claim says nothing: none of its patterns matches the name.
+
+    `expect`: what the claim about a derived image says.
+    """
+    patterns: list[str] = []
+    for key in ("required", "denied", "allowed", "harmless"):
+        patterns.extend(expect[key])
+
+    unknown = []
+    for name in names:
+        if not matches(name, patterns):
+            unknown.append(name)
+    return unknown
 
 
 def find_assignments(denied: Iterable[str], user: UserEnvironment) -> Iterator[Assignment]:
@@ -292,30 +306,41 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     where it has another value than the required one.
     """
     required = expect["required"]
+    denied = expect["denied"]
     allowed = expect.get("allowed", ())
-    declared = expect.get("declared", {})
+    # Values of evidence are cut, so those to compare with are, too.
+    declared: dict[str, str] = {}
+    for name, value in expect.get("declared", {}).items():
+        declared[name] = value[:_LONGEST_VALUE]
+
     for name, value in evidence["required"].items():
-        # A derived image may change an allowed variable, but not unset it.
+        expected = required[name]
+        if value is None:
+            yield f"{name} is not set, {expected!r} is expected"
+            continue
+        # A derived image may change an allowed variable, but not empty it.
         is_allowed = bool(value) and matches(name, allowed)
-        is_declared = name in declared and value == declared[name]
-        if value != required[name] and not is_allowed and not is_declared:
-            state = "not set" if value is None else repr(value)
-            yield f"{name} is {state}, {required[name]!r} is expected"
+        is_expected = value in (expected, declared.get(name))
+        if not is_expected and not is_allowed:
+            yield f"{name} is {value!r}, {expected!r} is expected"
 
     for name, value in evidence["denied"].items():
-        # Values of evidence are cut.
-        is_declared = name in declared and value == declared[name][:_LONGEST_VALUE]
-        if name not in required and not matches(name, allowed) and not is_declared:
-            yield f"{name}={value} is set: {reason_against(name, expect['denied'])}"
+        # Required variables were judged above.
+        if name in required or matches(name, allowed):
+            continue
+        if value != declared.get(name):
+            reason = reason_against(name, denied)
+            yield f"{name}={value} is set: {reason}"
 
     # Lines of files that shells read, such as `export NAME="VALUE"`, with the name of a denied
     # variable. Only one that sets the required value is right.
     for line in evidence["in_files"]:
+        file = line["file"]
         name = line["name"]
-        value_without_quotes = line["value"].strip("\"'")
-        if value_without_quotes != required.get(name):
-            reason = reason_against(name, expect["denied"])
-            yield f"{line['file']} sets {name}={line['value']}: {reason}"
+        value = line["value"]
+        if value.strip("\"'") != required.get(name):
+            reason = reason_against(name, denied)
+            yield f"{file} sets {name}={value}: {reason}"
 
 
 def reason_against(name: str, denied: Mapping[str, str]) -> str:

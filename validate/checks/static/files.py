@@ -111,18 +111,23 @@ def compare(distributions: Sequence[Distribution]) -> FilesEvidence:
                 holds.append(owner)
             else:
                 others.append(owner)
+
         if others:
             state = "altered" if measured_hash else "missing"
             wrong.append({"path": path, "owners": dict.fromkeys(others, state)})
+        # Several packages have this path, with different contents.
         if len(set(hash_by_owner.values())) > 1:
             owners = sorted(hash_by_owner)
             in_conflict.append({"path": path, "owners": owners, "holds": holds})
 
-    unowned = sorted(find_unowned(distributions))
     without_record: list[WithoutRecord] = []
     for distribution in distributions:
-        if distribution.entries is None and not is_source_tree(distribution.location):
-            without_record.append({"name": distribution.name, "location": distribution.location})
+        location = distribution.location
+        # Files of a source tree were not installed, so nobody recorded them.
+        if distribution.entries is None and not is_source_tree(location):
+            without_record.append({"name": distribution.name, "location": location})
+
+    unowned = sorted(find_unowned(distributions))
     return {
         "distributions": len(distributions),
         "files": len(recorded),

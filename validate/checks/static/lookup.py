@@ -115,16 +115,22 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
             of_wheels[debian.real_path(entry.path)] = distribution.name
     owners = Owners(debian.read_package_files().packages, of_wheels)
 
+    # What a shell finds.
     path = user.environ.get("PATH", "").split(":")
-    # Python searches the working directory and PYTHONPATH before its standard library, and all
-    # other folders after it. `start.path` is sys.path.
+    programs = find_hidden_programs(path, owners, start)
+
+    # What Python finds: it searches the working directory and PYTHONPATH before its standard
+    # library, and all other folders after it. `start.path` is sys.path.
     standard = [folder for folder in start.path if _STANDARD_LIBRARY.fullmatch(folder)]
     modules = find_hidden_modules(folders_before_standard(user), standard, distributions)
+
+    # What the dynamic loader finds.
+    libraries = find_hidden_libraries(user, owners)
     evidence: Measured = {
         "path": path,
-        "programs": find_hidden_programs(path, owners, start)[:_MOST_LISTED],
+        "programs": programs[:_MOST_LISTED],
         "modules": modules[:_MOST_LISTED],
-        "libraries": find_hidden_libraries(user, owners)[:_MOST_LISTED],
+        "libraries": libraries[:_MOST_LISTED],
         "plugins": find_plugins(loader_folders(user), owners),
     }
     for claim in claims:
@@ -187,15 +193,20 @@ def is_same_program(found: str, hidden: str, start: Start) -> bool:
 def prefix_of_environment(path: str) -> str:
     """Return the folder of the virtual environment whose Python this is; empty if it is none."""
     folder, _, name = path.rpartition("/bin/")
-    is_python = name.startswith("python")
-    return folder if is_python and Path(folder, "pyvenv.cfg").is_file() else ""
+    if not name.startswith("python"):
+        return ""
+    # What makes a folder a virtual environment (PEP 405).
+    is_environment = Path(folder, "pyvenv.cfg").is_file()
+    return folder if is_environment else ""
 
 
 def is_same_script(path: str, other_path: str) -> bool:
     """Return whether two files are the same script, but for the interpreter in the first line."""
     texts = []
     for script in (path, other_path):
-        first_line, _, text = Path(script).read_bytes().partition(b"\n")
+        content = Path(script).read_bytes()
+        # A program that is no script has no such line, and is another one if its path is.
+        first_line, _, text = content.partition(b"\n")
         if not first_line.startswith(b"#!"):
             return False
         texts.append(text)

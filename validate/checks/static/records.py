@@ -60,18 +60,27 @@ class Measured(TypedDict):
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
-    """Yield the RECORDs of the installed distributions that each claim names."""
+    """Yield the RECORDs of the installed distributions that each claim names.
+
+    A distribution may be installed in several places, and has a RECORD in each.
+    """
     _, start, distributions = installed.read_user_python()
     environment = os.path.realpath(start.prefix)
     for claim in claims:
+        wheels = claim.expect["wheels"]
         records: dict[str, list[InstalledRecord]] = {}
         for distribution in distributions:
+            name = distribution.name
             # A distribution without a RECORD is reported by the check `files`.
-            if distribution.name in claim.expect["wheels"] and distribution.entries is not None:
-                prefix = prefix_of(distribution.location, environment)
-                record = _read_record(distribution, prefix)
-                records.setdefault(distribution.name, []).append(record)
-        yield claim.subject, {"records": records}
+            if name not in wheels or distribution.entries is None:
+                continue
+            # The folder below which its scripts and headers lie.
+            prefix = prefix_of(distribution.location, environment)
+            record = _read_record(distribution, prefix)
+            records.setdefault(name, []).append(record)
+
+        evidence: Measured = {"records": records}
+        yield claim.subject, evidence
 
 
 def prefix_of(location: str, environment: str) -> str:
