@@ -6,8 +6,8 @@
 derived_images.yaml has their Dockerfiles, which have the shapes of public ones: twenty that are
 healthy, and twenty that break by accident. The base image must be there (`build NAME`); packages
 come from this machine's indexes. A validation of all forty takes an hour on two cores.
-Exit status 1: a healthy image failed, a fault was not named, or the image's own `validate` came to
-another verdict than the host's.
+Each image is judged twice: on the host, and by its own `validate`. Exit status 1: a healthy image
+failed, a fault was not named, or the two came to different verdicts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 import yaml
@@ -32,6 +32,7 @@ from images.engine import ContainerSpec, Engine, private_engine
 from images.hardware.inventory import GpuMode
 from images.planning.image import Image
 from tools import run
+from validate import report
 from validate.claims import Tier
 from validate.derived import DECLARATION
 from validate.judging import Status
@@ -80,10 +81,15 @@ def main(
             tag = f"truetag-derived:{os.getpid()}-{number}"
             build(engine, image.local_name, row, tag)
             try:
-                problem = compare(engine, image, sources, row, tag, tier)
+                on_host = judge_on_host(engine, image, sources, tag, tier)
+                inside = judge_inside(engine, tag, tier)
             finally:
                 engine.remove(tag, force=True)
+            problem = compare(row, on_host, inside)
             typer.echo(f"{row.name}: {problem or 'as it should be'}")
+            typer.echo(f"    host {on_host.describe()}, container {inside.describe()}")
+            if row.fault:
+                typer.echo(f"    {row.fault!r} is named by {', '.join(on_host.naming(row.fault))}")
             wrong_count += bool(problem)
     typer.echo(f"{len(rows) - wrong_count} of {len(rows)} images are as they should be")
     raise typer.Exit(1 if wrong_count else 0)
@@ -101,47 +107,59 @@ def build(engine: Engine, base: str, row: Row, tag: str) -> None:
     engine.build(files, tag, network=host.network(local=engine.facts.local))
 
 
-def compare(
-    engine: Engine, image: Image, sources: Sources, row: Row, tag: str, tiers: Sequence[Tier]
-) -> str:
+class Judged(NamedTuple):
+    """The verdict on an image, as far as its required claims are concerned."""
+
+    failing: Mapping[str, str]
+    """Claim that failed -> the reason."""
+    holding: Collection[str]
+    """Claims that hold."""
+
+    def naming(self, fault: str) -> list[str]:
+        """Return the failed claims whose reason names a fault."""
+        return [claim for claim, reason in self.failing.items() if fault in reason]
+
+    def describe(self) -> str:
+        """Return `FAIL (added/imports, pins/torch)`, or `PASS`."""
+        return f"FAIL ({', '.join(self.failing)})" if self.failing else "PASS"
+
+
+def compare(row: Row, on_host: Judged, inside: Judged) -> str:
     """Return how the verdicts on a derived image differ from what they should be; empty: not.
 
-    It is judged on the host, and by its own copy of the suite. If its files are broken, the host
-    starts nothing of it, and the two are compared only where the host measured.
+    `inside`: by its own `validate`, which leaves claims out that need the host or root
+    (validate/inside.py). If its files are broken, the host starts nothing of it, and inside more
+    claims are measured.
     """
-    failures, holding = judge_on_host(engine, image, sources, tag, tiers)
-    if not row.fault and failures:
-        return f"it is healthy, but: {'; '.join(failures)}"
-    is_named = any(row.fault in failure for failure in failures)
-    if row.fault and not is_named:
-        return f"no failed claim names {row.fault}: {'; '.join(failures) or 'all of them hold'}"
+    if not row.fault:
+        failing = {**inside.failing, **on_host.failing}
+        faults = [f"{claim}: {reason}" for claim, reason in failing.items()]
+        return f"it is healthy, but: {'; '.join(faults)}" if faults else ""
 
-    contradictions = []
-    for failure in judge_inside(engine, tag, tiers):
-        if failure.partition(": ")[0] in holding:
-            contradictions.append(failure)
+    naming = on_host.naming(row.fault)
+    if not naming:
+        reasons = "; ".join(on_host.failing.values()) or "all of them hold"
+        return f"no failed claim names {row.fault}: {reasons}"
+
+    contradictions = [claim for claim in on_host.failing if claim in inside.holding]
+    contradictions += [claim for claim in inside.failing if claim in on_host.holding]
     if contradictions:
-        return f"its own `validate` contradicts the host's: {'; '.join(contradictions)}"
+        return f"host and container contradict each other: {', '.join(contradictions)}"
     return ""
 
 
 def judge_on_host(
     engine: Engine, image: Image, sources: Sources, tag: str, tiers: Sequence[Tier]
-) -> tuple[list[str], set[str]]:
-    """Return the required claims that fail on the host with their reasons, and those that hold."""
+) -> Judged:
+    """Return the verdict of `validate` on the host."""
     measured = validating.validate_image(
         engine, image, tag, sources, tiers=tiers, gpus=GpuMode.NONE, say=lambda _text: None
     )
-    failures = []
-    for judged in measured.verdict.claims_with(Status.FAIL):
-        if judged.claim.required:
-            failures.append(f"{judged.claim.key}: {judged.reason}")
-    holding = {judged.claim.key for judged in measured.verdict.claims_with(Status.PASS)}
-    return failures, holding
+    return read_verdict(report.json_data(measured.verdict))
 
 
-def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> list[str]:
-    """Return the required claims that fail by the image's own `validate`, each with its reason."""
+def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> Judged:
+    """Return the verdict of the image's own `validate`."""
     command = ["validate", "--json"]
     for tier in tiers:
         command += ["--tier", tier]
@@ -149,11 +167,20 @@ def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> list[str]:
     spec = ContainerSpec(tag, command, read_only=False)
     with engine.container(spec) as container:
         done = container.run(timeout=_SECONDS)
-    failures = []
-    for claim in json.loads(done.stdout)["claims"]:
-        if claim["required"] and claim["verdict"] == Status.FAIL:
-            failures.append(f"{claim['check']}/{claim['subject']}: {claim['reason']}")
-    return failures
+    return read_verdict(json.loads(done.stdout))
+
+
+def read_verdict(verdict: Mapping[str, Any]) -> Judged:
+    """Return the required claims of a verdict.json that failed, and those that hold."""
+    failing = {}
+    holding = []
+    for claim in verdict["claims"]:
+        key = f"{claim['check']}/{claim['subject']}"
+        if claim["verdict"] == Status.PASS:
+            holding.append(key)
+        elif claim["required"] and claim["verdict"] == Status.FAIL:
+            failing[key] = claim["reason"]
+    return Judged(failing, holding)
 
 
 if __name__ == "__main__":

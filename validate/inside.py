@@ -12,24 +12,28 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from validate import checks, host_faults, report, suite, terminal
-from validate.claims import ClaimSet, Tier
+from validate.checks import RunAs
+from validate.claims import Claim, ClaimSet, Tier
 from validate.derived import (
     DECLARATION,
     NOTHING_DECLARED,
     RULES,
+    STANDS_ON,
     derived_claims,
     parse_declaration,
 )
 from validate.environment import host, nvml
 from validate.evidence import Evidence
-from validate.judge import Verdict, explain, judge
+from validate.judge import ClaimVerdict, Verdict, explain, judge
 from validate.judging import Status
 
 CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
 """The claims of the image that our build made: it puts them beside the suite."""
+_LEFTOVERS = "hygiene/leftovers"
 _CANNOT_RUN = 2
 """The exit status of wrong arguments, missing claims, and where nothing can be written."""
 
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        claims = _measurable_claims()
+        of_image = _claims_of_image()
     except (OSError, ValueError, LookupError, TypeError) as error:
         _complain(f"{CLAIMS} holds no claims: {error}")
         return _CANNOT_RUN
@@ -53,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if no_driver:
         _complain(no_driver)
         return _CANNOT_RUN
+    claims = of_image.where(lambda claim: not reason_left_out(claim))
     try:
         evidence = _measure(claims.in_tiers(tiers), tiers)
     except OSError as error:
@@ -60,17 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _CANNOT_RUN
 
     verdict = explain(judge(claims, evidence, tiers))
+    verdict, unread = split_unread(verdict)
+    left_out = describe_left_out(of_image.in_tiers(tiers), unread)
     not_run = "" if options.tier else _why_tiers_are_left_out(tiers)
-    _print_verdict(verdict, not_run, as_json=options.json, everything=options.all)
+    _print_verdict(verdict, not_run, left_out, as_json=options.json, everything=options.all)
     return 1 if verdict.overall is Status.FAIL else 0
 
 
-def _measurable_claims() -> ClaimSet:
-    """Return the image's claims, without those that only the engine's host can measure.
+def _claims_of_image() -> ClaimSet:
+    """Return the claims that the image is held to, with those that a container can't measure.
 
     A container does not know whether its image stands on ours. So it is held to the claims of such
-    an image, which hold for our own image, too. Also left out are probes that a validation run
-    starts as root or as an unknown user: here there is only the user of the container.
+    an image, which hold for our own image, too.
 
     Raises OSError, ValueError, LookupError or TypeError if a file cannot be read.
     """
@@ -80,12 +86,63 @@ def _measurable_claims() -> ClaimSet:
     declared = NOTHING_DECLARED
     if declaration.is_file():
         declared = parse_declaration(declaration.read_text(encoding="utf-8"))
-    claims = derived_claims(base, rules, declared).measurable_inside()
-    of_other_users = []
-    for claim in claims.claims:
-        if checks.settings(claim.probe).run_as is not checks.RunAs.IMAGE_USER:
-            of_other_users.append(claim.probe)
-    return claims.not_measured_by(of_other_users)
+    return derived_claims(base, rules, declared)
+
+
+def reason_left_out(claim: Claim) -> str:
+    """Return why a container can't measure a claim about its own image; empty: it can.
+
+    A validation run on the host reads files as root. Here the container's user reads what it can.
+    """
+    if not claim.is_inside:
+        return "only an engine's host sees the settings and layers of an image"
+    if checks.settings(claim.probe).run_as in (RunAs.ARBITRARY_UID, RunAs.EACH_CLAIM):
+        return "they take containers of other users"
+    if claim.key == _LEFTOVERS:
+        return "a running container has temporary files of its own"
+    return ""
+
+
+def split_unread(verdict: Verdict) -> tuple[Verdict, list[ClaimVerdict]]:
+    """Take claims out of a verdict for which this user may not read enough, and return both.
+
+    These are claims that need root, and of which the files that this user may read show no fault.
+    """
+    judged = []
+    unread = []
+    for claim_verdict in verdict.claims:
+        needs_root = checks.settings(claim_verdict.claim.probe).run_as is RunAs.ROOT
+        if needs_root and claim_verdict.status is Status.UNPROVEN:
+            unread.append(claim_verdict)
+        else:
+            judged.append(claim_verdict)
+    return replace(verdict, claims=tuple(judged)), unread
+
+
+def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> list[str]:
+    """Return lines that say which claims are not judged here, why, and how they are judged.
+
+    `of_image`: all claims of the image. `unread`: those of `split_unread`.
+    """
+    # Reason -> the claims, or checks, that are left out for it.
+    names: dict[str, list[str]] = {}
+    for claim in of_image.claims:
+        reason = reason_left_out(claim)
+        if reason:
+            # All other claims of such checks are left out, too.
+            name = claim.key if claim.key == _LEFTOVERS else claim.check
+            names.setdefault(reason, []).append(name)
+    for claim_verdict in unread:
+        names.setdefault(claim_verdict.reason, []).append(claim_verdict.claim.key)
+
+    lines = []
+    for reason, claims in names.items():
+        lines.append(f"not judged in a container: {', '.join(dict.fromkeys(claims))} ({reason})")
+    if lines:
+        base = of_image.image.removeprefix(STANDS_ON)
+        command = f"nox -s validate -- {base} --image IMAGE"
+        lines.append(f"`{command}` in a checkout of truetag judges them, too")
+    return lines
 
 
 def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
@@ -117,19 +174,26 @@ def _measure(claims: ClaimSet, tiers: Sequence[Tier]) -> Evidence:
     return Evidence(image=claims.image, digest="", records=tuple(records), host={"faults": faults})
 
 
-def _print_verdict(verdict: Verdict, not_run: str, *, as_json: bool, everything: bool) -> None:
+def _print_verdict(
+    verdict: Verdict, not_run: str, left_out: Sequence[str], *, as_json: bool, everything: bool
+) -> None:
     """Print the verdict to stdout, as JSON or as text.
 
-    not_run: why some tiers were not run. JSON has no place for it, so there it goes to stderr.
-    everything: show also the claims that hold, in the text.
+    not_run: why some tiers were not run. left_out: lines about claims that are not judged here.
+    JSON has no place for these, so there they go to stderr. everything: show also the claims that
+    hold, in the text.
     """
     if as_json:
         if not_run:
-            sys.stderr.write(f"not run: {not_run}\n")
+            left_out = [f"not run: {not_run}", *left_out]
+        for line in left_out:
+            sys.stderr.write(f"{line}\n")
         output = json.dumps(report.json_data(verdict), indent=1)
     else:
         width = terminal.width_of(sys.stdout)
-        output = report.text(verdict, width=width, everything=everything, not_run=not_run)
+        output = report.text(
+            verdict, width=width, everything=everything, not_run=not_run, left_out=left_out
+        )
     sys.stdout.write(output + "\n")
 
 

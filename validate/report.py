@@ -32,7 +32,12 @@ def summary(verdict: Verdict) -> str:
 
 
 def lines(
-    verdict: Verdict, *, reference: str = "", everything: bool = False, not_run: str = ""
+    verdict: Verdict,
+    *,
+    reference: str = "",
+    everything: bool = False,
+    not_run: str = "",
+    left_out: Sequence[str] = (),
 ) -> list[str]:
     """Return the report that a person reads, a paragraph in each line.
 
@@ -43,6 +48,7 @@ def lines(
     reference: the image that was measured, if it was judged by the claims of another image.
     everything: list also the claims that hold, instead of a count.
     not_run: why some tiers were not run, and what to do about it.
+    left_out: lines about claims that were not judged.
     """
     report = [_title(verdict, reference)]
     for fault in verdict.faults:
@@ -57,7 +63,7 @@ def lines(
         elif claims:
             report.append(f"{status}  {_count_by_tier(claims)} (--all shows them)")
 
-    report += ["", summary(verdict), *_tiers_not_run(verdict, not_run)]
+    report += ["", summary(verdict), *_tiers_not_run(verdict, not_run), *left_out]
 
     # The worst comes last: there a reader of a terminal looks first.
     for status, word in (
@@ -150,10 +156,15 @@ def _paragraphs(claims: Sequence[ClaimVerdict]) -> list[str]:
 
 
 def text(
-    verdict: Verdict, *, width: int | None = None, everything: bool = False, not_run: str = ""
+    verdict: Verdict,
+    *,
+    width: int | None = None,
+    everything: bool = False,
+    not_run: str = "",
+    left_out: Sequence[str] = (),
 ) -> str:
     """Return the report of `lines` as one text, wrapped to `width` characters (None: unwrapped)."""
-    report = lines(verdict, everything=everything, not_run=not_run)
+    report = lines(verdict, everything=everything, not_run=not_run, left_out=left_out)
     return "\n".join(wrapped(line, width) for line in report)
 
 

@@ -4,7 +4,7 @@ What the claim compares them with is in validate/checks/static/host_origin.py.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, configuration
@@ -15,6 +15,7 @@ from validate.checks.static.host_origin import (
     MeasuredLayer,
     OriginEvidence,
     StepChange,
+    concerns_our_tools,
 )
 from validate.claims import ORIGIN_PROBE, ClaimSet
 from validate.evidence import Measurement, Outcome, Record
@@ -137,12 +138,19 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
         changes.append(
             StepChange(
                 step=change.step,
-                replaced=dict(list(change.replaced.items())[:_MOST_LISTED]),
-                removed=list(change.removed[:_MOST_LISTED]),
+                replaced={path: change.replaced[path] for path in first_paths(change.replaced)},
+                removed=first_paths(change.removed),
                 count=len(change.replaced) + len(change.removed),
             )
         )
     return changes
+
+
+def first_paths(paths: Iterable[str]) -> list[str]:
+    """Return as many paths as evidence lists. Those that its judge looks for come first."""
+    # False sorts before True, and the order is kept otherwise.
+    ordered = sorted(paths, key=lambda path: not concerns_our_tools(path))
+    return ordered[:_MOST_LISTED]
 
 
 def origin_changes(records: Sequence[Record]) -> list[StepChange] | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tools import derived_images
-from tools.derived_images import Row
+from tools.derived_images import Judged, Row
 from validate.derived import parse_declaration
 
 
@@ -20,30 +20,43 @@ def test_what_they_declare_can_be_read() -> None:
         parse_declaration(row.declared)
 
 
+HEALTHY = Judged({}, ["added/imports", "modes/users"])
+BROKEN = Judged({"added/imports": "numpy 1 is needed"}, ["modes/users"])
+
+
 @pytest.mark.parametrize(
     ("fault", "on_host", "inside", "problem"),
     [
-        pytest.param("", [], [], "", id="healthy, and judged so"),
-        pytest.param("", ["files/recorded: x"], [], "it is healthy, but", id="false alarm"),
-        pytest.param("numpy", ["added/imports: numpy"], ["added/imports: numpy"], "", id="named"),
-        pytest.param("numpy", [], [], "no failed claim names numpy", id="not seen"),
-        pytest.param("numpy", ["pins/torch: x"], [], "no failed claim names", id="not named"),
-        pytest.param("", [], ["added/imports: x"], "its own `validate` contr", id="two verdicts"),
-        pytest.param("a", ["pins/a: a"], ["toolkit/ptxas: x"], "", id="not measured on the host"),
+        pytest.param("", HEALTHY, HEALTHY, "", id="healthy, and judged so"),
+        pytest.param("", BROKEN, BROKEN, "it is healthy, but: added/imp", id="false alarm"),
+        pytest.param("", HEALTHY, BROKEN, "it is healthy, but: added/imp", id="only inside"),
+        pytest.param("numpy", BROKEN, BROKEN, "", id="named"),
+        pytest.param("numpy", HEALTHY, HEALTHY, "no failed claim names numpy", id="not seen"),
+        pytest.param("torch", BROKEN, BROKEN, "no failed claim names torch", id="not named"),
+        pytest.param("numpy", BROKEN, HEALTHY, "host and container contr", id="two verdicts"),
+        pytest.param("numpy", BROKEN, Judged({}, []), "", id="not measured inside"),
+        pytest.param(
+            "numpy", BROKEN, Judged({"state/x": "y"}, []), "", id="not measured on the host"
+        ),
     ],
 )
 def test_a_verdict_is_compared_with_the_one_that_was_written_down(
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-    on_host: list[str],
-    inside: list[str],
-    problem: str,
+    fault: str, on_host: Judged, inside: Judged, problem: str
 ) -> None:
-    holding = {"added/imports"} - {failure.partition(": ")[0] for failure in on_host}
-    monkeypatch.setattr(derived_images, "judge_on_host", lambda *_: (on_host, holding))
-    monkeypatch.setattr(derived_images, "judge_inside", lambda *_: inside)
     row = Row(name="x", source="y", steps="RUN z", fault=fault)
 
-    found = derived_images.compare(None, None, None, row, "tag", [])  # type: ignore[arg-type]
+    difference = derived_images.compare(row, on_host, inside)
 
-    assert found.startswith(problem) if problem else found == ""
+    assert difference.startswith(problem) if problem else difference == ""
+
+
+def test_only_required_claims_decide() -> None:
+    rows = [
+        {"check": "image", "subject": "size", "required": False, "verdict": "FAIL", "reason": "a"},
+        {"check": "pins", "subject": "torch", "required": True, "verdict": "FAIL", "reason": "b"},
+        {"check": "modes", "subject": "users", "required": True, "verdict": "PASS", "reason": "c"},
+    ]
+
+    judged = derived_images.read_verdict({"claims": rows})
+
+    assert judged == Judged({"pins/torch": "b"}, ["modes/users"])

@@ -1,4 +1,4 @@
-"""List every path of an image, as root reads them from the image's own file system."""
+"""List every path of an image, in a container of it."""
 
 import os
 import re
@@ -6,6 +6,8 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
+
+from validate.environment import user_environment
 
 _NOT_OF_THE_IMAGE = ("/proc", "/sys", "/dev", "/judge")
 """Folders of the kernel, and the one in which the suite is mounted."""
@@ -25,15 +27,18 @@ class ImagePaths(NamedTuple):
 def read_image_paths() -> ImagePaths:
     """Return every path of the image. They are listed once a process."""
     unreadable: list[str] = []
-    return ImagePaths(dict(walk("/", unreadable)), unreadable)
+    volumes = not user_environment.recorded().has_own_mounts
+    return ImagePaths(dict(walk("/", unreadable, volumes=volumes)), unreadable)
 
 
-def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+def walk(
+    top: str, unreadable: list[str], *, volumes: bool = True
+) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and lstat of everything below a folder, folders too.
 
     Folders that can't be listed are appended to `unreadable`. What an engine mounts is on another
-    device (`st_dev`) than the folder around it. Of that, folders belong to the image: they are its
-    declared volumes. Single files, such as /etc/hosts, do not.
+    device (`st_dev`) than the folder around it. Single files, such as /etc/hosts, do not belong to
+    the image. Folders do with `volumes`: they are the volumes that it declares.
     """
     root_device = os.lstat(top).st_dev
     # Folders to list, each with its device.
@@ -61,7 +66,8 @@ def walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]
             # and not on that of its folder, as files in a volume are.
             is_folder = stat.S_ISDIR(facts.st_mode)
             is_mounted_file = not is_folder and facts.st_dev not in (root_device, folder_device)
-            if is_mounted_file:
+            is_mounted_folder = is_folder and facts.st_dev != root_device
+            if is_mounted_file or (is_mounted_folder and not volumes):
                 continue
             yield path, facts
             if is_folder:

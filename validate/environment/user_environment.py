@@ -32,6 +32,9 @@ class UserEnvironment:
     yet."""
     hidden: Sequence[str] = ()
     """Files of the image that can't be seen, because another file is mounted over each."""
+    has_own_mounts: bool = False
+    """Whether the user started the container, and may have mounted folders there. They are not the
+    image's. A validation run mounts none."""
 
 
 @functools.cache
@@ -55,6 +58,7 @@ def of_this_process() -> UserEnvironment:
         directory=str(Path.cwd()),
         python=shutil.which("python3", path=environ.get("PATH")) or sys.executable,
         user=f"{os.getuid()}:{os.getgid()}",
+        has_own_mounts=True,
     )
 
 

@@ -260,3 +260,18 @@ def test_only_an_unchanged_file_is_taken_for_debians(root: Path) -> None:
 
     program.unlink()
     assert not environment.is_as_debian_brought(str(program), files)
+
+
+def test_a_file_in_a_folder_that_this_user_cannot_list_is_unproven_and_not_missing(
+    root: Path,
+) -> None:
+    """As inside a container, whose user may not read all that root may."""
+    facts = dict(walk(str(root), []))
+    del facts[f"{root}/{PROGRAM}"]
+    image = ImagePaths(facts, unreadable=[f"{root}/usr/bin"])
+
+    measured = check.compare(f"{root}/dpkg", image)
+    status, reason = check.judge("debian", {"image_kind": ImageKind.OURS}, measured)
+
+    assert status is Status.UNPROVEN
+    assert f"{root}/{PROGRAM} can't be read by this user" in reason

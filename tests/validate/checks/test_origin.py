@@ -113,6 +113,38 @@ def test_other_bytes_of_the_same_recipe_fail(measured: dict[str, Any], words: st
     assert words in reason
 
 
+@pytest.mark.parametrize(
+    ("removed", "replaced", "named"),
+    [
+        (["/opt"], {}, "/opt"),
+        (["/opt/truetag"], {}, "/opt/truetag"),
+        ([], {"/opt/truetag/constraints.txt": "content"}, "/opt/truetag/constraints.txt"),
+        ([], {"/usr/local/bin/entrypoint": "mode"}, "/usr/local/bin/entrypoint"),
+    ],
+)
+def test_a_step_that_changes_the_images_own_tools_is_named(
+    removed: list[str], replaced: dict[str, str], named: str
+) -> None:
+    """No package lists them, and no build records the suite's layer: so nothing else sees it."""
+    change = {"step": "RUN x", "removed": removed, "replaced": replaced, "count": 1}
+
+    status, reason = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
+
+    assert status is Status.FAIL
+    assert reason.startswith(f"`RUN x` changes {named}: ")
+
+
+def test_a_step_that_changes_other_files_is_only_reported() -> None:
+    """People edit /etc, and clean up apt's settings."""
+    replaced = {"/opt/venv/x.py": "content", "/etc/apt/apt.conf.d/docker-clean": "content"}
+    change = {"step": "RUN x", "removed": [], "replaced": replaced, "count": 2}
+
+    status, reason = judged(image({"above": "sha256:x"}, changes=[change]), DERIVED)
+
+    assert status is Status.PASS
+    assert "`RUN x` changes 2 paths" in reason
+
+
 def test_a_layer_with_other_bytes_comes_with_the_command_that_names_the_files() -> None:
     reason = judged(image(WITH_ANOTHER_TORCH)).reason
 

@@ -5,7 +5,8 @@ the state of each package, and the MD5 sum of each of its files. They are compar
 `dpkg --verify`: that finds damage, and not what somebody changed on purpose and hid.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from validate.checks import RunAs, Settings
@@ -13,7 +14,7 @@ from validate.checks.static.files import hash_all
 from validate.claims import Claim, ImageKind
 from validate.environment import debian
 from validate.environment.image_paths import ImagePaths, is_plain_file, read_image_paths
-from validate.judging import Finding, conclude, count_unlisted, failed, listed, passed
+from validate.judging import Finding, conclude, count_unlisted, failed, listed, passed, unproven
 
 SETTINGS = Settings(
     reads_files_only=True,
@@ -41,9 +42,7 @@ class Expected(TypedDict):
     image_kind: ImageKind
 
 
-class Measured(TypedDict):
-    """What of Debian's packages is not as it was installed. Lists of files are cut."""
-
+class _Measured(TypedDict):
     packages: int
     files: int
     """How many files were compared."""
@@ -57,6 +56,13 @@ class Measured(TypedDict):
     missing_count: int
     edited: list[str]
     """Configuration files that somebody changed or removed."""
+
+
+class Measured(_Measured, total=False):
+    """What of Debian's packages is not as it was installed. Lists of files are cut."""
+
+    unreadable: list[str]
+    """Files that this user can't read, as inside a container that is not root's."""
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
@@ -84,9 +90,12 @@ def compare(database: str, image: ImagePaths) -> Measured:
     altered: dict[str, str] = {}
     missing: dict[str, str] = {}
     edited = []
+    unreadable = find_unreadable(owned.md5, image)
     for path, expected_sum in sorted(owned.md5.items()):
         # Documentation may be missing: slim images leave it out.
         if measured_sums.get(path) == expected_sum or path.startswith(_LEFT_OUT):
+            continue
+        if path in unreadable:
             continue
         package = owned.packages.get(path, "")
         is_emptied = path in measured_sums and not image.facts[path].st_size
@@ -108,7 +117,20 @@ def compare(database: str, image: ImagePaths) -> Measured:
         "missing": first_items(missing),
         "missing_count": len(missing),
         "edited": edited[:_MOST_LISTED],
+        "unreadable": unreadable[:_MOST_LISTED],
     }
+
+
+def find_unreadable(paths: Iterable[str], image: ImagePaths) -> list[str]:
+    """Return the paths that the user of this process can't read, or not look for."""
+    closed_folders = tuple(f"{folder}/" for folder in image.unreadable)
+    unreadable = []
+    for path in paths:
+        facts = image.facts.get(path)
+        is_closed = facts and is_plain_file(facts) and not os.access(path, os.R_OK)
+        if is_closed or path.startswith(closed_folders):
+            unreadable.append(path)
+    return unreadable
 
 
 def find_unfinished(
@@ -137,13 +159,12 @@ def find_packages_without_sums(owned: debian.PackageFiles, image: ImagePaths) ->
     with_sums = set()
     for path, package in owned.packages.items():
         # Sums of configuration files are elsewhere: in dpkg's `status`.
-        if path not in image.facts or path in owned.configuration:
+        if path in owned.configuration:
             continue
-        if not is_plain_file(image.facts[path]):
-            continue
-        with_files.add(package)
         if path in owned.md5:
             with_sums.add(package)
+        elif path in image.facts and is_plain_file(image.facts[path]):
+            with_files.add(package)
     return with_files - with_sums
 
 
@@ -168,7 +189,7 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     """Fail where a Debian package is not wholly installed, or one of its files is damaged or gone.
 
     An image on a custom base may have no Debian packages. Edited configuration files are reported
-    in the reason.
+    in the reason. UNPROVEN: some files can't be read, and the others show no fault.
     """
     if not evidence["packages"]:
         # Where dpkg has sums of files, but no package, its `status` was lost or emptied.
@@ -191,6 +212,9 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     good += f", and {evidence['files']} files are as they brought them"
     if evidence["edited"]:
         good += f"; edited configuration: {listed(evidence['edited'])}"
+    unreadable = evidence.get("unreadable")
+    if unreadable and not faults:
+        return unproven(f"{good}, but {listed(unreadable)} can't be read by this user")
     return conclude(faults, good)
 
 

@@ -8,7 +8,7 @@ instead: 26,000 AST nodes that could still not judge a custom base.
 The engine's host measures it (images/validation/origin.py): a container can't see its own layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypedDict
 
 from validate.installation import by_installation
@@ -23,6 +23,15 @@ SUITE = "suite"
 are compared with those of the suite."""
 _WHERE_LAYERS_ARE_READ = "validate it as root on the engine's own machine"
 """The next step for evidence of before 2026-11-29, which does not say why layers were unread."""
+OUR_TOOLS = (
+    "/opt/truetag",
+    "/usr/local/bin/validate",
+    "/usr/local/bin/doctor",
+    "/usr/local/bin/entrypoint",
+    "/etc/profile.d/truetag_additions.sh",
+)
+"""What an image needs for `pip install`, `validate`, `doctor` and its start
+(templates/scripts/suite.sh, templates/stages/image.j2). No package lists these files."""
 _DIGEST_CHARACTERS = 12
 _STEP_CHARACTERS = 80
 """How much of a step (`RUN pip install ...`) a reason quotes."""
@@ -156,9 +165,13 @@ def compare_layers(expect: OriginExpectation, evidence: OriginEvidence) -> Layer
 def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) -> Finding:
     """Judge whether the layers of an image are those that are recorded for its recipe.
 
-    FAIL: the same recipe gave other bytes, or the suite's layer has foreign files. UNPROVEN: no two
-    builds are recorded, or the layers can't be compared.
+    FAIL: the same recipe gave other bytes, the suite's layer has foreign files, or a step of a
+    derived image changed OUR_TOOLS. UNPROVEN: no two builds are recorded, or the layers can't be
+    compared.
     """
+    changed_tools = list(find_changed_tools(evidence["changes"]))
+    if changed_tools:
+        return failed("; ".join(changed_tools))
     layers = compare_layers(expect, evidence)
     # Only a checkout has the program that records builds.
     next_step = by_installation(
@@ -193,6 +206,30 @@ def judge(_subject: str, expect: OriginExpectation, evidence: OriginEvidence) ->
         where = evidence.get("unread", _WHERE_LAYERS_ARE_READ)
         return unproven(f"its suite's layer can't be read here; {where}")
     return passed(describe_success(layers, expect, evidence))
+
+
+def find_changed_tools(changes: Sequence[StepChange]) -> Iterator[str]:
+    """Yield the steps of a derived image that removed or replaced files of OUR_TOOLS.
+
+    A Dockerfile that empties /opt, for example, removes what keeps `pip install` from moving torch.
+    """
+    for change in changes:
+        paths = [*change["removed"], *change["replaced"]]
+        tools = [path for path in paths if concerns_our_tools(path)]
+        if tools:
+            step = change["step"][:_STEP_CHARACTERS]
+            yield (
+                f"`{step}` changes {listed(tools)}: `pip install`, `validate`, `doctor` or the "
+                "entrypoint of this image need it, so leave it as it is"
+            )
+
+
+def concerns_our_tools(path: str) -> bool:
+    """Return whether a path is one of OUR_TOOLS, lies in one, or is a folder above one."""
+    for tool in OUR_TOOLS:
+        if path == tool or path.startswith(f"{tool}/") or tool.startswith(f"{path}/"):
+            return True
+    return False
 
 
 def excuse_difference(

@@ -1,0 +1,101 @@
+"""validate.inside: what a container judges of its own image, and what it says of the rest."""
+
+import pytest
+
+from validate.claims import Claim, ClaimSet, Tier
+from validate.inside import describe_left_out, reason_left_out, split_unread
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
+
+HOST_ONLY = "only an engine's host sees the settings and layers of an image"
+OTHER_USERS = "they take containers of other users"
+OWN_FILES = "a running container has temporary files of its own"
+
+
+def make_claim(key: str, probe: str) -> Claim:
+    """Return a claim of the static tier."""
+    check, _, subject = key.partition("/")
+    return Claim(check=check, subject=subject, tier=Tier.STATIC, probe=probe, statement="")
+
+
+def make_verdict(key: str, probe: str, status: Status, reason: str = "") -> Verdict:
+    """Return the verdict on one claim."""
+    judged = ClaimVerdict(
+        claim=make_claim(key, probe), status=status, reason=reason, seconds=0, evidence={}
+    )
+    return Verdict(image="x", digest="", evidence_sha256="", claims=(judged,))
+
+
+@pytest.mark.parametrize(
+    ("key", "probe", "reason"),
+    [
+        ("pins/torch", "static.pins", ""),
+        ("debian/packages", "static.debian", ""),
+        ("modes/users", "static.modes", ""),
+        ("hygiene/secrets", "static.hygiene", ""),
+        ("hygiene/leftovers", "static.hygiene", OWN_FILES),
+        ("image/history", "host.image", HOST_ONLY),
+        ("origin/layers", "host.origin", HOST_ONLY),
+        ("arbitrary-uid/environment", "cpu.arbitrary_uid", OTHER_USERS),
+        ("additions/torchaudio", "cpu.additions", OTHER_USERS),
+    ],
+)
+def test_a_container_leaves_out_what_its_user_cannot_measure(
+    key: str, probe: str, reason: str
+) -> None:
+    assert reason_left_out(make_claim(key, probe)) == reason
+
+
+def test_so_does_it_where_its_user_may_not_read_all_files() -> None:
+    verdict = make_verdict(
+        "hygiene/secrets", "static.hygiene", Status.UNPROVEN, "/root can't be read"
+    )
+
+    judged, unread = split_unread(verdict)
+
+    assert judged.claims == ()
+    assert describe_left_out(ClaimSet(image="an image on cu126-torch25", claims=()), unread) == [
+        "not judged in a container: hygiene/secrets (/root can't be read)",
+        "`nox -s validate -- cu126-torch25 --image IMAGE` in a checkout of truetag judges them,"
+        " too",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("probe", "status"),
+    [
+        pytest.param("static.hygiene", Status.FAIL, id="a fault was found"),
+        pytest.param("static.debian", Status.PASS, id="all could be read"),
+        pytest.param("static.pins", Status.UNPROVEN, id="it needs no root"),
+    ],
+)
+def test_all_other_claims_stay_in_the_verdict(probe: str, status: Status) -> None:
+    verdict = make_verdict("some/claim", probe, status)
+
+    assert split_unread(verdict) == (verdict, [])
+
+
+def test_claims_of_one_reason_share_a_line_in_which_each_check_stands_once() -> None:
+    of_image = ClaimSet(
+        image="an image on cu126-torch25",
+        claims=(
+            make_claim("image/size", "host.image"),
+            make_claim("image/history", "host.image"),
+            make_claim("pins/torch", "static.pins"),
+            make_claim("hygiene/leftovers", "static.hygiene"),
+            make_claim("origin/layers", "host.origin"),
+        ),
+    )
+
+    lines = describe_left_out(of_image, [])
+
+    assert lines[:-1] == [
+        f"not judged in a container: image, origin ({HOST_ONLY})",
+        f"not judged in a container: hygiene/leftovers ({OWN_FILES})",
+    ]
+
+
+def test_nothing_is_said_where_nothing_is_left_out() -> None:
+    of_image = ClaimSet(image="x", claims=(make_claim("pins/torch", "static.pins"),))
+
+    assert describe_left_out(of_image, []) == []
