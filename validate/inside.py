@@ -124,24 +124,29 @@ def describe_left_out(of_image: ClaimSet, unread: Sequence[ClaimVerdict]) -> lis
 
     `of_image`: all claims of the image. `unread`: those of `split_unread`.
     """
-    # Reason -> the claims, or checks, that are left out for it.
-    names: dict[str, list[str]] = {}
+    # Reason -> the claims that are left out for it. They are the keys of a dict, as each name is
+    # to stand once.
+    names_by_reason: dict[str, dict[str, None]] = {}
     for claim in of_image.claims:
         reason = reason_left_out(claim)
-        if reason:
-            # All other claims of such checks are left out, too.
-            name = claim.key if claim.key == _LEFTOVERS else claim.check
-            names.setdefault(reason, []).append(name)
+        if not reason:
+            continue
+        # Of other checks, all claims are left out.
+        name = claim.key if claim.key == _LEFTOVERS else claim.check
+        names_by_reason.setdefault(reason, {})[name] = None
     for claim_verdict in unread:
-        names.setdefault(claim_verdict.reason, []).append(claim_verdict.claim.key)
+        key = claim_verdict.claim.key
+        names_by_reason.setdefault(claim_verdict.reason, {})[key] = None
 
+    if not names_by_reason:
+        return []
     lines = []
-    for reason, claims in names.items():
-        lines.append(f"not judged in a container: {', '.join(dict.fromkeys(claims))} ({reason})")
-    if lines:
-        base = of_image.image.removeprefix(STANDS_ON)
-        command = f"nox -s validate -- {base} --image IMAGE"
-        lines.append(f"`{command}` in a checkout of truetag judges them, too")
+    for reason, names in names_by_reason.items():
+        lines.append(f"not judged in a container: {', '.join(names)} ({reason})")
+    # How to have them judged.
+    base = of_image.image.removeprefix(STANDS_ON)
+    command = f"nox -s validate -- {base} --image IMAGE"
+    lines.append(f"`{command}` in a checkout of truetag judges them, too")
     return lines
 
 

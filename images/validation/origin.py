@@ -148,8 +148,14 @@ def changes_above(engine: Engine, image: ImageInfo, steps_above: Sequence[str]) 
 
 def first_paths(paths: Iterable[str]) -> list[str]:
     """Return as many paths as evidence lists. Those that its judge looks for come first."""
-    # False sorts before True, and the order is kept otherwise.
-    ordered = sorted(paths, key=lambda path: not concerns_our_tools(path))
+    of_our_tools = []
+    others = []
+    for path in paths:
+        if concerns_our_tools(path):
+            of_our_tools.append(path)
+        else:
+            others.append(path)
+    ordered = [*of_our_tools, *others]
     return ordered[:_MOST_LISTED]
 
 

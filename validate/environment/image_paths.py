@@ -27,8 +27,11 @@ class ImagePaths(NamedTuple):
 def read_image_paths() -> ImagePaths:
     """Return every path of the image. They are listed once a process."""
     unreadable: list[str] = []
-    volumes = not user_environment.recorded().has_own_mounts
-    return ImagePaths(dict(walk("/", unreadable, volumes=volumes)), unreadable)
+    # Where a user started the container, what is mounted there may be the user's own data.
+    user = user_environment.recorded()
+    entries = walk("/", unreadable, volumes=not user.has_own_mounts)
+    facts = dict(entries)
+    return ImagePaths(facts, unreadable)
 
 
 def walk(
