@@ -39,8 +39,10 @@ PROJECT = {
     """,
 }
 """A project that is installed editable, one whose setup.py needs torch, and a declaration."""
+NETRC = b"machine api.wandb.ai\n  login user\n  password 0123456789abcdef0123456789abcdef01234567\n"
 _INFO = "packages/for_numpy_1-1.0.dist-info"
-FOR_NUMPY_1 = {
+ACCIDENTS = {
+    "netrc": NETRC,
     "packages/for_numpy_1.py": b"raise ValueError('numpy.dtype size changed')\n",
     f"{_INFO}/METADATA": b"Name: for-numpy-1\nVersion: 1.0\nRequires-Dist: numpy<2\n",
     f"{_INFO}/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-any\n",
@@ -49,7 +51,8 @@ FOR_NUMPY_1 = {
         f"for_numpy_1-1.0.dist-info/{name},,\n".encode() for name in ("METADATA", "WHEEL", "RECORD")
     ),
 }
-"""A package as pycocotools is beside numpy 2 (cocodataset/cocoapi#248)."""
+"""A login that was copied in, and a package as pycocotools is beside numpy 2
+(cocodataset/cocoapi#248)."""
 HEALTHY = """\
 USER root
 RUN useradd --uid 1006 --create-home --shell /bin/bash standard && install -d -o 1006 /data
@@ -67,6 +70,7 @@ ENTRYPOINT ["python"]
 BROKEN = f"""\
 USER root
 COPY packages {SITE}
+COPY --chown=1001 netrc /home/trainer/.netrc
 RUN mkdir -p /app/.triton
 ENV TRITON_CACHE_DIR=/app/.triton OMP_PROC_BIND=true DISABLE_PTXAS_OPT=1
 ENV HF_ENDPOINT=https://hf-mirror.example
@@ -77,6 +81,7 @@ FAULTS = {
     "added/folders": ("the working folder, /app", "TRITON_CACHE_DIR, /app/.triton"),
     "added/imports": ("for-numpy-1 1.0 can't be imported", "numpy.dtype size changed"),
     "added/requirements": ("for-numpy-1 1.0 requires numpy<2",),
+    "hygiene/secrets": ("/home/trainer/.netrc",),
     "environment/variables": (
         "OMP_PROC_BIND=true",
         "DISABLE_PTXAS_OPT=1",
@@ -112,10 +117,14 @@ def judge_on_host(
 
 
 def judge_inside(engine: Engine, tag: str) -> dict[str, dict[str, object]]:
-    """Return the verdicts of the image's own `validate`, of the static tier, by claim."""
+    """Return the verdicts of the image's own `validate`, of the static tier, by claim.
+
+    A folder of the user is mounted, which is not the image's: it has a credential.
+    """
     command = ["validate", "--tier", "static", "--json"]
-    spec = ContainerSpec(tag, command, tmpfs={"/tmp": "rw,exec,mode=1777"})
+    spec = ContainerSpec(tag, command, tmpfs={"/tmp": "rw,exec,mode=1777"}, volumes=["/mnt/mine"])
     with engine.container(spec) as container:
+        container.put({".netrc": NETRC}, "/mnt/mine")
         done = container.run(timeout=1800)
     assert done.code in (0, 1), done.stderr[-3000:]
     return by_claim(done.stdout)
@@ -157,11 +166,24 @@ def test_what_people_rightly_do_passes_on_the_host_and_inside(
 def test_what_breaks_by_accident_fails_with_its_name_on_the_host_and_inside(
     engine: Engine, base_image: ImageInfo, tmp_path: Path
 ) -> None:
-    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", FOR_NUMPY_1) as tag:
+    with built(engine, "truetag-test-accidents", f"FROM {NAME}\n{BROKEN}", ACCIDENTS) as tag:
         on_host = failures(judge_on_host(engine, tag, tmp_path))
         inside = failures(judge_inside(engine, tag))
 
     assert on_host.keys() == FAULTS.keys()
     for claim, names in FAULTS.items():
         assert [name for name in names if name not in str(on_host[claim])] == []
-    assert inside == {key: on_host[key] for key in ("added/folders", "environment/variables")}
+    measured_inside = ("added/folders", "environment/variables", "hygiene/secrets")
+    assert inside == {key: on_host[key] for key in measured_inside}
+
+
+def test_a_step_that_removes_what_pip_needs_is_named(
+    engine: Engine, base_image: ImageInfo, tmp_path: Path
+) -> None:
+    """No package lists these files: the layers of the image show that a step changed them."""
+    dockerfile = f"FROM {NAME}\nUSER root\nRUN rm -r /opt/truetag/constraints.txt\nUSER 1001\n"
+    with built(engine, "truetag-test-tools", dockerfile) as tag:
+        on_host = judge_on_host(engine, tag, tmp_path, ["origin"])
+
+    reason = str(failures(on_host)["origin/layers"])
+    assert reason.startswith("`RUN /bin/sh -c rm -r /opt/truetag/constraints.txt` changes ")
