@@ -1,7 +1,7 @@
 """Build forty derived images, and compare the verdict of each with the one that a person gave it.
 
     python -m tools.derived_images cu126-torch25 --tier static --tier cpu
-    python -m tools.derived_images cu126-torch25 --only wandb --only autoawq
+    python -m tools.derived_images cu126-torch25 --tier cpu --only uv --only autoawq --claim added
 
 derived_images.yaml has their Dockerfiles, which have the shapes of public ones: twenty that are
 healthy, and twenty that break by accident. The base image must be there (`build NAME`); packages
@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -33,13 +33,15 @@ from images.hardware.inventory import GpuMode
 from images.planning.image import Image
 from tools import run
 from validate import report
-from validate.claims import Tier
-from validate.derived import DECLARATION
+from validate.claims import ClaimSet, Tier
+from validate.derived import DECLARATION, LOCK_CLAIM
 from validate.judging import Status
 
 FILE = Path(__file__).with_suffix(".yaml")
 _HOST = f"RUN --mount=type=bind,source=host,target={MOUNT} . {MOUNT}/env && "
 """Begins a step that has this machine's settings for indexes and proxies."""
+CLAIMS = PurePosixPath("/opt/truetag/claims.json")
+"""The file of an image with its claims."""
 _SECONDS = 3600
 """How long the image's own `validate` may take."""
 
@@ -70,8 +72,12 @@ def main(
     name: str,
     tier: Annotated[list[Tier], typer.Option()] = [Tier.STATIC],  # noqa: B006  typer's
     only: Annotated[list[str], typer.Option()] = [],  # noqa: B006
+    claim: Annotated[list[str], typer.Option()] = [],  # noqa: B006
 ) -> None:
-    """Build and judge the images, and print each that got another verdict than it should."""
+    """Build and judge the images, and print each that got another verdict than it should.
+
+    `only`: names of rows; empty: all. `claim`: as that of `validate`; empty: all claims.
+    """
     sources = matrix.load()
     (image,) = common.select_accepted([name], sources, exactly_one=True)
     rows = [row for row in read_rows() if not only or row.name in only]
@@ -81,8 +87,8 @@ def main(
             tag = f"truetag-derived:{os.getpid()}-{number}"
             build(engine, image.local_name, row, tag)
             try:
-                on_host = judge_on_host(engine, image, sources, tag, tier)
-                inside = judge_inside(engine, tag, tier)
+                on_host = judge_on_host(engine, image, sources, tag, tier, claim)
+                inside = judge_inside(engine, tag, tier, claim)
             finally:
                 engine.remove(tag, force=True)
             problem = compare(row, on_host, inside)
@@ -149,23 +155,45 @@ def compare(row: Row, on_host: Judged, inside: Judged) -> str:
 
 
 def judge_on_host(
-    engine: Engine, image: Image, sources: Sources, tag: str, tiers: Sequence[Tier]
+    engine: Engine,
+    image: Image,
+    sources: Sources,
+    tag: str,
+    tiers: Sequence[Tier],
+    only: Sequence[str] = (),
 ) -> Judged:
-    """Return the verdict of `validate` on the host."""
+    """Return the verdict of `validate` on the host. `only`: texts of --claim; empty: all claims."""
     measured = validating.validate_image(
-        engine, image, tag, sources, tiers=tiers, gpus=GpuMode.NONE, say=lambda _text: None
+        engine,
+        image,
+        tag,
+        sources,
+        tiers=tiers,
+        only=only,
+        gpus=GpuMode.NONE,
+        say=lambda _text: None,
     )
     return read_verdict(report.json_data(measured.verdict))
 
 
-def judge_inside(engine: Engine, tag: str, tiers: Sequence[Tier]) -> Judged:
-    """Return the verdict of the image's own `validate`."""
+def judge_inside(
+    engine: Engine, tag: str, tiers: Sequence[Tier], only: Sequence[str] = ()
+) -> Judged:
+    """Return the verdict of the image's own `validate`. `only`: see `judge_on_host`.
+
+    An image's `validate` has no option --claim, so its file of claims gets only these. Claims about
+    additions do not stand in that file, and are judged in any case.
+    """
     command = ["validate", "--json"]
     for tier in tiers:
         command += ["--tier", tier]
     # As `docker run` starts it, but without a network.
     spec = ContainerSpec(tag, command, read_only=False)
     with engine.container(spec) as container:
+        if only:
+            of_image = ClaimSet.loads(container.get_file(str(CLAIMS), most=1 << 24).decode())
+            chosen = of_image.named_by([*only, LOCK_CLAIM])
+            container.put({CLAIMS.name: chosen.dumps().encode()}, str(CLAIMS.parent))
         done = container.run(timeout=_SECONDS)
     return read_verdict(json.loads(done.stdout))
 
