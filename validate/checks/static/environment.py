@@ -308,27 +308,26 @@ def find_variable_faults(expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     required = expect["required"]
     denied = expect["denied"]
     allowed = expect.get("allowed", ())
-    # Values of evidence are cut, so those to compare with are, too.
-    declared: dict[str, str] = {}
-    for name, value in expect.get("declared", {}).items():
-        declared[name] = value[:_LONGEST_VALUE]
+    declared = expect.get("declared", {})
 
-    for name, value in evidence["required"].items():
+    for name, measured in evidence["required"].items():
         expected = required[name]
-        if value is None:
+        if measured is None:
             yield f"{name} is not set, {expected!r} is expected"
             continue
         # A derived image may change an allowed variable, but not empty it.
-        is_allowed = bool(value) and matches(name, allowed)
-        is_expected = value in (expected, declared.get(name))
+        is_allowed = measured != "" and matches(name, allowed)
+        is_expected = measured in (expected, declared.get(name))
         if not is_expected and not is_allowed:
-            yield f"{name} is {value!r}, {expected!r} is expected"
+            yield f"{name} is {measured!r}, {expected!r} is expected"
 
     for name, value in evidence["denied"].items():
         # Required variables were judged above.
         if name in required or matches(name, allowed):
             continue
-        if value != declared.get(name):
+        # Values of denied variables are cut in evidence.
+        is_declared = name in declared and value == declared[name][:_LONGEST_VALUE]
+        if not is_declared:
             reason = reason_against(name, denied)
             yield f"{name}={value} is set: {reason}"
 
