@@ -120,6 +120,8 @@ class Judged(NamedTuple):
     """Claim that failed -> the reason."""
     holding: Collection[str]
     """Claims that hold."""
+    overall: str = ""
+    """`PASS`, `FAIL` or `UNPROVEN`."""
 
     def naming(self, fault: str) -> list[str]:
         """Return the failed claims whose reason names a fault."""
@@ -127,7 +129,7 @@ class Judged(NamedTuple):
 
     def describe(self) -> str:
         """Return `FAIL (added/imports, pins/torch)`, or `PASS`."""
-        return f"FAIL ({', '.join(self.failing)})" if self.failing else "PASS"
+        return f"{self.overall} ({', '.join(self.failing)})" if self.failing else self.overall
 
 
 def compare(row: Row, on_host: Judged, inside: Judged) -> str:
@@ -208,7 +210,7 @@ def read_verdict(verdict: Mapping[str, Any]) -> Judged:
             holding.append(key)
         elif claim["required"] and claim["verdict"] == Status.FAIL:
             failing[key] = claim["reason"]
-    return Judged(failing, holding)
+    return Judged(failing, holding, verdict["overall"])
 
 
 if __name__ == "__main__":

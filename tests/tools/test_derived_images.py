@@ -57,6 +57,7 @@ def test_only_required_claims_decide() -> None:
         {"check": "modes", "subject": "users", "required": True, "verdict": "PASS", "reason": "c"},
     ]
 
-    judged = derived_images.read_verdict({"claims": rows})
+    judged = derived_images.read_verdict({"claims": rows, "overall": "FAIL"})
 
-    assert judged == Judged({"pins/torch": "b"}, ["modes/users"])
+    assert judged == Judged({"pins/torch": "b"}, ["modes/users"], "FAIL")
+    assert judged.describe() == "FAIL (pins/torch)"
