@@ -141,7 +141,11 @@ def build_image(
         progress.say(name, text, "dim")
 
     with engine.hold_lock(f"build {tag}", say_waiting):
-        # The machine first: if GPUs can't be attached as asked, nothing is built.
+        # The machine first: if GPUs can't be attached as asked, or build steps can't reach an index
+        # or proxy on its loopback, nothing is built.
+        network = options.host.network(
+            local=engine.facts.local, rootless=engine.facts.rootless, offline=options.offline
+        )
         attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers, warn)
         progress.say(name, str(attachment), "dim")
 
@@ -164,7 +168,7 @@ def build_image(
         result = engine.build(
             files,
             candidate,
-            network=options.host.network(local=engine.facts.local, offline=options.offline),
+            network=network,
             no_cache=options.no_cache,
             unpack=False,  # fix_id does it
             platform=image.name.platform,

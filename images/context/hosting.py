@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from images.errors import wrong
 from images.locking import debian, uv
 
 MOUNT = "/run/host"
@@ -65,17 +66,31 @@ class HostSettings:
     """Variables that name mirrors of Debian's archives (images/locking/debian.py)."""
     warnings: tuple[str, ...] = ()
 
-    def network(self, *, local: bool, offline: bool = False) -> str | None:
+    def network(self, *, local: bool, rootless: bool = False, offline: bool = False) -> str | None:
         """Return the network mode of build steps; None: the engine's default.
 
         If the engine runs on this machine (`local`), and an index or a proxy listens on its
-        loopback, steps need the host's network to reach it.
+        loopback, steps need the host's network to reach it. Raises UserError if the engine is
+        `rootless` then: its host's network is one of its own.
         """
         if offline:
             return "none"
-        if local and any(self.local_addresses()):
-            return "host"
-        return None
+        on_loopback = list(self.local_addresses()) if local else []
+        if not on_loopback:
+            return None
+        if rootless:
+            name, address = on_loopback[0]
+            shown = _USERINFO.sub("***@", address)
+            cause = (
+                f"names this machine's loopback ({shown}), which build steps of a rootless engine "
+                "can't reach"
+            )
+            then = (
+                "let it listen on another address of this machine and name that; or build on an "
+                "engine that runs as root (--engine URL)"
+            )
+            raise wrong(name, cause, then)
+        return "host"
 
     def files(self) -> dict[str, bytes]:
         """Return the settings as files of a build context: path -> content.

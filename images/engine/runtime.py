@@ -163,6 +163,9 @@ class EngineFacts:
     runtimes: tuple[str, ...]
     architecture: str = "amd64"
     """Of its processor, as Docker names it. Images of another architecture are emulated."""
+    rootless: bool = False
+    """Whether it runs as an ordinary user, in a network of its own that has no way to this
+    machine's loopback."""
     storage_driver: str = ""
     """By which it keeps layers: `overlay2` and others in the classic store, `overlayfs` and others
     in containerd's."""
@@ -209,6 +212,7 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         architecture=version.get("Arch", "amd64"),
+        rootless="name=rootless" in (info.get("SecurityOptions") or ()),
         storage_driver=info.get("Driver") or "",
         containerd_images=status.get("driver-type", "").startswith("io.containerd."),
     )

@@ -208,7 +208,7 @@ def _compile(
                 if count := _NINJA_PROGRESS.match(event.text):
                     progress.say(label, f"object {count['done']} of {count['all']}", "dim")
 
-        network = host.network(local=engine.facts.local)
+        network = host.network(local=engine.facts.local, rootless=engine.facts.rootless)
         try:
             engine.build(context, tag, network=network, on_event=on_event, redact=host.redact)
         except BuildFailed as build_failed:

@@ -7,6 +7,7 @@ import pytest
 
 from images.context import hosting
 from images.context.hosting import HostSettings, settings_of
+from images.errors import UserError
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
 
@@ -142,6 +143,21 @@ def test_an_address_on_this_machine_needs_the_hosts_network_and_is_warned_of(
     assert host.network(local=True) == "host"
     assert variable.lower() in host.warnings[0].lower()
     assert "secret" not in host.warnings[0]
+
+
+def test_a_rootless_engine_can_not_reach_an_address_on_this_machine() -> None:
+    host = settings_of({"https_proxy": "http://me:secret@127.0.0.1:3128"})
+
+    with pytest.raises(UserError) as error:
+        host.network(local=True, rootless=True)
+
+    (problem,) = error.value.problems
+    assert problem.where == "https_proxy" and "rootless" in problem.cause
+    assert "secret" not in problem.cause
+    assert "another address" in problem.then
+    # Without the network, nothing need be reached; elsewhere it is another loopback.
+    assert host.network(local=True, rootless=True, offline=True) == "none"
+    assert host.network(local=False, rootless=True) is None
 
 
 def test_proxies_and_switches_of_apt_reach_a_build_and_paths_of_this_machine_do_not() -> None:
