@@ -324,6 +324,23 @@ def _file_name(file: Mapping[str, Any]) -> str:
     return unquote(urlsplit(file["url"]).path.rpartition("/")[2])
 
 
+def _change_before_locking(reason: str, target: Target) -> str:
+    """Return what to change in matrix.yaml where no versions fit. `reason`: what uv says of it."""
+    # The default index need not have a package that a private index alone has.
+    unpinned = [name for name in target.reserved if re.search(rf"\b{name}\b", reason)]
+    if unpinned:
+        names = " and ".join(unpinned)
+        return f"pin {names} in matrix.yaml, as only pins are taken from a private index"
+    absent = re.search(r"(\S+) was not found in the package registry", reason)
+    if absent:
+        return (
+            f"correct the name in matrix.yaml, or give the index of yours that has {absent[1]} "
+            "under `indexes`; if no index has it, name it under `optional`, and put its wheel into "
+            "a folder for `build --wheelhouse FOLDER`"
+        )
+    return "change one of the pins that uv names, in matrix.yaml"
+
+
 def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     """Return the error for what uv printed, with a cause and a next step.
 
@@ -354,17 +371,7 @@ def _explain_failure(errors: str, target: Target, where: str) -> UserError:
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
         cause = f"no set of versions fits. uv says: {reason}"
-        then = (
-            f"change one of the pins that uv names, in matrix.yaml, then `{command('lock', where)}`"
-        )
-        # The default index need not have a package that a private index alone has.
-        unpinned = [name for name in target.reserved if re.search(rf"\b{name}\b", reason)]
-        if unpinned:
-            names = " and ".join(unpinned)
-            then = (
-                f"pin {names} in matrix.yaml, as only pins are taken from a private index, then "
-                f"`{command('lock', where)}`"
-            )
+        then = f"{_change_before_locking(reason, target)}, then `{command('lock', where)}`"
         return NoSolution(Problem(where=where, cause=cause, then=then))
 
     unfetched = re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text)

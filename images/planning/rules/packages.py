@@ -595,6 +595,9 @@ def reasons_against_compiling(candidate: Candidate, name: str, version: str) -> 
 
 def _why_without_wheel(candidate: Candidate, name: str, version: str) -> str:
     """Return why a package has no wheel to install, as the first half of a sentence."""
+    # What is optional and unknown may be a package of the user's own, which no index has.
+    if not _is_known(candidate, name, version) and name in candidate.optional:
+        return f"no index is asked for {name} {version}, as it is optional"
     if not any(release.package == name for release in candidate.facts.prebuilt):
         return f"{name} {version} is published as source only"
     abi = "new" if candidate.variant.cxx11_abi else "old"

@@ -304,6 +304,16 @@ def test_a_package_that_is_published_as_source_only_is_refused(stocked: Indexes)
     assert "name it under `pure_python`" in error.value.problems[0].then
 
 
+def test_a_package_that_no_index_has_may_come_from_a_folder_of_wheels(stocked: Indexes) -> None:
+    with pytest.raises(UserError) as error:
+        resolve.resolve(image_with_library("private", "1.0"))
+
+    assert "private was not found in the package registry" in causes(error)
+    assert "name it under `optional`" in error.value.problems[0].then
+    assert "under `indexes`" in error.value.problems[0].then
+    assert "--wheelhouse FOLDER" in error.value.problems[0].then
+
+
 def test_a_package_under_pure_python_is_locked_as_source_in_any_image(
     stocked: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,11 @@ NO_WHEEL_OF_AN_OPTIONAL_PACKAGE = sources_with(
 OLDER_TRANSFORMERS_NEEDED = with_profile(
     "colossalai", stacks={"2.5": {"colossalai": "0.5.0", "peft": "0.13.2"}}
 )
+WITH_A_PACKAGE_OF_OUR_OWN = sources_with(
+    optional=["own"],
+    layers={**MATRIX.layers, "light": ["own"]},
+    stacks={**MATRIX.stacks, "2.7": {"torch": "2.7.1", "triton": "3.3.1", "own": "1.0"}},
+)
 UNKNOWN_AXOLOTL = with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}})
 ABANDONED_PACKAGE = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
 CLASHING_PACKAGES = with_profile(
@@ -323,6 +328,12 @@ COMPILE_CONV1D = "`nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has co
             "cu128-torch28-axolotl",
             UNKNOWN_AXOLOTL,
             "nothing checks that compiled code is for CUDA 12.8 and for these GPUs",
+        ),
+        (
+            "cu126-torch27",
+            WITH_A_PACKAGE_OF_OUR_OWN,
+            "no index is asked for own 1.0, as it is optional, and `sources` in matrix.yaml does "
+            "not have it: the image is built without it, unless a wheelhouse has one",
         ),
         # Pins of a profile.
         (
