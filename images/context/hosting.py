@@ -232,17 +232,17 @@ def _find_index(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
     # uv also takes `NAME=URL`, and then has variables for the login of this name.
     default_name = re.match(r"([\w.-]+)=", env.get("UV_DEFAULT_INDEX", ""))
-    login_prefix = ""
+    default_login: tuple[str, ...] = ()
     if default_name:
-        login_prefix = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', default_name[1].upper())}_"
+        beginning = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', default_name[1].upper())}"
+        default_login = (f"{beginning}_USERNAME", f"{beginning}_PASSWORD")
 
     index = {}
     for name, value in sorted(env.items()):
         if not value or not _INDEX_VARIABLES.fullmatch(name):
             continue
         # No build step asks a private index of the matrix: its login stays on this machine.
-        is_login = name.endswith(("_USERNAME", "_PASSWORD"))
-        if is_login and not (login_prefix and name.startswith(login_prefix)):
+        if name.endswith(("_USERNAME", "_PASSWORD")) and name not in default_login:
             continue
         if _is_folder(name, value):
             cause = "leads to files of this machine, which a build can't see"

@@ -207,8 +207,8 @@ def test_passwords_of_the_settings_and_users_of_any_address_are_taken_out_of_tex
 def test_the_login_of_a_private_index_reaches_no_build_step() -> None:
     host = settings_of(
         {
-            "UV_DEFAULT_INDEX": "our-mirror=https://mirror.test/simple",
-            "UV_INDEX_OUR_MIRROR_PASSWORD": "of the mirror",
+            "UV_DEFAULT_INDEX": "acme=https://mirror.test/simple",
+            "UV_INDEX_ACME_PASSWORD": "of the mirror",
             "UV_INDEX_ACME_CORP_USERNAME": "me",
             "UV_INDEX_ACME_CORP_PASSWORD": "of the private index",
         }
@@ -216,5 +216,5 @@ def test_the_login_of_a_private_index_reaches_no_build_step() -> None:
 
     exported = host.files()["host/env"].decode()
     assert "of the mirror" in exported
-    assert "ACME" not in exported
+    assert "ACME_CORP" not in exported
     assert "of the private index" not in exported
