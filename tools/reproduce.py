@@ -412,7 +412,6 @@ def main(
             host=host,
             on_progress=typer.echo,
         )
-        base_images.require_no_contradiction(image, base_image)
         build_network = network or host.network(local=docker_engine.facts.local)
         reproduction = Reproduction(docker_engine, image, base_image, options, build_network)
         for _ in range(1 if once or other else 2):

@@ -154,7 +154,6 @@ def build_image(
         base = base_images.acquire(
             engine, image.base, options.base, root=root, host=options.host, on_progress=warn
         )
-        base_images.require_no_contradiction(image, base)
 
         # The context: lock, wheels that no index has, suite, Dockerfile. With --strict, a lacking
         # wheel raises here, before anything is built.

@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from images.config.matrix import Sources
 from images.context import base_images, origin, render
 from images.context.hosting import HostSettings
-from images.context.labels import BaseContext
+from images.context.labels import BaseContext, Origin
 from images.context.render import Context
 from images.errors import wrong
 from images.hardware.inventory import GpuMode
@@ -77,7 +78,8 @@ def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> Bas
 
     `base`: the one of the matrix. `chosen_base`: option --base, `auto` or the reference of a custom
     base. `pinned`: reference -> digest, as recorded. With `auto` it is the matrix's base by its
-    recorded digest, else by its tag. Raises UserError if the custom base is no image reference.
+    recorded digest, else by its tag. What a custom base brings is not known then: the build
+    installs Debian's Python in it. Raises UserError if the custom base is no image reference.
     """
     if chosen_base != base_images.AUTO:
         if not _FROM.fullmatch(chosen_base):
@@ -87,10 +89,12 @@ def base_context(base: Base, chosen_base: str, pinned: Mapping[str, str]) -> Bas
             )
             raise wrong(f"--base {chosen_base}", "this is no name of an image", then)
         return BaseContext(reference=chosen_base, origin="custom")
-    digest = pinned.get(base.reference)
-    if digest:
-        return BaseContext(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
-    return BaseContext(reference=base.reference, origin="tag")
+    digest = pinned.get(base.reference, "")
+    reference = base_images.by_digest(base, digest) if digest else base.reference
+    origin_of_base: Origin = "digest" if digest else "tag"
+    if base.custom:
+        origin_of_base = "custom"
+    return BaseContext(reference=reference, origin=origin_of_base, digest=digest)
 
 
 class Prepared(NamedTuple):
@@ -128,7 +132,6 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         wheelhouse=options.wheelhouse,
         # An official release's wheel: from the cache, else fetched, and compared with its hash.
         official=partial(prebuilt.obtain, cache=options.cache / "wheels", fetch=fetch),
-        in_base=base.installed,
         compiled=options.compiled,
     )
     # Wheels that only a private index has: fetched here, so that no build step needs its login.
@@ -137,13 +140,12 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         lock,
         cache=options.cache,
         wheelhouse=options.wheelhouse,
-        in_base=base.installed,
         refusal=refusal,
     )
     gathered = replace(gathered, files={**gathered.files, **private})
     wheels = dict(gathered.files)
     if options.offline:
-        wheels |= prebuilt.locked_wheels(packages_to_install(lock, base), options.wheelhouse)
+        wheels |= prebuilt.locked_wheels(packages_to_install(lock), options.wheelhouse)
 
     # The suite, with the claims that the image carries itself: those for any machine, and without
     # the one about its layers, whose record may change while the image stays.
@@ -182,20 +184,13 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
     return Prepared(gathered, replace(claim_context, origin=image_origin), files)
 
 
-def packages_to_install(lock: Lock, base: BaseContext) -> list[Package]:
-    """Return the packages that steps install by a lock: without those that the base brings.
+def packages_to_install(lock: Lock) -> list[Package]:
+    """Return the packages that steps install by a lock, toolkit and tools too.
 
-    The wheels of private indexes are left out, too: steps get them as files.
+    The wheels of private indexes are left out: steps get them as files.
     """
-    to_install = []
-    for layer, packages in lock.layers.items():
-        # Toolkit and tools are locked in layers of their own, outside the Python environment.
-        is_in_environment = layer in lock.inputs.layers
-        for package in packages:
-            is_in_base = is_in_environment and package.name in base.installed
-            if not is_in_base and not package.wheel:
-                to_install.append(package)
-    return to_install
+    packages = chain.from_iterable(lock.layers.values())
+    return [package for package in packages if not package.wheel]
 
 
 def fetch_nothing(reason: str, _url: str, _target: Path) -> None:

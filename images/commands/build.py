@@ -1,5 +1,6 @@
 """The verb `build`: build images on this machine's Docker engine and validate them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError, wrong
 from images.hardware.inventory import GpuMode
 from images.locking import lock_file
+from images.planning.image import Image
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 from validate import report
@@ -93,7 +95,7 @@ def build(
             tiers=tier or (),
             gpus=gpus,
         )
-        find_wheel = _wheel_finder(docker_engine, options, progress, compiles=compile_)
+        find_wheel = _wheel_finder(docker_engine, images, options, progress, compiles=compile_)
         options = replace(options, compiled=find_wheel)
         results = build_all(docker_engine, locked, options, progress, jobs)
 
@@ -136,22 +138,27 @@ def _recorded_gpu_runs(result: Built, sources: Sources) -> str:
 
 
 def _wheel_finder(
-    engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool
+    engine: Engine,
+    images: Sequence[Image],
+    options: BuildOptions,
+    progress: Progress,
+    *,
+    compiles: bool,
 ) -> FindWheel:
     """Return the function that finds the wheel of a package which is published as source only.
 
     It looks into the cache of compiled wheels and, with `compiles` (--compile), compiles what the
-    cache lacks. On a custom base image (--base) it finds nothing. Raises UserError for `compiles`
-    on a custom base image.
+    cache lacks. If one of the images stands on a custom base, it finds nothing. Raises UserError
+    for `compiles` on a custom base.
     """
-    # Wheels are compiled for the bases of the matrix. They need not run on another one.
-    is_custom_base = options.base != AUTO
+    # Wheels are compiled for Debian's and Ubuntu's bases. They need not run on another one.
+    is_custom_base = options.base != AUTO or any(image.base.custom for image in images)
     if is_custom_base and compiles:
         then = (
             "leave --compile out; a wheel that you compile on that base yourself is taken from "
             "--wheelhouse FOLDER"
         )
-        cause = "wheels are compiled for the bases of the matrix only, and --base names another"
+        cause = "wheels are compiled for the bases of this project only, and this is another one"
         raise wrong("--compile", cause, then)
     if is_custom_base:
         return lambda _image, _pin: None

@@ -16,6 +16,7 @@ from images.commands.options import Json, MatrixFile, Selectors
 from images.config.selectors import parse
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
+from images.planning import custom_base
 from images.planning import plan as planning
 from images.planning.plan import Planned
 from validate.terminal import aligned
@@ -158,7 +159,7 @@ def _table_row(planned: Planned, state: str) -> tuple[str, ...]:
 
 
 def _notes(planned: Planned, blocked: str) -> list[str]:
-    """Return what to know of an image: why it is refused or blocked, and its warnings.
+    """Return what to know of an image: why it is refused or blocked, its base, and its warnings.
 
     `blocked` is the reason why it can't be built here; empty if there is none.
     """
@@ -169,6 +170,8 @@ def _notes(planned: Planned, blocked: str) -> list[str]:
         notes.append(blocked)
     if planned.kept_reason:
         notes.append(planned.kept_reason)
+    if planned.image and planned.image.base.custom:
+        notes.append(custom_base.describe_needs(planned.image.base))
     for text in planned.warnings:
         notes.append(f"warning: {text}")
     return notes

@@ -46,12 +46,13 @@ class Sources:
         platforms: that is in none of these images, and must not change their digests.
         """
         # No image has anything of what `nightly` says, and `prefix` only changes its name in the
-        # engine. Which index has a package stands in the lock. `__all__` is pydantic's word for
-        # every row of a list: here, of `images`.
+        # engine. Which index has a package stands in the lock. A custom base differs from others in
+        # its reference already. `__all__` is pydantic's word for every row of a list or mapping.
         excluded: dict[str, Any] = {
             "nightly": True,
             "prefix": True,
             "indexes": True,
+            "bases": {"__all__": {"custom"}},
             "images": {"__all__": {"platforms"}},
         }
         matrix = self.matrix.model_dump(exclude=excluded)

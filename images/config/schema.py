@@ -121,7 +121,20 @@ class BaseRow(Row):
     """The Debian suite from which it can be made without a registry; empty: it can't."""
     python: MinorText
     glibc: MinorText
-    gcc: int
+    """Its glibc; of a custom base, the oldest that it may have."""
+    gcc: int = 0
+    """Its gcc; 0: not known, as of a custom base."""
+    custom: bool = False
+    """Whether it is an image of your own: what is in it is read when an image is built on it."""
+
+    @model_validator(mode="after")
+    def _is_known_or_custom(self) -> Self:
+        """Raise ValueError for a custom base with a suite, and for another base without a gcc."""
+        if self.custom and self.suite:
+            raise ValueError("names a Debian `suite`, from which no `custom` base is made")
+        if not self.custom and not self.gcc:
+            raise ValueError("needs `gcc`, or `custom: true` if it is an image of your own")
+        return self
 
 
 class CompilerRow(Row):

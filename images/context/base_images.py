@@ -1,26 +1,23 @@
 """Acquires base images: by digest, by tag, made of Debian packages, or custom.
 
-Also reads the Python that a base brings, and the digests that are pinned in locks/bases.yaml.
+Also reads what a custom base has, and the digests that are pinned in locks/bases.yaml.
 """
 
-import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
-from images.context.labels import BaseContext, Origin
-from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
-from images.errors import command, failed, wrong
+from images.context.labels import BaseContext
+from images.engine import ContainerSpec, Engine, ImageInfo
+from images.errors import failed, wrong
 from images.locking import debian
 from images.locking.debian import DebianLock
-from images.planning.image import Base, Image, Pin
+from images.planning import custom_base, user_overlay
+from images.planning.image import Base, Image
 from validate.installation import by_installation
 
 PINS_FILE = "locks/bases.yaml"
@@ -45,8 +42,9 @@ def acquire(
 ) -> BaseContext:
     """Make sure that the engine has a base image, and return what is known of it.
 
-    `requested` is the reference of a custom base, or `auto`. For `auto`, the base is found in this
-    order, by what the workspace in `root` has:
+    `requested` is the reference of a custom base, or `auto`. For `auto`, a custom base of the
+    matrix is taken by its pinned digest (locks/bases.yaml), else by its reference. Any other base
+    is found in this order, by what the workspace in `root` has:
 
     1. by its pinned digest (locks/bases.yaml), and in no other way if there is one;
     2. made of locked Debian packages, if mmdebstrap is installed;
@@ -64,6 +62,9 @@ def acquire(
         if requested != AUTO:
             return _acquire_custom(engine, base, requested, on_progress)
         digest = pinned(root).get(base.reference)
+        if base.custom:
+            reference = by_digest(base, digest) if digest else base.reference
+            return _acquire_custom(engine, base, reference, on_progress)
         if digest:
             return _acquire_by_digest(engine, base, digest, on_progress)
         lock = debian.find(base, root / "locks")
@@ -89,7 +90,7 @@ def _acquire_custom(
 ) -> BaseContext:
     """Return a custom base, which is pulled if the engine lacks it.
 
-    Raises UserError if it is for another platform than `base`.
+    Raises UserError if it is for another platform than `base`, or images can't be built on it.
     """
     info = engine.find(reference)
     if info is None:
@@ -98,14 +99,14 @@ def _acquire_custom(
     elif info.architecture != base.platform.architecture:
         cause = f"is for {info.architecture}, the image is for {base.platform}"
         raise wrong(reference, cause, f"name a base for {base.platform} with --base REF")
-    return _describe(engine, info, reference, "custom")
+    return _read_custom(engine, base, info, reference, on_progress)
 
 
 def _acquire_by_digest(
     engine: Engine, base: Base, digest: str, on_progress: Callable[[str], None]
 ) -> BaseContext:
     """Return a base by its pinned digest. Raises UserError if it is nowhere: no other will do."""
-    reference = f"{base.reference.rpartition(':')[0]}@{digest}"
+    reference = by_digest(base, digest)
     info = _find_or_pull(engine, base, reference, "", on_progress)
     if info is None:
         cause = (
@@ -117,7 +118,14 @@ def _acquire_by_digest(
             f"or take its line out of {PINS_FILE}"
         )
         raise failed(base.reference, cause, then)
-    return replace(_describe(engine, info, reference, "digest"), digest=digest)
+    return BaseContext(reference=reference, origin="digest", digest=digest)
+
+
+def by_digest(base: Base, digest: str) -> str:
+    """Return the reference of a base by its digest: `debian@sha256:...`."""
+    # A colon before the last slash is that of a port: `localhost:5000/base`.
+    folder, slash, name = base.reference.rpartition("/")
+    return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
 
 
 def _acquire_by_tag(
@@ -136,7 +144,9 @@ def _acquire_by_tag(
         )
         reason = f"no digest is pinned ({how})"
     info = _find_or_pull(engine, base, base.reference, f" by its tag: {reason}", on_progress)
-    return _describe(engine, info, base.reference, "tag") if info else None
+    if info is None:
+        return None
+    return BaseContext(reference=base.reference, origin="tag", digest=_digest_of(info))
 
 
 def _make_of_packages(
@@ -163,10 +173,14 @@ def _make_of_packages(
         on_progress(f"MAKING {name} with mmdebstrap of the Debian packages in {lock_path}")
         bootstrap.require_mmdebstrap(on_progress)
         info = bootstrap.bootstrap(engine, base, lock, name, host)
-    context = _describe(engine, info, name, "bootstrapped")
     # No registry has it, so its image ID stands for the digest. The build's first layer installs
     # the other packages of the lock.
-    return replace(context, digest=info.digest, packages=lock.serialize_only(lock.layer))
+    return BaseContext(
+        reference=name,
+        origin="bootstrapped",
+        digest=info.digest,
+        packages=lock.serialize_only(lock.layer),
+    )
 
 
 def _find_or_pull(
@@ -193,106 +207,57 @@ def _find_or_pull(
     return engine.pull(reference, platform=base.platform)
 
 
-def _describe(engine: Engine, info: ImageInfo, reference: str, origin: Origin) -> BaseContext:
-    """Return what is known of a base that the engine has, with the Python that is in it."""
-    # An image that no registry has is known by the digest of its configuration.
-    digest = info.digests[0].rpartition("@")[2] if info.digests else info.digest
-    context = read_python(engine, reference)
-    return replace(context, reference=reference, origin=origin, digest=digest)
+def _digest_of(info: ImageInfo) -> str:
+    """Return the digest of an image in a registry; of one that none has, of its configuration."""
+    return info.digests[0].rpartition("@")[2] if info.digests else info.digest
 
 
-def require_no_contradiction(image: Image, base: BaseContext) -> None:
-    """Raise UserError, with every contradiction, if the base contradicts the image's pins.
+def _read_custom(
+    engine: Engine, base: Base, info: ImageInfo, reference: str, on_progress: Callable[[str], None]
+) -> BaseContext:
+    """Return a custom base with the interpreter that it brings, as read in it.
 
-    What a base has is not installed again, so it must be what the image pins.
+    Raises UserError, with every reason, if the images of `base` can't be built on it.
     """
-    contradictions = []
-    # The base's Python reads 3.11.9, the image's 3.11.
-    if base.python and not base.python.startswith(f"{image.python}."):
-        contradictions.append(f"Python {base.python}, the image needs {image.python}")
-    for pin in image.pins:
-        installed = base.installed.get(pin.name)
-        if installed is not None and not satisfies(installed, pin):
-            # With the local version: `2.7.1+cu128`.
-            needed = pin.requirement.partition("==")[2]
-            contradictions.append(f"{pin.name}: the base has {installed}, the image needs {needed}")
-    if "torch" in base.installed and base.torch_cuda != str(image.wheel_cuda):
-        made_for = f"CUDA {base.torch_cuda}" if base.torch_cuda else "the CPU or an unknown CUDA"
-        contradictions.append(
-            f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}"
-        )
-    if contradictions:
-        cause = f"contradicts the pins of {image.name}: {'; '.join(contradictions)}"
-        then = (
-            "name another base with --base REF; or pin these versions in matrix.yaml, then "
-            f"`{command('lock', str(image.name))}`"
-        )
-        raise wrong(base.reference, cause, then)
+    program = (TEMPLATES / "base" / "read_base.sh").read_text(encoding="utf-8")
+    user = str(user_overlay.USER)
+    command_line = ["sh", "-c", program, "sh", str(base.python), user]
+    facts = custom_base.parse_facts(_run_in_base(engine, reference, command_line, user="0"))
+    on_progress(f"{reference}: {facts}")
 
-
-def satisfies(installed: str, pin: Pin) -> bool:
-    """Return whether an installed version is the pinned one, whoever built it.
-
-    2.11.0+cu130 is a 2.11.0, and so is a vendor's build (+nv25.1), but never a CPU build. If the
-    pin names a build, it must be that.
-    """
-    try:
-        version, pinned_version = Version(installed), Version(pin.version)
-    except InvalidVersion:
-        return installed == pin.version
-    # The local version names the build. The version of a pin has none: it is in `pin.local`.
-    public, build = Version(version.public), version.local or ""
-    if public != pinned_version:
-        return False
-    if pin.local:
-        return build == pin.local
-    return build.split(".")[0] != "cpu"
-
-
-def read_python(engine: Engine, reference: str) -> BaseContext:
-    """Return a base with what its `python3` says of itself, run in a container without network.
-
-    The base has no Python if there is no `python3`. Raises UserError if there is one that fails.
-    """
-    plain = BaseContext(reference=reference, origin="")
-    program = (TEMPLATES / "base" / "read_python.py").read_text(encoding="utf-8")
-    spec = ContainerSpec(
-        reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)"
+    obstacles = list(custom_base.find_obstacles(base, facts))
+    # Root installs what a user then runs: a Python below /root, say, only root can start.
+    if facts.python and not _can_start(engine, reference, facts.python, user):
+        obstacles.append(f"users other than root can't start its {facts.python}")
+    if obstacles:
+        then = "change it, or take another one; docs/engines.md lists what a base must have"
+        raise wrong(reference, f"can't be built on: {'; '.join(obstacles)}", then)
+    return BaseContext(
+        reference=reference, origin="custom", digest=_digest_of(info), python=facts.python
     )
+
+
+def _run_in_base(engine: Engine, reference: str, words: Sequence[str], *, user: str) -> str:
+    """Return what a command prints in a container of a base, without network.
+
+    Raises UserError if it fails.
+    """
+    spec = ContainerSpec(reference, words, name=f"{reference} (reading it)", user=user)
     with engine.container(spec) as container:
-        try:
-            finished = container.run(timeout=600)
-        except EngineError as error:
-            if error.kind is EngineErrorKind.NO_COMMAND:
-                return plain
-            raise
-    # The container's init process ends with 127 if there is no python3.
-    if finished.code == 127:
-        return plain
+        finished = container.run(timeout=600)
     if finished.code != 0:
         output = (finished.stderr or finished.stdout).strip()
-        cause = f"its python3 can't be run: {output[-300:]}"
-        raise wrong(reference, cause, "name another base with --base REF")
-    return add_python(plain, finished.stdout)
+        cause = f"can't be read: `{words[0]}` ended with {finished.code} ({output[-300:]})"
+        raise wrong(reference, cause, "name another base with --base REF, or in matrix.yaml")
+    return finished.stdout
 
 
-def add_python(base: BaseContext, text: str) -> BaseContext:
-    """Return the base with the Python that it brings.
-
-    `text` is what templates/base/read_python.py printed in it: JSON.
-    """
-    python = json.loads(text)
-    installed = {}
-    for name, version in python["packages"].items():
-        installed[str(canonicalize_name(name))] = version
-    return replace(
-        base,
-        executable=python["executable"],
-        environment=python["prefix"],
-        python=python["version"],
-        installed=installed,
-        torch_cuda=python["torch_cuda"],
-    )
+def _can_start(engine: Engine, reference: str, python: str, user: str) -> bool:
+    """Return whether a user can start an interpreter of a base, and read its standard library."""
+    words = [python, "-I", "-c", "import ctypes, encodings, ssl, venv"]
+    spec = ContainerSpec(reference, words, name=f"{reference} (starting Python)", user=user)
+    with engine.container(spec) as container:
+        return container.run(timeout=600).code == 0
 
 
 def made_of_packages(images: Iterable[Image], root: Path) -> dict[str, Base]:

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Self, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self, get_args
 
 from images.planning import silent
 from images.planning.image import Image
@@ -18,36 +18,36 @@ Origin = Literal["digest", "tag", "bootstrapped", "custom", ""]
 
 @dataclass(frozen=True, kw_only=True)
 class BaseContext:
-    """The base image of a build, and the Python that it brings."""
+    """The base image of a build."""
 
     reference: str
     """The reference after FROM."""
     origin: Origin
     digest: str = ""
     """`sha256:...` of its manifest if a registry has it, else its image ID."""
-    executable: str = "/opt/venv/bin/python"
-    """The interpreter that the image's packages are installed for."""
-    environment: str = "/opt/venv"
-    """The folder of that interpreter's environment."""
     python: str = ""
-    """The version of the Python that a custom base brings; empty: it brings none."""
+    """The interpreter of a custom base that the image's environment is made with.
+
+    Empty: the build installs Debian's."""
     packages: bytes = b""
     """The Debian packages that the first layer installs (images/locking/debian.py).
 
     Empty: those that the mirror has on the day of the build."""
-    installed: Mapping[str, str] = field(default_factory=dict)
-    """Canonical name -> version of the base's Python packages, which are not installed again."""
-    torch_cuda: str | None = None
-    """The CUDA that the base's torch was built for; None: it has no torch, or a CPU build."""
+
+    environment: ClassVar[str] = "/opt/venv"
+    """The folder of the Python environment that a build makes on every base."""
+    executable: ClassVar[str] = "/opt/venv/bin/python"
+    """The interpreter of that environment."""
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> Self:
-        """Return what an image's labels say of its base. No label says what a custom base has."""
+        """Return what an image's labels say of its base."""
         origins: dict[str, Origin] = {origin: origin for origin in get_args(Origin)}
         return cls(
             reference=labels.get(f"{LABELS}.base", ""),
             origin=origins.get(labels.get(f"{LABELS}.base-origin", ""), ""),
             digest=labels.get(f"{LABELS}.base-digest", ""),
+            python=labels.get(f"{LABELS}.base-python", ""),
         )
 
 
@@ -59,7 +59,7 @@ def labels(
     missing: package -> why the image lacks it. recipe: the digest of what its layers are made of;
     empty: not known.
     """
-    of_matrix = _labels_of_matrix(image, missing, custom_base=base_context.origin == "custom")
+    of_matrix = _labels_of_matrix(image, missing)
     silent_faults = sorted(fault.issue for fault in silent.known(image.versions).values())
     own = {
         **of_matrix,
@@ -68,6 +68,7 @@ def labels(
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
+        "base-python": base_context.python,
         "recipe": recipe,
     }
     oci = {
@@ -84,19 +85,16 @@ def labels(
     return {key: value for key, value in sorted(everything.items()) if value}
 
 
-def _labels_of_matrix(
-    image: Image, missing: Mapping[str, str], *, custom_base: bool
-) -> dict[str, str]:
+def _labels_of_matrix(image: Image, missing: Mapping[str, str]) -> dict[str, str]:
     """Return our labels that depend only on what matrix and facts say of this image.
 
     Their names lack the beginning that all our labels have (LABELS), and they may be empty.
     `missing`: package -> why the image lacks it.
     """
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too. An image on
-    # a custom base has none, as the base may bring code for other architectures.
+    # The label reads `sm_90`, or `sm_90 nvidia` if NVIDIA's libraries are pruned, too.
     pruned = ""
-    if image.pruning and not custom_base:
+    if image.pruning:
         pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
     return {
         "image": str(image.name),
@@ -120,7 +118,7 @@ def match_todays_build(labels: Mapping[str, str], image: Image) -> bool:
     and the matrix's revision may differ.
     """
     missing = declared_missing(image, labels)
-    today = _labels_of_matrix(image, missing, custom_base=on_custom_base(labels))
+    today = _labels_of_matrix(image, missing)
     return all(labels.get(f"{LABELS}.{key}", "") == value for key, value in today.items())
 
 

@@ -113,17 +113,8 @@ def _of_todays_recipe(
     wheels: Mapping[str, str],
     missing: Mapping[str, str],
 ) -> Origin:
-    """Return the origin of an image as if this checkout had built it, on the base of its labels.
-
-    No label says what is in a custom base: then the recipe is unknown, and the origin says so.
-    """
+    """Return the origin of an image as if this checkout had built it, on the base of its labels."""
     base = BaseContext.from_labels(labels)
-    if base.origin == "custom":
-        unknown = (
-            f"what the custom base {base.reference} holds is in no label: "
-            f"`{command('build', str(image.name), '--base', base.reference)}` reads it"
-        )
-        return Origin(record=layer_record.read(locks), unknown=unknown)
     # On a base that was made of Debian packages, the first layer installs more packages of the same
     # lock. No label lists them, so they are read from the lock.
     debian_lock = debian.find(image.base, locks) if base.origin == "bootstrapped" else None

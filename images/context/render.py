@@ -83,8 +83,7 @@ def render(
 
     Steps that differ between images of one torch come after those that these images share.
 
-    locks: `torch.txt` and the like, one for each layer, and `tools.txt`. Packages that the base has
-        already are taken out of them.
+    locks: `torch.txt` and the like, one for each layer, and `tools.txt`.
     host: files under host/ (CA bundle and index settings), which steps mount and no layer keeps.
     wheels: file name -> file, of wheels that no index has.
     missing: optional package -> why this image lacks it.
@@ -94,9 +93,9 @@ def render(
     """
     wheels, missing, suite = wheels or {}, missing or {}, suite or {}
 
-    # Packages that no lock needs to install: the base or a wheel brings them.
+    # Packages that no lock needs to install: a wheel brings them.
     private = [pin.name for pin in image.pins if pin.index]
-    provided = {*base.installed, *image.choose_compiled_wheels(wheels), *private}
+    provided = {*image.choose_compiled_wheels(wheels), *private}
     files = _lock_files(image, locks, provided)
     if base.packages:
         files["locks/debian.txt"] = base.packages
@@ -140,7 +139,7 @@ def render(
 
 
 def _lock_files(image: Image, locks: Mapping[str, bytes], provided: Container[str]) -> Context:
-    """Return the locks below locks/, without the packages that the base or a wheel provides.
+    """Return the locks below locks/, without the packages that a wheel provides.
 
     `locks`: `torch.txt` and the like -> content. `provided`: names of packages. The lock of the
     bottom layer is split into NVIDIA's libraries and all else, where it has both.
@@ -261,7 +260,7 @@ def _stages(
     replaced_by_wheels = image.choose_compiled_wheels(wheels)
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
-        # The lock of a layer may be empty: all its packages come as wheels, or with the base.
+        # The lock of a layer may be empty: all its packages come as wheels.
         locked = locked_versions(files.get(f"locks/{name}.txt", b""))
         is_built = not locked.keys().isdisjoint(image.from_source)
         yield Stage(
@@ -310,13 +309,9 @@ def search_path(image: Image, base: BaseContext, key: str) -> tuple[str, ...]:
     Users' packages come first, so that `python` and the image's own commands run in the environment
     that has them.
     """
-    additions, toolkit = own_folders(image, key)
-    return (additions, base.executable.rpartition("/")[0], toolkit, *_SYSTEM_PATH)
-
-
-def own_folders(image: Image, key: str) -> tuple[str, str]:
-    """Return the folders of PATH that every base gets: of users' packages and of the toolkit."""
-    return f"{user_overlay.environment(image, key)}/bin", f"{image.toolkit_home}/bin"
+    additions = f"{user_overlay.environment(image, key)}/bin"
+    toolkit = f"{image.toolkit_home}/bin"
+    return (additions, f"{base.environment}/bin", toolkit, *_SYSTEM_PATH)
 
 
 def locked_versions(lock: bytes | Path) -> dict[str, str]:

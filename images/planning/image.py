@@ -13,7 +13,7 @@ from validate import compute_capability
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """The base image: a Debian or Ubuntu release with its own Python."""
+    """The base image: a Debian or Ubuntu release with its own Python, or one of the user's own."""
 
     key: str
     reference: str
@@ -22,6 +22,9 @@ class Base:
     """The Debian suite from which mmdebstrap can make it; None: only a registry has it."""
     python: Minor
     glibc: Minor
+    """Its glibc; of a custom base, the oldest that it may have. Wheels are locked for this one."""
+    custom: bool = False
+    """Whether it is the user's own: what is in it is read when an image is built on it."""
     platform: Platform = Platform.AMD64
 
 

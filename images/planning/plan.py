@@ -451,6 +451,7 @@ def _choose_base(name: ImageName, matrix: Matrix) -> Base:
         suite=base.suite or None,
         python=Minor.parse(base.python),
         glibc=Minor.parse(base.glibc),
+        custom=base.custom,
         platform=name.platform,
     )
 

@@ -131,6 +131,11 @@ def build_wheel(
     if cached:
         return cached
 
+    if image.base.custom:
+        then = "compile it in your base yourself, and give the wheel with --wheelhouse FOLDER"
+        raise wrong(
+            str(image.name), "stands on a custom base, for which no wheel is compiled", then
+        )
     _require_nvcc(engine, image, recipe, options.facts)
     base = base_images.acquire(
         engine,

@@ -63,16 +63,13 @@ def gather(
     *,
     wheelhouse: Path | None,
     official: Obtain,
-    in_base: Collection[str] = (),
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
     """Find a wheel for each pin of an image that its lock does not hold.
 
     The first of these that has one is used: the folder `wheelhouse` of the user, `compiled` (the
-    wheels compiled here), `official` (downloads of the publisher's wheels). `in_base` are the
-    packages that the base brings already. They stay pins of the image, because other wheels are
-    compiled for the base's torch. If the wheelhouse holds the locked installer (uv), it is added,
-    so that a build needs no index.
+    wheels compiled here), `official` (downloads of the publisher's wheels). If the wheelhouse holds
+    the locked installer (uv), it is added, so that a build needs no index.
 
     Raises UserError if the wheelhouse does not exist or holds two wheels that fit one pin, if an
     official wheel differs from its hash, or if there is no wheel for a pin that is not optional.
@@ -85,15 +82,13 @@ def gather(
     for pin in image.pins:
         # The lock has this package as pure Python. A wheel with its extensions replaces that.
         if pin.extensions:
-            extended_wheel = None
-            if pin.name not in in_base:
-                extended_wheel = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
+            extended_wheel = _extended_wheel(pin, image, wheelhouse_wheels, compiled)
             if extended_wheel:
                 wheels.append(extended_wheel)
             else:
-                reasons[pin.lacking] = _why_no_extensions(pin, image, in_base)
+                reasons[pin.lacking] = _why_no_extensions(pin, image)
 
-        if pin.locked or pin.name in in_base:
+        if pin.locked:
             continue
         search = _search_wheel(pin, image, wheelhouse_wheels, official, compiled)
         if search.wheel:
@@ -156,13 +151,10 @@ def _extended_wheel(
     return _in_wheelhouse(pin, image, candidates) or compiled(image, pin)
 
 
-def _why_no_extensions(pin: Pin, image: Image, in_base: Collection[str]) -> _Reason:
+def _why_no_extensions(pin: Pin, image: Image) -> _Reason:
     """Return why an image goes without the compiled extensions of a package."""
-    extensions = f"{pin.requirement}'s compiled extensions"
-    if pin.name in in_base:
-        return _Reason(f"{extensions}: the base brings its own {pin.name}", "build without --base")
     return _Reason(
-        f"{extensions}, which were not compiled for this image",
+        f"{pin.requirement}'s compiled extensions, which were not compiled for this image",
         f"{_compile_command(pin, image)} compiles them",
     )
 

@@ -5,7 +5,7 @@ private index ever reaches an engine. Each wheel has the name and hash that the 
 """
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import requests
@@ -46,7 +46,6 @@ def obtain(
     *,
     cache: Path,
     wheelhouse: Path | None = None,
-    in_base: Collection[str] = (),
     refusal: str = "",
     run: uv.Runner = uv.run,
 ) -> dict[str, Path]:
@@ -54,14 +53,13 @@ def obtain(
 
     They are taken from the wheelhouse, else from the cache, else from their index.
 
-    `in_base` are the packages that the base brings already. `refusal`: why nothing may be fetched;
-    empty: it may. `run` calls uv. Raises UserError if a wheel can't be had, or has another hash
-    than the lock.
+    `refusal`: why nothing may be fetched; empty: it may. `run` calls uv. Raises UserError if a
+    wheel can't be had, or has another hash than the lock.
     """
     wheels: dict[str, Path] = {}
     to_fetch: list[Package] = []
     for package in lock.packages():
-        if not package.wheel or package.name in in_base:
+        if not package.wheel:
             continue
         places = [_place(package, cache)]
         if wheelhouse:

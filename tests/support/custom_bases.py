@@ -1,20 +1,27 @@
-"""An image, and a custom base whose Python fits it: tests change what must not fit."""
+"""An image, and facts about a custom base that fit it: tests change what must not fit."""
 
 import dataclasses
 
-from images.context.labels import BaseContext
-from images.planning.image import Image
+from images.config.names import Minor
+from images.planning.custom_base import BaseFacts
+from images.planning.image import Base, Image
 from tests.support import sources
 
-BASE = BaseContext(
-    reference="mine:1",
-    origin="custom",
-    digest="sha256:0",
-    executable="/usr/local/bin/python3",
-    environment="/usr/local",
-    python="3.11.9",
-    installed={"torch": "2.7.1"},
-    torch_cuda="12.6",
+BASE = Base(
+    key="mine",
+    reference="registry.example/mine:1",
+    suite=None,
+    python=Minor(3, 11),
+    glibc=Minor(2, 34),
+    custom=True,
+)
+FACTS = BaseFacts(
+    system="Debian GNU/Linux 12 (bookworm)",
+    glibc=Minor(2, 36),
+    has_apt=True,
+    python="/opt/python/bin/python3.11",
+    python_version="3.11.7",
+    missing=(),
 )
 
 
@@ -22,5 +29,5 @@ def image() -> Image:
     return sources.image("cu126-torch27")
 
 
-def on(**python: object) -> BaseContext:
-    return dataclasses.replace(BASE, **python)  # type: ignore[arg-type]
+def facts(**differences: object) -> BaseFacts:
+    return dataclasses.replace(FACTS, **differences)  # type: ignore[arg-type]

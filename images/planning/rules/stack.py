@@ -99,7 +99,10 @@ def check_toolkit(candidate: Candidate) -> Iterator[Finding]:
 
 
 def _check_gcc(candidate: Candidate) -> Iterator[Finding]:
-    """Refuse a base whose gcc is newer than nvcc of the image's CUDA accepts."""
+    """Refuse a base whose gcc is newer than nvcc of the image's CUDA accepts.
+
+    A custom base need not say which gcc it has: 0 is never too new.
+    """
     gcc = candidate.matrix.bases[candidate.base.key].gcc
     facts = candidate.toolkit_facts
     if facts and gcc > facts.gcc_max:

@@ -45,9 +45,8 @@ class ClaimContext:
     """Distributions whose wheels are in no lock -> digest of the wheel's RECORD, where it is
     known."""
     custom_base: bool = False
-    """Whether the image's label says that it stands on a custom base. The lock says nothing of what
-    such a base holds besides the pins: claims about that are unproven. They stay required, as a
-    label must not loosen what an image is held to."""
+    """Whether the image's label says that it stands on a custom base, an image of the user's own.
+    What such a base brings is measured, and not required (files.base_claims)."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not
     required. A package that is there without its compiled extensions stands as `NAME extensions`
@@ -118,10 +117,6 @@ class ClaimContext:
         if pin.version in self.facts.releases_of(pin.name):
             return ""
         return f"nothing is known of {pin.name} {pin.version}"
-
-    def unproven_on_custom_base(self, reason: str) -> str:
-        """Return the reason if the image stands on a custom base, else an empty text."""
-        return reason if self.custom_base else ""
 
 
 def silent_claims(context: ClaimContext, tier: Literal[Tier.CPU, Tier.GPU]) -> Iterator[Claim]:

@@ -230,16 +230,12 @@ def pruned_claim(context: ClaimContext, pruning: Pruning) -> Claim:
         "nvidia": pruning.nvidia,
         "by_design_of": {name: list(kernels) for name, kernels in by_design.items()},
     }
-    unproven = context.unproven_on_custom_base(
-        "a custom base keeps what it brought: only what the build installs is pruned"
-    )
     return claim(
         "device-code",
         "pruned",
         "static.devicecode",
         f"{packages} holds device code that {pruning.arch} has no use for",
         expect,
-        unproven=unproven,
     )
 
 

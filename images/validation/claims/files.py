@@ -12,10 +12,13 @@ from images.locking.lock_file import Lock
 from images.locking.wheel_records import WheelRecord
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext, claim
+from validate.checks.static.modes import Part
 from validate.checks.static.records import Expected, LockedWheel, without_local
 from validate.claims import Claim
 
-_NOT_IN_LOCK = "it stands on a custom base: what that holds is not in the lock"
+_DEBIAN_IS_WHOLE = "every Debian package is wholly installed, and its files are as it brought them"
+_MODES_ARE_RIGHT = "users can read what they need, and root alone can change it"
+_DEBIANS_ARE_TRUSTED = "Debian's certificate authorities are trusted"
 _WHEEL_ELSEWHERE = (
     "its wheel is not on this machine: its RECORD is known where it was compiled or fetched"
 )
@@ -35,33 +38,41 @@ def file_claims(context: ClaimContext) -> Iterator[Claim]:
     statement = "bytecode is of the image's Python, and of the sources beside it"
     yield claim("bytecode", "headers", "static.bytecode", statement)
 
-    statement = "every Debian package is wholly installed, and its files are as it brought them"
-    yield claim("debian", "packages", "static.debian", statement, image_kind)
-
-    statement = "users can read what they need, and root alone can change it"
-    yield claim("modes", "users", "static.modes", statement, image_kind)
+    if context.custom_base:
+        yield from custom_base_claims(context)
+    else:
+        yield claim("debian", "packages", "static.debian", _DEBIAN_IS_WHOLE, image_kind)
+        yield claim("modes", "users", "static.modes", _MODES_ARE_RIGHT, image_kind)
 
     # PATH begins with the folder for users' own packages, which is named after the lock.
     if context.lock:
         statement = "nothing is found before what the image brings"
-        expect = {"path": expected_search_path(context, context.lock), **image_kind}
+        base = BaseContext(reference="", origin="")
+        overlay_key = render.overlay_key(image, context.lock.files)
+        path = list(render.search_path(image, base, overlay_key))
+        expect = {"path": path, **image_kind}
         yield claim("lookup", "paths", "static.lookup", statement, expect)
 
-    statement = "Debian's certificate authorities are trusted"
-    yield claim("authorities", "trusted", "static.authorities", statement)
+    if not context.custom_base:
+        yield claim("authorities", "trusted", "static.authorities", _DEBIANS_ARE_TRUSTED)
 
 
-def expected_search_path(context: ClaimContext, lock: Lock) -> list[str]:
-    """Return the folders of PATH, in their order, that the image is held to.
+def custom_base_claims(context: ClaimContext) -> Iterator[Claim]:
+    """Yield the claims about what a custom base brings, `base/...`, which are not required.
 
-    On a custom base these are only the folders that our build adds. Where such a base puts its own
-    Python, and which programs that hides, is its own choice: conda's lies before /usr/bin.
+    They are measured as in any image, and reported. No admission claim is among them: an image is
+    also run where its base has a damaged package. What users need of the files that the base
+    brings, such as its Python, is required (`modes/users`).
     """
-    overlay_key = render.overlay_key(context.image, lock.files)
-    if context.custom_base:
-        return list(render.own_folders(context.image, overlay_key))
-    base = BaseContext(reference="", origin="")
-    return list(render.search_path(context.image, base, overlay_key))
+    image_kind = {"image_kind": context.image_kind}
+    statement = "users can read the environment, and root alone can change it"
+    expect = {"part": Part.NEEDED, **image_kind}
+    yield claim("modes", "users", "static.modes", statement, expect)
+
+    expect = {"part": Part.OTHERS, **image_kind}
+    yield claim("base", "modes", "static.modes", _MODES_ARE_RIGHT, expect, required=False)
+    yield claim("base", "debian", "static.debian", _DEBIAN_IS_WHOLE, image_kind, required=False)
+    yield claim("base", "authorities", "static.authorities", _DEBIANS_ARE_TRUSTED, required=False)
 
 
 def locked_records_claim(context: ClaimContext) -> Claim:
@@ -81,7 +92,6 @@ def locked_records_claim(context: ClaimContext) -> Claim:
         f"the RECORDs of {count} distributions are those of the locked wheels",
         expect,
         required=not wheels_to_read,
-        unproven=context.unproven_on_custom_base(_NOT_IN_LOCK),
     )
 
 

@@ -52,9 +52,9 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     yield from device_code_claims(context)
     yield toolkit_claim(image)
     yield from assembler_claims(context)
-    yield environment_claim(image)
+    yield environment_claim(context)
     yield from configuration_claims(context)
-    yield from hygiene_claims()
+    yield from hygiene_claims(context)
     yield from system_claims(context)
     yield from file_claims(context)
 
@@ -105,10 +105,8 @@ def lock_claim(context: ClaimContext) -> Claim:
     """Return the claim that the distributions of the lock are installed, and no others."""
     image = context.image
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
-    # A custom base may bring other versions of what the lock has besides the pins.
-    if not context.custom_base:
-        for layer in image.layers:
-            versions.update(context.locked.get(layer, {}))
+    for layer in image.layers:
+        versions.update(context.locked.get(layer, {}))
     # A base with a Debian suite could be made here, of Debian's packages alone. Any other one, such
     # as Ubuntu's, may hold more than the lock.
     is_own_base = image.base.suite is not None
@@ -119,9 +117,6 @@ def lock_claim(context: ClaimContext) -> Claim:
         "static.pins",
         f"the {len(versions)} distributions of the lock are installed, and no others",
         expect,
-        unproven=context.unproven_on_custom_base(
-            "it stands on a custom base: what that holds beside the pins is not in the lock"
-        ),
     )
 
 
@@ -219,14 +214,18 @@ def assembler_claim(subject: str, folder: str, archs: Sequence[str]) -> Claim:
     return claim("toolkit", subject, "static.assemblers", statement, expect)
 
 
-def environment_claim(image: Image) -> Claim:
+def environment_claim(context: ClaimContext) -> Claim:
     """Return the claim about the image's variables, and about files that shells and Python run."""
+    image = context.image
     required = {**image.environment, **user_overlay.variables(image), **user_overlay.IDENTITY}
     expect: EnvironmentExpect = {
         "required": required,
         "denied": expectations.DENIED_VARIABLES,
         "start_files": expectations.START_FILES,
     }
+    # An organisation's base names its package index there. A build does not read these files.
+    if context.custom_base:
+        expect["reported_files"] = list(expectations.INSTALLER_SETTINGS)
     statement = "the variables are as expected, and nothing changes what users run"
     return claim("environment", "variables", "static.environment", statement, expect)
 
@@ -238,7 +237,9 @@ def configuration_claims(context: ClaimContext) -> Iterator[Claim]:
 
     limit = size_limit(image)
     statement = f"the image is at most {limit // 1000**3} GB"
-    yield claim("image", "size", HOST_PROBE, statement, {"bytes": limit})
+    # A custom base is as large as its owner made it.
+    required = not context.custom_base
+    yield claim("image", "size", HOST_PROBE, statement, {"bytes": limit}, required=required)
 
     entrypoint = "with entrypoint" if image.entrypoint else "without an entrypoint"
     statement = f"it runs as a user, {entrypoint}, and asks for the driver"
@@ -310,12 +311,17 @@ def settings_expectation(context: ClaimContext) -> SettingsExpect:
     return expect
 
 
-def hygiene_claims() -> Iterator[Claim]:
+def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
     """Yield the claims `hygiene/...`: what root finds in the files that should not be there."""
     # One walk over the files measures all three, by the patterns of any of them.
     expect: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
-    statement = "no cache, package list or temporary file of the build is left"
-    yield claim("hygiene", "leftovers", "static.hygiene", statement, expect)
+    if context.custom_base:
+        # A build leaves nothing: its caches are mounts. So what is there is the base's.
+        statement = "no cache, package list or temporary file is left"
+        yield claim("base", "leftovers", "static.hygiene", statement, expect, required=False)
+    else:
+        statement = "no cache, package list or temporary file of the build is left"
+        yield claim("hygiene", "leftovers", "static.hygiene", statement, expect)
 
     statement = "no file holds a credential"
     yield claim("hygiene", "secrets", "static.hygiene", statement, expect)

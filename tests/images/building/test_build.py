@@ -4,24 +4,22 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from images.building import build, validating
+from images.building import build
 from images.building.contexts import BuildOptions
 from images.config.paths import CHECKOUT
-from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of
 from images.locking import lock_file
-from images.planning.image import Image, Pin
-from tests.support.custom_bases import image, on
+from tests.support.custom_bases import image
 from tests.support.sources import SOURCES
 
 LOCK = lock_file.read(image(), CHECKOUT.locks)
@@ -29,40 +27,8 @@ SECONDS = 20
 """How long a test waits for something that comes at once, before it fails."""
 
 
-class StopBuild(Exception):  # noqa: N818  # no error: the build need not go on
-    """The test has seen enough."""
-
-
 def options(folder: Path, **further: Any) -> BuildOptions:
     return BuildOptions(sources=SOURCES, host=HostSettings(), out=folder, cache=folder, **further)
-
-
-def engine() -> Any:
-    """Return an engine that only says what it is, and gives every lock."""
-    facts = SimpleNamespace(architecture="amd64")
-    return SimpleNamespace(facts=facts, hold_lock=lambda *_arguments: nullcontext())
-
-
-def test_wheels_are_compiled_for_the_torch_of_the_image_also_if_the_base_brings_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[tuple[str, str]] = []
-
-    def compile_wheel(of_image: Image, pin: Pin) -> Path | None:
-        torch = of_image.pin("torch")
-        compiled.append((pin.name, torch.version if torch else ""))
-        raise StopBuild
-
-    base_with_torch = on()
-    monkeypatch.setattr(base_images, "acquire", lambda *_arguments, **_options: base_with_torch)
-    monkeypatch.setattr(validating, "find_gpus", lambda *_arguments: ("no GPU", ()))
-
-    with pytest.raises(StopBuild):
-        build.build_image(
-            engine(), image(), LOCK, options(tmp_path, compiled=compile_wheel), Progress()
-        )
-
-    assert compiled == [("flash-attn", "2.7.1")]
 
 
 def test_an_error_of_the_system_names_the_place_and_the_cause() -> None:

@@ -98,13 +98,9 @@ def test_an_images_own_copy_of_its_claims_has_none_about_its_origin() -> None:
     ("labels", "reason"),
     [
         ({"base": "debian:x", "base_origin": "tag"}, "its base was taken by the tag debian:x"),
-        (
-            {"base": "mine", "base_origin": "custom"},
-            f"`nox -s build -- {NAME} --base mine` reads it",
-        ),
         ({}, f"`nox -s build -- {NAME}` builds one that does"),
     ],
-    ids=["a base by its tag", "a custom base", "no label about the base"],
+    ids=["a base by its tag", "no label about the base"],
 )
 def test_an_unknown_recipe_leaves_the_claim_unproven_with_the_next_step(
     labels: dict[str, str], reason: str
@@ -118,7 +114,7 @@ def test_an_unknown_recipe_leaves_the_claim_unproven_with_the_next_step(
     assert claim.required
 
 
-@pytest.mark.parametrize("base_origin", ["tag", "custom", ""])
+@pytest.mark.parametrize("base_origin", ["tag", ""])
 def test_a_recorded_recipe_in_a_label_proves_nothing_on_an_unknown_base(base_origin: str) -> None:
     record = layer_record.read(CHECKOUT.locks)
     recorded_recipe = next(
@@ -133,6 +129,20 @@ def test_a_recorded_recipe_in_a_label_proves_nothing_on_an_unknown_base(base_ori
 
     assert image_origin.recipe is None
     assert image_origin.unknown
+
+
+def test_the_labels_of_an_image_on_a_custom_base_name_the_recipe_of_its_build() -> None:
+    python = "/opt/python/bin/python3.11"
+    of_build = origin_of_build(reference="mine", origin="custom", digest="sha256:1", python=python)
+
+    of_labels = origin_of_labels(
+        base="mine", base_origin="custom", base_digest="sha256:1", base_python=python
+    )
+
+    assert of_build.recipe
+    assert of_build.recipe == of_labels.recipe
+    without_python = origin_of_labels(base="mine", base_origin="custom", base_digest="sha256:1")
+    assert of_build.recipe != without_python.recipe
 
 
 def test_a_build_on_a_custom_base_has_the_recipe_of_that_base() -> None:

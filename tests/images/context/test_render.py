@@ -120,23 +120,28 @@ def test_the_wheels_of_the_largest_layers_are_not_kept_in_the_cache() -> None:
 # --- packages, indexes and wheels -----------------------------------------------------------------
 
 
-def test_packages_that_the_base_has_are_not_installed() -> None:
-    base = dataclasses.replace(
-        BASE_CONTEXT,
-        python="3.11.2",
-        executable="/x/bin/python",
-        installed={"torch": "2.7.1", "numpy": "1"},
-    )
+def test_on_a_custom_base_the_environment_is_made_with_the_python_that_it_brings() -> None:
+    own = dataclasses.replace(BASE_CONTEXT, origin="custom", python="/opt/python/bin/python3.11")
 
-    context = context_of(image("cu126-torch27"), base=base)
+    rendered = stages(context_of(image("cu126-torch27"), base=own))
+    system = rendered["system"]
 
-    locks = b"".join(content for path, content in context.items() if path.startswith("locks/"))
-    assert {"triton", "xformers", "uv"} <= {*names_in(locks)}
-    assert {"torch", "numpy"}.isdisjoint(names_in(locks))
-    for line in locks.splitlines():
-        if line:
-            is_comment_or_hash = line.strip().startswith((b"#", b"--hash"))
-            assert is_comment_or_hash or b"==" in line, line
+    assert "compilers.sh /opt/python/bin/python3.11 git:git" in system
+    assert "/opt/python/bin/python3.11 -m venv --without-pip /opt/venv" in system
+    assert "debian.sh" not in system
+    # Its pip.conf decides nothing.
+    assert "PIP_CONFIG_FILE=/dev/null sh /run/scripts/tools.sh" in rendered["tools"]
+
+
+def test_every_base_gets_all_packages_of_the_lock() -> None:
+    """A base's own packages are not seen: the environment has none of them."""
+    own = dataclasses.replace(BASE_CONTEXT, origin="custom", python="/opt/python/bin/python3.11")
+
+    def locks_on(base: BaseContext) -> dict[str, bytes | Path]:
+        context = context_of(image("cu126-torch27"), base=base)
+        return {path: text for path, text in context.items() if path.startswith("locks/")}
+
+    assert locks_on(own) == locks_on(BASE_CONTEXT)
 
 
 def test_the_index_of_torchs_own_build_is_used_only_by_images_that_need_it() -> None:

@@ -25,7 +25,7 @@ from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES, image
 from validate import checks
 from validate.binaries.kernel_states import Excuses
-from validate.claims import Claim, ClaimSet
+from validate.claims import ADMISSION, Claim, ClaimSet
 from validate.derived import derived_claims, parse_declaration
 
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
@@ -330,34 +330,58 @@ def test_kernels_are_excused_on_gpus_where_their_package_never_calls_them(
 # --- custom bases ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("cu126-torch27", "pins/lock"),
-        ("cu126-torch27-sm90", "device-code/pruned"),
-        ("cu126-torch27", "records/locked"),
-    ],
-)
-def test_what_a_custom_base_brought_is_unproven_and_required_all_the_same(
-    name: str, key: str
-) -> None:
-    """That the base is a custom one is said by a label, which must not loosen a claim."""
-    claim = find(claims_of(name, custom_base=True), key)
+BASE_CLAIMS = {"base/authorities", "base/debian", "base/leftovers", "base/modes"}
 
-    assert "custom base" in claim.unproven
-    assert claim.required
+
+@each_image
+def test_of_an_image_on_a_custom_base_what_we_put_there_is_required(of_image: Image) -> None:
+    ours = claims_of_image(of_image)
+
+    claims = claims_of_image(of_image, custom_base=True)
+
+    assert {claim.key for claim in claims.claims if claim.check == "base"} == BASE_CLAIMS
+    required = {claim.key for claim in claims.claims if claim.required}
+    required_of_ours = {claim.key for claim in ours.claims if claim.required}
+    assert required_of_ours - required == {
+        # What a base brings.
+        "authorities/trusted",
+        "debian/packages",
+        "hygiene/leftovers",
+        "image/size",
+        "system/tools",
+        "system/verbs",
+    }
+    assert required <= required_of_ours
+    assert all(checks.judge_of(claim) for claim in claims.claims)
+
+
+def test_nothing_is_unproven_because_of_a_custom_base() -> None:
+    ours = claims_of("cu126-torch27-sm90")
+
+    claims = claims_of("cu126-torch27-sm90", custom_base=True)
+
+    unproven = {claim.key for claim in ours.claims if claim.unproven}
+    assert {claim.key for claim in claims.claims if claim.unproven} == unproven
+
+
+def test_a_fault_of_what_a_base_brings_does_not_keep_the_image_from_being_run() -> None:
+    claims = claims_of("cu126-torch27", custom_base=True)
+
+    of_base = [claim for claim in claims.claims if claim.check == "base"]
+
+    assert not any(claim.check in ADMISSION or claim.required for claim in of_base)
+    assert find(claims, "modes/users").required
 
 
 @pytest.mark.parametrize("name", ["cu126-torch27", "cu126-torch27-sm90"])
-def test_an_image_on_a_custom_base_has_its_label_and_not_the_one_of_pruning(name: str) -> None:
+def test_an_image_on_a_custom_base_has_its_label(name: str) -> None:
     labels = find(claims_of(name, custom_base=True), "image/labels").expect["labels"]
 
-    assert "dev.truetag.pruned" not in labels
     assert labels["dev.truetag.base-origin"] == "custom"
 
 
-def test_the_order_of_a_custom_bases_own_folders_on_path_is_not_expected() -> None:
-    """conda's Python lies in another folder, which comes before /usr/bin."""
+def test_the_path_is_the_same_on_every_base() -> None:
+    """The environment is made in /opt/venv on every base, whatever Python the base brings."""
     of_image = image("cu126-torch27")
     lock = lock_file.read(of_image, SOURCES.workspace.locks)
 
@@ -366,11 +390,7 @@ def test_the_order_of_a_custom_bases_own_folders_on_path_is_not_expected() -> No
         path: list[str] = find(image_claims(context), "lookup/paths").expect["path"]
         return path
 
-    additions, python, toolkit, *system = path_of(custom_base=False)
-
-    assert python == "/opt/venv/bin"
-    assert system
-    assert path_of(custom_base=True) == [additions, toolkit]
+    assert path_of(custom_base=True) == path_of(custom_base=False)
 
 
 # --- packages that an image goes without ----------------------------------------------------------

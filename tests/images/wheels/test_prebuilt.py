@@ -226,13 +226,6 @@ def test_a_required_package_that_nobody_compiled_is_an_error_with_the_command(
         gathered(image_with_conv1d(optional=False), tmp_path)
 
 
-def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    wheels = gathered("cu128-torch28", tmp_path, in_base={"flash-attn"})
-
-    assert not wheels.files
-    assert not wheels.missing
-
-
 # --- compiled extensions of packages that the lock has as pure Python -----------------------------
 
 
@@ -279,12 +272,6 @@ def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: 
     compile_command = "`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`"
     assert compile_command in wheels.details["deepspeed extensions"]
     assert "deepspeed" not in wheels.missing, "the package itself is there, as pure Python"
-
-
-def test_extensions_of_a_package_that_the_base_has_are_missing(tmp_path: Path) -> None:
-    wheels = gathered("cu124-torch25-colossalai", tmp_path, in_base=("colossalai",))
-
-    assert "the base brings its own colossalai" in wheels.missing["colossalai extensions"]
 
 
 # --- downloads of official wheels -----------------------------------------------------------------

@@ -101,12 +101,6 @@ def test_a_wheel_of_the_wheelhouse_comes_first_if_it_is_the_locked_one(
     assert of_house == {WHEEL: house / WHEEL}
 
 
-def test_what_the_base_brings_is_not_fetched(private: Image, lock: Lock, tmp_path: Path) -> None:
-    in_base = ["acme-train"]
-
-    assert private_wheels.obtain(private, lock, cache=tmp_path, in_base=in_base) == {}
-
-
 def test_an_offline_build_names_the_files_that_it_lacks(
     private: Image, lock: Lock, tmp_path: Path
 ) -> None:

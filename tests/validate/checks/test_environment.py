@@ -16,7 +16,7 @@ from tests.support.site_packages import (
 from validate.checks.static import environment
 from validate.claims import Claim
 from validate.environment import user_environment
-from validate.judging import Finding
+from validate.judging import Finding, Status
 
 CUDA_HOME = "/usr/local/cuda-12.6"
 # The fixture needs PYTHONPATH to lend its packages.
@@ -111,6 +111,19 @@ def test_a_settings_file_that_the_suite_has_mounted_over_is_not_taken_for_empty(
     monkeypatch.setattr(user_environment, "recorded", lambda: user)
 
     fails(judged(), "/etc/ld.so.preload is not empty: what it holds can't be read here")
+
+
+def test_a_package_index_that_a_custom_base_names_is_reported(site: Site) -> None:
+    site.start_with(CUDA_HOME=CUDA_HOME)
+    pip_conf = site.parent / "home" / ".pip" / "pip.conf"
+    pip_conf.parent.mkdir()
+    pip_conf.write_text("[global]\nindex-url = https://pypi.example/simple\n")
+    on_custom_base = {**VARIABLES.expect, "reported_files": [str(pip_conf)]}
+
+    fails(judged(), "pip.conf is not empty")
+    finding = judged(replace(VARIABLES, expect=on_custom_base))
+    assert finding.status is Status.PASS
+    assert f"reported: {pip_conf}" in finding.reason
 
 
 def test_a_required_variable_may_match_a_denied_pattern(site: Site) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.cases import cases
 from tests.support.judging import fails, judge_claim, spoiled_by, wrong
-from validate.claims import HOST_PROBE, Claim, Tier
+from validate.checks.static import host_image
+from validate.claims import HOST_PROBE, Claim, ImageKind, Tier
 from validate.judging import Finding, Status
 
 HEALTHY: dict[str, Any] = cases(__file__, "healthy")
@@ -63,3 +64,20 @@ def test_labels_of_another_revision_of_the_matrix_pass_and_it_is_reported() -> N
     finding = judged("labels", labels=labels)
 
     assert finding == (Status.PASS, "1 labels say what the matrix says, by revision 0")
+
+
+@pytest.mark.parametrize(("ours", "is_fault"), [([], False), (["/usr/local/bin/entrypoint"], True)])
+def test_an_entrypoint_of_a_custom_base_is_reported_where_ours_would_not_stand(
+    ours: list[str], is_fault: bool
+) -> None:
+    evidence = {**HEALTHY, "entrypoint": ["/opt/agent/run"]}
+    expect = {
+        **EXPECT["settings"],
+        "entrypoint": ours,
+        "image_kind": ImageKind.ON_CUSTOM_BASE,
+    }
+
+    finding = host_image.judge_settings("settings", expect, evidence)  # type: ignore[arg-type]
+
+    assert (finding.status is Status.FAIL) is is_fault
+    assert "/opt/agent/run" in finding.reason

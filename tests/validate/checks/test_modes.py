@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from validate.checks.static import modes
-from validate.checks.static.modes import User
+from validate.checks.static.modes import NeededPaths, Part, User
+from validate.environment.image_paths import with_folders_above
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Status
 
@@ -239,3 +240,30 @@ def test_a_fault_fails_and_those_that_are_not_listed_are_counted(
 
     assert status is Status.FAIL
     assert words in reason
+
+
+# --- on a custom base -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/opt/venv/lib/python3.11/site-packages/torch/__init__.py", Part.NEEDED),
+        # A folder above what users need: closed, it would keep them from that.
+        ("/opt", Part.NEEDED),
+        ("/opt/python/lib/python3.11/ssl.py", Part.NEEDED),
+        ("/usr/local/bin", Part.NEEDED),
+        ("/usr/local/bin/agent", Part.OTHERS),
+        ("/opt/agent", Part.OTHERS),
+        ("/etc/agent.key", Part.OTHERS),
+    ],
+)
+def test_on_a_custom_base_each_path_is_of_one_part(path: str, part: Part) -> None:
+    environment = "/opt/venv/lib/python3.11/site-packages/torch/__init__.py"
+    needed = NeededPaths(
+        with_folders_above([environment, "/usr/local/bin"]), ("/opt/python/lib/python3.11/",)
+    )
+
+    parts = [each for each in Part if path in needed.choose(each, [path])]
+
+    assert parts == [part]

@@ -96,4 +96,4 @@ def judge(_subject: str, _expect: object, evidence: Measured) -> Finding:
     return passed(f"{good}, all of them Debian's")
 
 
-CLAIMS = {"authorities": judge}
+CLAIMS = {"authorities": judge, "base/authorities": judge}

@@ -234,4 +234,4 @@ def judge(_subject: str, expect: Expected, evidence: Measured) -> Finding:
     return conclude(faults, good)
 
 
-CLAIMS = {"debian": judge}
+CLAIMS = {"debian": judge, "base/debian": judge}

@@ -70,6 +70,8 @@ class _EnvironmentExpect(TypedDict):
 class EnvironmentExpect(_EnvironmentExpect, total=False):
     """What a claim about the environment says."""
 
+    reported_files: list[str]
+    """On a custom base: settings files that may have settings, which are reported."""
     allowed: list[str]
     """Patterns of variables that a derived image may set to another value."""
     declared: dict[str, str]
@@ -284,16 +286,24 @@ def judge(_subject: str, expect: EnvironmentExpect, evidence: EnvironmentEvidenc
     That is: a `required` variable has another value, a `denied` one is set, a settings file has
     more than comments, or code that belongs to no package runs whenever Python starts. A derived
     image may set the variables that a pattern of `allowed` matches, and those that it declares.
-    What it sets besides is reported.
+    What it sets besides is reported. So are settings of installers in a custom base, which may
+    name its organisation's package index.
     """
     faults = list(find_variable_faults(expect, evidence))
+    reported_files = []
     for path, lines in evidence["settings_files"].items():
-        if lines:
+        if lines and path in expect.get("reported_files", ()):
+            reported_files.append(path)
+        elif lines:
             faults.append(f"{path} is not empty: {listed(lines)}")
     faults += find_start_faults(evidence["start"], expect["start_files"])
     good = f"{len(expect['required'])} variables as expected, none that misleads"
     good += ", no start-up code of unknown owner"
-    reported = [*sorted(expect.get("declared", {})), *evidence.get("unknown", ())]
+    reported = [
+        *reported_files,
+        *sorted(expect.get("declared", {})),
+        *evidence.get("unknown", ()),
+    ]
     if reported:
         good += f"; reported: {listed(reported, limit=10)}"
     return conclude(faults, good)

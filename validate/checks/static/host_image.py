@@ -176,10 +176,13 @@ def judge_size(_subject: str, expect: SizeExpect, evidence: ImageEvidence) -> Fi
 def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidence) -> Finding:
     """Fail where an image starts in another way than expected, or keeps GPUs from containers.
 
-    A derived image may have its own user and entrypoint.
+    A derived image may have its own user and entrypoint. A custom base may bring an entrypoint.
     """
-    is_derived = expect.get("image_kind") == ImageKind.DERIVED
+    image_kind = expect.get("image_kind")
+    is_derived = image_kind == ImageKind.DERIVED
     entrypoint = evidence["entrypoint"]
+    # Where our build sets no entrypoint, that of a custom base stays, and is reported.
+    is_of_base = image_kind == ImageKind.ON_CUSTOM_BASE and not expect["entrypoint"]
     # An image without USER runs as root.
     user = evidence["user"] or "root"
     faults: list[str] = []
@@ -189,7 +192,7 @@ def judge_settings(_subject: str, expect: SettingsExpect, evidence: ImageEvidenc
         # An image that we build: all of its settings are known.
         if user != _USER:
             faults.append(f"it runs as {user}")
-        if entrypoint != expect["entrypoint"]:
+        if entrypoint != expect["entrypoint"] and not is_of_base:
             measured = " ".join(entrypoint)[:_ENTRYPOINT_CHARACTERS] or "none"
             expected = " ".join(expect["entrypoint"]) or "none"
             faults.append(

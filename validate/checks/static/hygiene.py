@@ -6,6 +6,7 @@ checksum of is searched for credentials. They are reported by kind and line, and
 """
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from validate.checks import RunAs, Settings
+from validate.checks.static.files import to_record_hash
 from validate.claims import Claim
 from validate.environment import credentials, debian, installed, wheel_contents
 from validate.environment.image_paths import (
@@ -34,8 +36,12 @@ SETTINGS = Settings(
 _LARGEST_TEXT, _LARGEST_PROGRAM = 64 << 20, 4 << 20
 """Bytes up to which a file is searched whole for credentials."""
 _MOST_LISTED = 40
-_DPKGS_NOTES = f"{debian.DATABASE}/info/"
+_DPKGS_NOTES = (f"{debian.DATABASE}/info/",)
 """dpkg writes these files itself: lists of files and sums, for example. No package has them."""
+_SYSTEM_FOLDERS = tuple(
+    f"/usr/{name}/" for name in ("bin", "include", "lib", "lib64", "libexec", "sbin", "share")
+)
+"""Where packages of any distribution put their files."""
 
 
 class HygieneExpect(TypedDict):
@@ -112,7 +118,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
 
     image = read_image_paths()
     files = list_files(image)
-    secrets, searched_files = find_secrets(files, list_known_files(distributions))
+    # Without dpkg, nothing says which files of the system its packages brought: gcc's headers, for
+    # example, have lines that look like a password.
+    aside = _DPKGS_NOTES if debian.read_package_files().md5 else _SYSTEM_FOLDERS
+    secrets, searched_files = find_secrets(files, list_known_files(distributions), aside)
     evidence: HygieneEvidence = {
         "files": len(files),
         "read": searched_files,
@@ -182,11 +191,12 @@ def find_leftovers(files: Mapping[str, int], patterns: Iterable[str]) -> dict[st
 
 
 def find_secrets(
-    files: Mapping[str, int], known_files: Collection[str]
+    files: Mapping[str, int], known_files: Collection[str], aside: tuple[str, ...]
 ) -> tuple[list[Secret], int]:
     """Return the credentials among these files, and how many of the files were read for them.
 
-    `files` is path -> bytes. `known_files` are not read, nor is their bytecode.
+    `files` is path -> bytes. `known_files` are not read, nor is their bytecode, nor is what lies
+    below the folders `aside`.
     """
     secrets: list[Secret] = []
     searched_files = 0
@@ -197,10 +207,28 @@ def find_secrets(
             secrets.append({"path": path, "line": 0, "kind": kind})
             continue
         is_known = path in known_files or source_of_bytecode(path) in known_files
-        if not is_known and not path.startswith(_DPKGS_NOTES):
+        if not is_known and not path.startswith(aside):
             searched_files += 1
-            secrets += find_credentials(path, size)
+            secrets_of_file = list(find_credentials(path, size))
+            if secrets_of_file and not is_as_wheel_brought(source_of_bytecode(path) or path):
+                secrets += secrets_of_file
     return secrets, searched_files
+
+
+def is_as_wheel_brought(path: str) -> bool:
+    """Return whether a RECORD in a folder above a file lists it with the hash that it has.
+
+    So are files of packages that no other check looks at: those of the Python that a base brings.
+    Its pip has examples of addresses with a password.
+    """
+    digest = to_record_hash(hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    for folder in Path(path).parents:
+        name = os.path.relpath(path, folder)
+        for record in folder.glob("*.dist-info/RECORD"):
+            for line in debian.read_lines(record):
+                if line.startswith(f"{name},sha256={digest},"):
+                    return True
+    return False
 
 
 def find_credentials(path: str, size: int) -> Iterator[Secret]:
@@ -279,6 +307,7 @@ def judge_home(_subject: str, _expect: HygieneExpect, evidence: HygieneEvidence)
 
 CLAIMS = {
     "hygiene/leftovers": judge_leftovers,
+    "base/leftovers": judge_leftovers,
     "hygiene/secrets": judge_secrets,
     "hygiene/home": judge_home,
 }

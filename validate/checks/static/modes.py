@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from validate.checks import RunAs, Settings
 from validate.claims import Claim, ImageKind
@@ -66,10 +67,27 @@ lies there."""
 _PROGRAM_HEADERS = (b"\x7fELF", b"#!")
 
 
-class Expected(TypedDict):
+class Part(str, Enum):
+    """Which files a claim is about. On a custom base there is a claim about each part."""
+
+    NEEDED = "needed"
+    """What the image's users need: its Python, the packages, the toolkit, and the folders named by
+    their variables."""
+    OTHERS = "others"
+    """All other files. The base brought them."""
+
+    __str__ = str.__str__
+
+
+class _Expected(TypedDict):
+    image_kind: ImageKind
+
+
+class Expected(_Expected, total=False):
     """What a claim about modes says."""
 
-    image_kind: ImageKind
+    part: Part
+    """Absent: the claim is about all files."""
 
 
 class Measured(TypedDict):
@@ -110,6 +128,23 @@ class User:
         return granted & needed == needed
 
 
+class NeededPaths(NamedTuple):
+    """What the image's users need, whoever put it there."""
+
+    paths: AbstractSet[str]
+    below: tuple[str, ...]
+    """Folders, each with a slash at its end: all that lies below them is needed, too."""
+
+    def choose(self, part: Part, candidates: Iterable[str]) -> list[str]:
+        """Return the candidates, paths of the image, that belong to a part of it."""
+        chosen = []
+        for path in candidates:
+            is_needed = path in self.paths or path.startswith(self.below)
+            if is_needed == (part == Part.NEEDED):
+                chosen.append(path)
+        return chosen
+
+
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
     """Yield the paths of the image whose mode or owner is wrong, and programs with privileges.
 
@@ -129,14 +164,36 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, Measured]]:
         if claim.expect["image_kind"] == ImageKind.OURS:
             folders += _OUR_FOLDERS_FOR_EVERYBODY
         every_fault = {**faults, **dict(find_closed_folders(paths, folders))}
+        strange_of_claim = strange
+        if "part" in claim.expect:
+            # On a custom base two claims share the faults.
+            needed = list_needed(paths)
+            part = claim.expect["part"]
+            every_fault = {path: every_fault[path] for path in needed.choose(part, every_fault)}
+            strange_of_claim = needed.choose(part, strange)
         evidence: Measured = {
             "files": len(paths),
-            "privileged": [describe_privileges(path, paths[path]) for path in strange],
+            "privileged": [describe_privileges(path, paths[path]) for path in strange_of_claim],
             "packaged": len(privileged) - len(strange),
             "faults": dict(sorted(every_fault.items())[:_MOST_LISTED]),
             "faults_count": len(every_fault),
         }
         yield claim.subject, evidence
+
+
+def list_needed(paths: Mapping[str, os.stat_result]) -> NeededPaths:
+    """Return what the image's users need, on whatever base.
+
+    `paths` is path -> what lstat says of it, for everything in the image.
+    """
+    user, start, _ = installed.read_user_python()
+    to_enter = [*list_validated(paths), *start.path, *list_named_folders(user), *_FOR_EVERYBODY]
+    # The Python of an environment lies outside of it: its standard library is on sys.path. In the
+    # working directory are the programs of a derived image.
+    below = [f"{folder}/" for folder in start.path]
+    if user.directory.strip("/"):
+        below.append(f"{user.directory}/")
+    return NeededPaths(with_folders_above(to_enter), tuple(below))
 
 
 def find_faults(paths: Mapping[str, os.stat_result]) -> dict[str, str]:
@@ -445,4 +502,4 @@ def judge(_subject: str, _expect: Expected, evidence: Measured) -> Finding:
     return conclude(faults, good)
 
 
-CLAIMS = {"modes": judge}
+CLAIMS = {"modes": judge, "base/modes": judge}

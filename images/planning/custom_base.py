@@ -1,0 +1,95 @@
+"""What a custom base must have: an image of the user's own that images are built on. Pure.
+
+Nothing of such a base stands in a table: a program that runs in it (templates/base/read_base.sh)
+says what it has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from images.config.names import Minor
+from images.planning import user_overlay
+from images.planning.image import Base
+
+_FROM_APT = ("gcc", "g++", "Python.h", "venv")
+"""What a build installs with apt-get if a base lacks it (templates/scripts/compilers.sh)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseFacts:
+    """What was read in a custom base."""
+
+    system: str
+    """As its os-release calls it: `Debian GNU/Linux 12 (bookworm)`."""
+    glibc: Minor | None
+    """None: it has another C library."""
+    has_apt: bool
+    python: str
+    """The path of its interpreter; empty: it has none."""
+    python_version: str
+    """`3.11.7`."""
+    missing: tuple[str, ...]
+    """What a build needs and was not found, in the words of templates/base/read_base.sh."""
+
+    def __str__(self) -> str:
+        """Return the facts in a line, for the progress of a build."""
+        python = f"Python {self.python_version} ({self.python})" if self.python else "no Python"
+        manager = "apt-get" if self.has_apt else "no apt-get"
+        return f"{self.system or 'unknown system'}, glibc {self.glibc}, {python}, {manager}"
+
+
+def parse_facts(text: str) -> BaseFacts:
+    """Return the facts in the lines that templates/base/read_base.sh printed."""
+    values: dict[str, str] = {}
+    missing = []
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name == "missing":
+            missing.append(value)
+        else:
+            values[name] = value
+    glibc = values.get("glibc", "")
+    return BaseFacts(
+        system=values.get("os", ""),
+        glibc=Minor.parse(glibc) if glibc else None,
+        has_apt=bool(values.get("apt")),
+        python=values.get("python", ""),
+        python_version=values.get("python_version", ""),
+        missing=tuple(missing),
+    )
+
+
+def find_obstacles(base: Base, facts: BaseFacts) -> Iterator[str]:
+    """Yield why no image can be built on a custom base: nothing if one can.
+
+    `base` has what the matrix says of it: the Python and the oldest glibc of its images.
+    """
+    if facts.glibc is None:
+        yield "it has no glibc, for which the wheels are made"
+    elif facts.glibc < base.glibc:
+        yield f"it has glibc {facts.glibc}, and the wheels are locked for {base.glibc} or newer"
+    # The base's Python reads 3.11.9, the image's 3.11.
+    if facts.python and not facts.python_version.startswith(f"{base.python}."):
+        yield f"it has Python {facts.python_version}, and the image needs {base.python}"
+
+    lacking = list(facts.missing)
+    if not facts.python:
+        lacking.append(f"Python {base.python}")
+    if facts.has_apt:
+        # Debian's packages of these are installed by the build.
+        lacking = [name for name in facts.missing if name not in _FROM_APT]
+    if lacking:
+        yield f"it lacks {', '.join(lacking)}"
+        if not facts.has_apt:
+            yield "it has no apt-get, with which a build installs compilers and Python"
+
+
+def describe_needs(base: Base) -> str:
+    """Return a sentence on what a custom base must have, for somebody who has not built on it."""
+    return (
+        f"{base.reference} is your own base, which is read when an image is built on it. It must "
+        f"have glibc {base.glibc} or newer; Python {base.python} with its headers (Python.h) and "
+        "venv, which every user can start, gcc and g++, or else apt-get, which installs them; "
+        "bash, GNU's coreutils, findutils, grep and sed; useradd, or a user with the number "
+        f"{user_overlay.USER}; and the folder /etc/profile.d"
+    )
