@@ -236,7 +236,7 @@ def choose_claims(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str])
         if not in_tiers.named_by([text]).claims:
             suggestions = ", ".join(similar_names(text, in_tiers))
             cause = f"names no claim of {claims.image} in {', '.join(tiers)}"
-            then = f"give --claim a claim, or a check with all of its claims: {suggestions}"
+            then = f"name a claim, or a check for all of its claims: {suggestions}"
             problems.append(Problem(where=f"--claim {text!r}", cause=cause, then=then))
     if problems:
         raise UserError(problems)

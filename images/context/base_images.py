@@ -110,12 +110,13 @@ def _acquire_by_digest(
     info = _find_or_pull(engine, base, reference, "", on_progress)
     if info is None:
         cause = (
-            f"no registry answers, and {PINS_FILE} pins it to {digest}: "
-            "its images are built on no other base"
+            f"no registry answers, and this engine does not have the base with the digest {digest} "
+            f"that {PINS_FILE} pins"
         )
         then = (
-            "connect to a registry, give a base you have (--base REF), "
-            f"or take its line out of {PINS_FILE}"
+            "connect to a registry and build again. Without one: build on a base that this engine "
+            f"has (--base REF), or delete the base's line in {PINS_FILE}, and the base is made of "
+            "Debian's packages or taken by its tag"
         )
         raise failed(base.reference, cause, then)
     return BaseContext(reference=reference, origin="digest", digest=digest)

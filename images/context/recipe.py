@@ -19,7 +19,7 @@ from images.config.platforms import Platform
 from images.context.labels import BaseContext
 from images.context.render import content_of, render
 from images.engine import configuration
-from images.engine.configuration import SETTINGS, SUITE
+from images.engine.configuration import INSTALLERS_ONLY, SETTINGS, SUITE
 from images.host.hashing import sha256
 from images.planning.image import Image
 
@@ -146,10 +146,14 @@ def _add_instruction(
 ) -> None:
     """Add an instruction to the digest of its stage and, if it makes a layer, to the layers.
 
-    Left out are labels and the layer of the suite: what is in them changes no other file. `files`
-    has the sha256 of each path in the context, and `stages` are the stages so far, by name.
+    Left out are labels, the layer of the suite, and variables that only installers read: what is in
+    them changes no other file. `files` has the sha256 of each path in the context, and `stages` are
+    the stages so far, by name.
     """
     keyword, text = instruction
+    if keyword == "ENV":
+        for variable in INSTALLERS_ONLY:
+            text = re.sub(rf" ?\b{variable}=\S+", "", text)
     # The step as an image's history has it, without mounts: layers are named by that.
     step = f"{keyword} {_MOUNT.sub('', text)}"
     if keyword == _LEFT_OUT or configuration.layer_name(step) == SUITE:

@@ -344,8 +344,8 @@ def overlay_files(
     """Return the files of the user overlay, which the last stage puts into /opt/truetag.
 
     pip and uv are given python.sh as the interpreter to install for. It runs that of an environment
-    in the user's home, which create.py makes when it is first needed. The other files are what
-    these two read.
+    in the user's home, which create.py makes when it is first needed. metadata.py lets pip accept
+    what the matrix overrides, and UV_OVERRIDE lets uv. The other files are what these three read.
 
     `missing` are the packages that the image goes without.
     """
@@ -363,9 +363,12 @@ def overlay_files(
     advice = {name: row.instead for name, row in packages().items() if row.instead}
     advice |= image.unfit
     hints = "".join(f"{name}\t{text}\n" for name, text in advice.items())
+    overrides = "".join(f"{requirement}\n" for requirement in image.overrides)
     return {
         "additions/python.sh": (folder / "python.sh").read_bytes(),
         "additions/create.py": (folder / "create.py").read_bytes(),
+        "additions/metadata.py": (folder / "metadata.py").read_bytes(),
+        "additions/overrides.txt": overrides.encode(),
         "additions/constraints.txt": constraints(image, locks, missing),
         "additions/hints": hints.encode(),
         "additions/settings": settings.encode(),

@@ -33,6 +33,11 @@ ABOVE = "above"
 SETTINGS = "settings"
 """The name of the settings beside the layers: variables, user, folder, entrypoint and command."""
 
+INSTALLERS_ONLY = frozenset({"UV_OVERRIDE"})
+"""Variables that uv alone reads, while users install: no other file of the image and nothing that
+was measured depends on them. They are left out of recipes and of the digest of settings, so that
+those recorded before there were such variables stay true."""
+
 _SETTINGS_WRITTEN = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", *FURTHER)
 _INSTRUCTIONS_WITHOUT_LAYER = frozenset(
     (
@@ -201,8 +206,9 @@ def payload(info: ImageInfo, steps: Sequence[str]) -> dict[str, str]:
     if len(steps_with_layer) != len(info.layers):
         return {}
     layers = dict(zip(layer_names(steps_with_layer), info.layers, strict=True))
+    variables = {name: value for name, value in info.env.items() if name not in INSTALLERS_ONLY}
     settings: list[Any] = [
-        sorted(info.env.items()),
+        sorted(variables.items()),
         info.user,
         info.workdir,
         info.entrypoint,

@@ -343,7 +343,7 @@ def _find_wrong_builds(image: Image, packages: Iterable[Package]) -> Iterator[Pr
         where=where,
         cause=f"torch {torch} {brings}; the image wants CUDA {image.wheel_cuda}",
         then=(
-            "set UV_DEFAULT_INDEX to https://pypi.org/simple, or to a mirror that serves the same "
+            "set UV_DEFAULT_INDEX to PyPI's own address, or to a mirror that serves the same "
             f"wheels, then `{command('lock', image.lock_name)}`; if the wheel came from there, "
             f"{what_is_wrong}"
         ),

@@ -21,6 +21,8 @@ IDENTITY: Mapping[str, str] = {"HOME": HOME, "USER": "trainer", "LANG": "C.UTF-8
 SUITE = "/opt/truetag"
 """The image's own folder: the suite, the constraints, the commands of the user overlay."""
 CONSTRAINTS = f"{SUITE}/constraints.txt"
+UV_OVERRIDE = "UV_OVERRIDE"
+"""The variable that names a file of requirements which uv takes whatever packages require."""
 NO_FITTING_RELEASE = "0+none.fits.this.torch"
 """A version that no package has. pip and uv show it where they refuse a package held at it."""
 
@@ -50,9 +52,13 @@ def variables(image: Image) -> dict[str, str]:
         "constraints": CONSTRAINTS,
         "python": python(image),
     }
-    return {
+    variables = {
         name: template.format(**values) for name, template in expectations.USER_VARIABLES.items()
     }
+    # uv reads this file itself; python.sh does the same for pip, which has no overrides.
+    if image.overrides:
+        variables[UV_OVERRIDE] = f"{python(image).rpartition('/')[0]}/overrides.txt"
+    return variables
 
 
 def held_versions(

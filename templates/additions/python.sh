@@ -36,6 +36,11 @@ done
 said=$(mktemp -d) || exec "$python" "$@"
 trap 'rm -rf "$said"' EXIT
 export PIP_LOG="$said/log"
+# With PIP_CONSTRAINT switched off, people move torch on purpose: pip then reads torch's own metadata.
+if [ -n "${PIP_CONSTRAINT:-}" ] && [ -s "$here/overrides.txt" ] &&
+  "$python" -I -B "$here/metadata.py" "$here/overrides.txt" "$said/metadata"; then
+  export PYTHONPATH="$said/metadata${PYTHONPATH:+:$PYTHONPATH}"
+fi
 code=0
 if [ -n "$kept" ]; then
   "$python" "$@" $kept 2>"$said/errors" || code=$?

@@ -12,7 +12,7 @@ if [ -d /run/suite ]; then
   done
 fi
 cp /run/additions/constraints.txt /opt/truetag/
-cp /run/additions/create.py /run/additions/settings /run/additions/hints "$2/"
+cp /run/additions/create.py /run/additions/metadata.py /run/additions/settings /run/additions/hints /run/additions/overrides.txt "$2/"
 install -m 755 /run/additions/python.sh "$2/python"
 # Login shells too: Debian's /etc/profile sets PATH anew, and what stands in profile.d follows in this order.
 . "$2/settings"

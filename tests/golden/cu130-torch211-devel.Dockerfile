@@ -159,6 +159,7 @@ ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     UV_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
     UV_PYTHON="/opt/truetag/additions/cu130-torch211-devel/python" \
+    UV_OVERRIDE="/opt/truetag/additions/cu130-torch211-devel/overrides.txt" \
     PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-ca56877ec498/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME="/home/trainer" \
     USER="trainer" \

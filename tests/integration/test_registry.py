@@ -90,7 +90,7 @@ def test_a_pinned_digest_that_cannot_be_had_is_replaced_by_no_other_base(
     reference = "127.0.0.1:1/base:slim"
     (tmp_path / PINS_FILE).parent.mkdir()
     (tmp_path / PINS_FILE).write_text(f"{reference}: sha256:{'0' * 64}\n")
-    with pytest.raises(UserError, match="built on no other base"):
+    with pytest.raises(UserError, match="no registry answers, and this engine"):
         acquire(engine, base(reference), root=tmp_path, host=HostSettings(), on_progress=print)
 
 

@@ -59,8 +59,9 @@ def check_arm64(candidate: Candidate) -> Iterator[Finding]:
     for package, reason in candidate.facts.arm64.lacking.items():
         if package in candidate.pins:
             yield refuse(
-                f"{package} {candidate.pins[package]} has no wheel for aarch64 ({reason}): leave "
-                f"it out, with `without: [{package}]` in the row of {on_amd64} in matrix.yaml"
+                f"{package} {candidate.pins[package]} has no wheel for aarch64 ({reason}): "
+                f"`without: [{package}]` in the row of {on_amd64} in matrix.yaml leaves it out of "
+                "that image on both platforms"
             )
     if image.profile:
         yield refuse(

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,86 @@ def test_an_image_without_transformers_requests_nothing_more(
 
     assert finished.returncode == 0
     assert finished.stdout == "install x\n"
+
+
+# --- metadata.py: packages whose requirements the matrix overrides --------------------------------
+
+METADATA = TEMPLATES / "additions" / "metadata.py"
+
+
+def add_distribution(folder: Path, name: str, version: str, requirements: Sequence[str]) -> Path:
+    """Write the metadata of an installed package, and return its dist-info."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    lines = [f"Requires-Dist: {requirement}\n" for requirement in requirements]
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{''.join(lines)}\nText.\n"
+    )
+    (info / "RECORD").write_text("")
+    return info
+
+
+@pytest.fixture
+def overridden(interpreter: Path, environment: Path) -> Path:
+    """The python.sh of an image with another cuDNN than its torch requires, and pip's metadata."""
+    shutil.copy(METADATA, interpreter.with_name("metadata.py"))
+    interpreter.with_name("overrides.txt").write_text("nvidia-cudnn-cu13==9.26.0.51\n")
+    packages = packages_folder(environment)
+    cudnn = 'NVIDIA.cudnn_cu13==9.19.0.56; platform_system == "Linux"'
+    add_distribution(packages, "torch", "2.11.0", ["numpy", cudnn, "nvidia-nccl-cu13==2.28.9"])
+    add_distribution(packages, "accelerate", "1.15.0", ["torch>=2.0.0"])
+    interpreter.with_name("pip.py").write_text(
+        "from importlib.metadata import requires\n"
+        "print(*requires('torch'), *requires('accelerate'), sep='\\n')\n"
+    )
+    return interpreter
+
+
+def test_pip_reads_requirements_as_the_image_overrides_them(
+    overridden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_CONSTRAINT", "/opt/truetag/constraints.txt")
+
+    finished = run_pip(overridden, "install", "trl")
+
+    assert finished.stderr == ""
+    assert finished.stdout.splitlines() == [
+        "numpy",
+        'NVIDIA.cudnn_cu13==9.26.0.51; platform_system == "Linux"',
+        "nvidia-nccl-cu13==2.28.9",
+        "torch>=2.0.0",
+    ]
+
+
+def test_pip_reads_the_wheels_own_requirements_where_torch_may_move(
+    overridden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
+
+    finished = run_pip(overridden, "install", "torch==2.12.0")
+
+    assert "9.19.0.56" in finished.stdout
+
+
+def test_a_package_whose_requirements_hold_keeps_its_metadata(
+    overridden: Path, environment: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "metadata"
+
+    subprocess.run(
+        [environment / "bin" / "python", METADATA, overridden.with_name("overrides.txt"), target],
+        check=True,
+    )
+
+    assert [path.name for path in target.iterdir()] == ["torch-2.11.0.dist-info"]
+
+
+@pytest.mark.parametrize("name", ["cu130-torch211", "cu126-torch25"])
+def test_an_image_tells_pip_and_uv_what_it_overrides(name: str) -> None:
+    target = image(name)
+
+    overrides = render.overlay_files(target, BASE, {}, ())["additions/overrides.txt"]
+
+    assert overrides == "".join(f"{line}\n" for line in target.overrides).encode()
+    variables = user_overlay.variables(target)
+    assert ("UV_OVERRIDE" in variables) == bool(target.overrides)

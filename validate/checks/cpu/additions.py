@@ -1,8 +1,12 @@
 """The check `additions`: pip adds a package for a user without root, and refuses to replace torch.
 
 The probe makes the wheels itself and needs no network: `validate-plain` requires nothing,
-`validate-mover` requires torch 99, and there is a torch 99. pip may take any of the three. Only the
-constraints of the image (PIP_CONSTRAINT) keep it from taking that torch.
+`validate-user` requires torch, whatever its version, `validate-mover` requires torch 99, and there
+is a torch 99. pip may take any of them. Only the constraints of the image (PIP_CONSTRAINT) keep it
+from taking that torch.
+
+`validate-user` catches a fault of ours: the images with another cuDNN than their torch requires
+held it by a constraint, and pip then refused every package that requires torch, such as trl.
 """
 
 import os
@@ -68,7 +72,14 @@ class Torch(TypedDict):
     """Its file, or why there is none."""
 
 
-class AdditionsEvidence(TypedDict):
+class _NewerEvidence(TypedDict, total=False):
+    """What evidence of before 2026-11-29 lacks."""
+
+    user: ProgramRun
+    """pip adds a package that requires torch, whatever its version."""
+
+
+class AdditionsEvidence(_NewerEvidence):
     """What pip did, and what it left of torch."""
 
     uid: int
@@ -103,6 +114,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder)
         _write_wheel(wheels, "validate_plain", "1.0", [])
+        _write_wheel(wheels, "validate_user", "1.0", ["torch"])
         _write_wheel(wheels, "validate_mover", "1.0", ["torch>=99"])
         _write_wheel(wheels, "torch", "99.0", [])
         pip_install = ["pip", "install", "--no-index", "--find-links", folder, "--no-color"]
@@ -111,6 +123,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
         before = _imported_torch(environ)
         plain = _run(environ, [*pip_install, "validate-plain"])
         imported = _run(environ, ["python3", "-c", _PRINT_PLAIN_FILE])
+        user = _run(environ, [*pip_install, "validate-user"])
         mover = _run(environ, [*pip_install, "validate-mover"])
         # The control shows that pip would replace torch, were it not for the constraints.
         control = _run(unconstrained, [*pip_install, "validate-mover", "--dry-run"])
@@ -119,6 +132,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, AdditionsEvidence]]:
             "constraints": _read_constraints(environ.get("PIP_CONSTRAINT", "")),
             "plain": plain,
             "imported": imported["said"].strip() if imported["code"] == 0 else "",
+            "user": user,
             "mover": mover,
             "control": control,
             "before": before,
@@ -227,7 +241,7 @@ def judge(_subject: str, expect: AdditionsExpect, evidence: AdditionsEvidence) -
 def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[str]:
     """Yield a sentence for each thing that is wrong.
 
-    `plain`, `control` and `mover` in the evidence are the runs of pip that `measure` starts.
+    `plain`, `user`, `control` and `mover` are the runs of pip that `measure` starts.
     """
     yield from _constraint_faults(expect["held"], evidence["constraints"])
 
@@ -238,6 +252,10 @@ def _faults(expect: AdditionsExpect, evidence: AdditionsEvidence) -> Iterator[st
         yield f"pip can't add a package: {telling_line(plain['said'])}"
     elif not evidence["imported"].startswith(f"{expect['folder']}/"):
         yield f"the added package is imported from {evidence['imported'] or 'nowhere'}"
+
+    user = evidence.get("user")
+    if user is not None and user["code"] != 0:
+        yield f"pip can't add a package that requires torch: {telling_line(user['said'])}"
 
     # Without the constraints, pip would take the other torch. Else a refusal proves nothing.
     control = evidence["control"]
